@@ -1,0 +1,36 @@
+# `make demo` and `make test` need Python 3.10-3.13, g++ and make; they set up the rest in .venv.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+SOURCES := $(wildcard custom_ops/*/*.cc custom_ops/*/*.h)
+
+.PHONY: demo test test-all bench lint setup clean
+
+setup: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml setup.py $(SOURCES)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip "setuptools>=77" wheel
+	$(BIN)/python -m pip install --quiet "tensorflow>=2.21,<2.22"
+	$(BIN)/python -m pip install --quiet --no-build-isolation --editable ".[dev]"
+	touch $@
+
+demo: setup
+	$(BIN)/convpar demo
+
+test: setup lint
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: setup lint
+	$(BIN)/python -m pytest
+
+bench: setup
+	$(BIN)/python benchmarks/run.py
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf build dist *.egg-info tf_convpar/ops/*.so tf_convpar/ops/_build_info.json $(VENV)/.installed

@@ -1,0 +1,52 @@
+"""Four logical CPUs in this process; worker processes where a test asks."""
+
+import os
+
+# Before TensorFlow is imported: bits are compared.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.pop("TF_CONFIG", None)
+
+import keras
+import numpy as np
+import psutil
+import pytest
+import tensorflow as tf
+
+import tf_convpar as convpar
+
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0],
+    [tf.config.LogicalDeviceConfiguration()] * 4,
+)
+
+
+@pytest.fixture
+def strategy():
+    return convpar.ConvParallelStrategy(devices=["CPU:0", "CPU:1", "CPU:2"])
+
+
+@pytest.fixture(autouse=True)
+def fresh_names():
+    """Layer names, and so variable names, do not depend on other tests."""
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(1)
+    yield
+    keras.mixed_precision.set_dtype_policy("float32")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_left():
+    yield
+    left = psutil.Process().children(recursive=True)
+    assert not left, f"tests left processes behind: {left}"
+
+
+@pytest.fixture(scope="session")
+def images():
+    """Real images: 192 handwritten digits at 16x16, with their labels."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    pixels = digits.images[:192, :, :, None].astype("float32") / 16
+    return np.asarray(tf.image.resize(pixels, (16, 16))), digits.target[:192]

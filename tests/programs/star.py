@@ -1,0 +1,75 @@
+"""Run as the chief of a cluster: trains the paper's network, counts bytes.
+
+Prints one JSON object: bytes per step on the loopback interface, the theory,
+and where kernels and slots are.
+"""
+
+import json
+import sys
+import time
+
+import keras
+import numpy as np
+import psutil
+
+import tf_convpar as convpar
+from tf_convpar.layers import step_traffic
+
+STEPS = 6
+options = json.loads(sys.argv[1])
+keras.mixed_precision.set_dtype_policy(options.get("policy", "float32"))
+strategy = convpar.ConvParallelStrategy(wire_dtype=options.get("wire"))
+with strategy.scope():
+    model = keras.Sequential(
+        [
+            keras.Input((32, 32, 3)),
+            convpar.ConvParallel2D(50, 5, shards=options["shards"]),
+            keras.layers.MaxPooling2D(),
+            convpar.ConvParallel2D(
+                200,
+                5,
+                shards=options["shards"],
+                kernel_regularizer=options.get("regularizer"),
+                kernel_constraint=options.get("constraint"),
+            ),
+            keras.layers.MaxPooling2D(),
+            keras.layers.Flatten(),
+            keras.layers.Dense(10),
+        ]
+    )
+    optimizer = keras.optimizers.get(options.get("optimizer", "adam"))
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(True))
+rng = np.random.default_rng(0)
+x = rng.normal(size=(32 * STEPS, 32, 32, 3)).astype("float32")
+y = rng.integers(0, 10, len(x))
+
+
+class Bytes(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.marks = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        time.sleep(0.05)  # Let acknowledgements arrive.
+        self.marks.append(psutil.net_io_counters(pernic=True)["lo"].bytes_sent)
+
+
+counter = Bytes()
+model.fit(x, y, batch_size=32, epochs=1, verbose=0, callbacks=[counter])
+steps = np.diff(counter.marks)[1:]
+theory = step_traffic(model, 32)
+kernel = model.layers[0].kernel
+print(
+    json.dumps(
+        {
+            "measured": float(np.median(steps)),
+            "theory": theory.total,
+            "kernels": [shard.device for shard in kernel.shards],
+            "slots": [
+                [shard.device for shard in v.value.shards]
+                for v in model.optimizer.variables
+                if tuple(v.shape) == tuple(kernel.shape)
+            ],
+        }
+    )
+)

@@ -1,0 +1,120 @@
+"""`convpar`, and its commands that only print."""
+
+import json
+import socket
+import sys
+
+import pytest
+from processes import CONVPAR
+from processes import run
+
+import tf_convpar
+from tf_convpar.strategy.cluster import Cluster
+
+COMMANDS = ["check-build", "devices", "env", "launch", "worker"]
+
+
+def run_json(*args, **changes):
+    """Runs `convpar`; returns exit code and what its stdout says."""
+    script = (
+        "import os, sys; os.dup2(os.open(os.devnull, os.O_WRONLY), 2); "
+        "from tf_convpar.cli.main import main; main()"
+    )
+    code, output = run([sys.executable, "-c", script, *args], **changes)
+    return code, json.loads(output)
+
+
+def test_help_does_not_wait_for_tensorflow():
+    script = (
+        "import sys; from tf_convpar.cli.main import main; "
+        "main(['--help'], standalone_mode=False); "
+        "print('loaded:', {'tensorflow', 'keras', 'grpc'} & set(sys.modules))"
+    )
+    code, output = run([sys.executable, "-c", script])
+    assert code == 0
+    assert "loaded: set()" in output
+    for command in COMMANDS:
+        assert f"\n  {command} " in output
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_each_command(command):
+    code, output = run([*CONVPAR, command, "-h"])
+    assert code == 0
+    assert output.startswith(f"Usage: python -m tf_convpar {command}")
+
+
+def test_version():
+    _, output = run([*CONVPAR, "--version"])
+    assert output == f"convpar, version {tf_convpar.__version__}\n"
+
+
+def test_unknown_command():
+    code, output = run([*CONVPAR, "lunch"])
+    assert code == 2
+    assert "No such command 'lunch'" in output
+
+
+def test_check_build():
+    code, report = run_json("check-build", "--json")
+    assert code == (0 if report["in_use"] else 1)
+    assert report["running_tensorflow"] in report["verdict"]
+
+
+def test_check_build_without_the_op():
+    code, output = run([*CONVPAR, "check-build"], TF_CONVPAR_PY_OPS="1")
+    assert code == 1
+    assert "in use:                False" in output
+    assert output.splitlines()[-1].startswith("TF_CONVPAR_PY_OPS=1")
+
+
+def test_env():
+    code, facts = run_json(
+        "env",
+        "--json",
+        TF_CONFIG=Cluster({"chief": ["secret:1"]}).tf_config(),
+        TF_TOKEN_registry="secret",
+        TF_NUM_INTEROP_THREADS="3",
+        http_proxy="http://me:secret@proxy",
+    )
+    assert code == 0
+    assert facts["tf_convpar"] == tf_convpar.__version__
+    assert facts["tensorflow"].startswith("2.")
+    assert facts["TF_CONFIG"] == "1 chief; this is /job:chief/task:0"
+    assert facts["TF_NUM_INTEROP_THREADS"] == "3"
+    assert "secret" not in str(facts)
+
+
+def test_devices_of_a_cluster_that_is_not_there():
+    with socket.socket() as closed, socket.create_server(("", 0)) as silent:
+        closed.bind(("", 0))
+        spec = {
+            "chief": [f"localhost:{closed.getsockname()[1]}"],
+            "worker": [f"localhost:{silent.getsockname()[1]}"],
+        }
+        code, found = run_json(
+            "devices",
+            "--json",
+            "--timeout=1",
+            TF_CONFIG=Cluster(spec).tf_config(),
+        )
+    assert code == 0
+    assert found["here"][0]["name"] == "CPU:0"
+    assert found["here"][0]["memory_bytes"] > 2**28
+    chief, worker = found["cluster"]
+    assert (chief["task"], chief["reached"]) == ("/job:chief/task:0", False)
+    assert "connection refused" in chief["problem"]
+    assert "does not answer" in worker["problem"]
+
+
+def test_devices_as_a_table():
+    code, output = run([*CONVPAR, "devices"])
+    assert code == 0
+    assert "This machine" in output
+    assert "CPU:0" in output
+
+
+def test_devices_with_a_bad_tf_config():
+    code, output = run([*CONVPAR, "devices"], TF_CONFIG="{")
+    assert code == 1
+    assert output.startswith("Error: Expected TF_CONFIG to be JSON")

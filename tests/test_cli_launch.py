@@ -1,0 +1,271 @@
+"""`convpar launch` with real programs: output, exit codes, and no leftovers."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import sys
+import time
+
+import psutil
+import pytest
+from processes import CONVPAR
+from processes import kill_tree
+from processes import read_until
+from processes import run
+from processes import start
+from processes import wait_gone
+
+from tf_convpar.strategy.local_cluster import reserved_port
+
+LAUNCH = [*CONVPAR, "launch"]
+
+# Waits for what the test does to it; says what it was told to do.
+WAIT = """
+import os, signal, sys, time
+
+def stop(number, frame):
+    print("got", signal.Signals(number).name)
+    sys.exit(40 + number)
+
+signal.signal(signal.SIGINT, stop)
+signal.signal(signal.SIGTERM, stop)
+print("waiting")
+time.sleep(60)
+"""
+
+TRAIN = """
+import json, os, sys
+print("args", sys.argv[1:])
+from tf_convpar.strategy import cluster as lib
+lib.connect(lib.resolve())
+import tensorflow as tf
+for device in tf.config.list_logical_devices():
+    with tf.device(device.name):
+        print(tf.square(3.0).device)
+sys.stdout.flush()
+os._exit(7)
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    def write(text, name="program.py"):
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def ssh(tmp_path):
+    """A stand-in for ssh: notes its arguments, runs the command here."""
+    fake = tmp_path / "bin" / "ssh"
+    fake.parent.mkdir()
+    log = tmp_path / "ssh.log"
+    fake.write_text(
+        "#!/bin/sh\n"
+        f'echo "$1 $2 $3 $4" >> {shlex.quote(str(log))}\n'
+        'exec sh -c "$5"\n'
+    )
+    fake.chmod(0o755)
+    return {"PATH": f"{fake.parent}{os.pathsep}{os.environ['PATH']}"}, log
+
+
+@pytest.fixture
+def hosts():
+    with reserved_port() as chief, reserved_port() as worker:
+        yield f"localhost:{chief},localhost:{worker}"
+
+
+def descendants(process):
+    return [
+        child.pid
+        for child in psutil.Process(process.pid).children(recursive=True)
+    ]
+
+
+def test_trains_on_all_tasks(program):
+    code, output = run(
+        [*LAUNCH, "-n", "3", program(TRAIN), "-n", "--epochs=5", "a b"]
+    )
+    assert code == 7, output
+    assert "[chief] args ['-n', '--epochs=5', 'a b']" in output
+    for task in ("chief/replica:0/task:0", *_workers(2)):
+        assert f"[chief] /job:{task}/device:CPU:0" in output
+    assert "[worker 1] Ready: /job:worker/task:1" in output
+    assert re.search(r"^\[(chief|worker \d)\] ", output, re.MULTILINE)
+    assert "\033" not in output
+    assert "ended with" not in output
+
+
+def _workers(count):
+    return [f"worker/replica:0/task:{index}" for index in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("pass", 0),
+        ("raise SystemExit(3)", 3),
+        ("import os; os.kill(os.getpid(), 11)", 139),
+        ("import os; os.kill(os.getpid(), 9)", 137),
+    ],
+)
+def test_exit_code_is_the_program_s(program, text, code):
+    assert run([*LAUNCH, "-n", "2", program(text)]) == (code, "")
+
+
+def test_module_and_every_line_has_its_task(program):
+    module = program("import sys; print(sys.argv[1:]); 1 / 0", "mod.py")
+    code, output = run(
+        [*LAUNCH, "-n", "1", "-m", "mod", "-m", "x"],
+        PYTHONPATH=f"{module.parent}{os.pathsep}{os.getcwd()}",
+    )
+    assert code == 1
+    lines = output.splitlines()
+    assert lines[0] == "[chief] ['-m', 'x']"
+    assert lines[-1] == "[chief] ZeroDivisionError: division by zero"
+    assert all(line.startswith("[chief] ") for line in lines)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_reach_the_program(program, number):
+    launcher = start([*LAUNCH, "-n", "2", program(WAIT)])
+    try:
+        read_until(launcher, "[chief] waiting")
+        pids = descendants(launcher)
+        launcher.send_signal(number)
+        output, _ = launcher.communicate(timeout=10)
+        assert f"[chief] got {number.name}" in output
+        assert launcher.returncode == 40 + number
+        assert not wait_gone(pids)
+    finally:
+        kill_tree(launcher)
+
+
+def test_lost_worker_ends_everything(program):
+    launcher = start([*LAUNCH, "-n", "3", program(WAIT)])
+    try:
+        read_until(launcher, "[chief] waiting")
+        pids = descendants(launcher)
+        worker = next(
+            pid for pid in pids if "worker" in psutil.Process(pid).cmdline()
+        )
+        os.kill(worker, signal.SIGKILL)
+        output, _ = launcher.communicate(timeout=15)
+        assert re.search(r"worker \d ended with signal SIGKILL before", output)
+        assert "[chief] got SIGTERM" in output
+        assert launcher.returncode == 1
+        assert not wait_gone(pids)
+    finally:
+        kill_tree(launcher)
+
+
+def test_killed_launcher_leaves_nothing(program):
+    launcher = start([*LAUNCH, "-n", "3", program(WAIT)])
+    try:
+        read_until(launcher, "[chief] waiting")
+        # So that all three have begun: only then is each tied to us.
+        time.sleep(0.5)
+        pids = descendants(launcher)
+        assert len(pids) == 3
+        launcher.kill()
+        launcher.wait()
+        assert not wait_gone(pids)
+    finally:
+        kill_tree(launcher)
+
+
+def test_program_s_own_children_end_with_it(program):
+    script = program(
+        "import subprocess; print(subprocess.Popen(['sleep', '60']).pid)"
+    )
+    code, output = run([*LAUNCH, "-n", "1", script])
+    assert code == 0
+    assert not wait_gone([int(output.removeprefix("[chief] "))])
+
+
+def test_reader_that_goes_away(program):
+    script = program("while True: print('line')")
+    command = shlex.join(map(str, [*LAUNCH, "-n", "1", script]))
+    code, output = run(["bash", "-c", f"{command} | head -2; exit $PIPESTATUS"])
+    assert output == "[chief] line\n" * 2
+    assert code == 128 + signal.SIGTERM
+
+
+def test_commands_for_other_machines():
+    arguments = ["--hosts", "a:2222,b:2223", "--cwd=my dir", "train.py", "a b"]
+    code, output = run([*LAUNCH, "--json", *arguments])
+    assert code == 0
+    worker, chief = json.loads(output)
+    assert (worker["host"], chief["host"]) == ("b", "a")
+    assert worker["command"].startswith("cd 'my dir' && TF_CONFIG=")
+    assert worker["command"].endswith(" python3 -m tf_convpar worker")
+    assert chief["command"].endswith(" python3 train.py 'a b'")
+    config = shlex.split(worker["command"])[3].removeprefix("TF_CONFIG=")
+    assert json.loads(config) == {
+        "cluster": {"chief": ["a:2222"], "worker": ["b:2223"]},
+        "task": {"type": "worker", "index": 0},
+    }
+    code, output = run([*LAUNCH, "--ssh", "--dry-run", *arguments])
+    assert code == 0
+    assert f"# worker 0, on b:\n{worker['command']}\n" in output
+    assert f"# chief, on a:\n{chief['command']}\n" in output
+
+
+def test_over_ssh(program, ssh, hosts, tmp_path):
+    changes, log = ssh
+    code, output = run(
+        [
+            *(*LAUNCH, "--hosts", hosts, "--ssh", "--python", sys.executable),
+            *("--cwd", tmp_path, program(TRAIN).name, "x"),
+        ],
+        **changes,
+    )
+    assert code == 7, output
+    assert "[chief] args ['x']" in output
+    assert "[worker 0] Ready: /job:worker/task:0" in output
+    expected = "-tt -o BatchMode=yes localhost"
+    assert log.read_text().splitlines() == [expected] * 2
+
+
+def test_terminated_launcher_over_ssh(program, ssh, hosts):
+    changes, _ = ssh
+    launcher = start(
+        [
+            *(*LAUNCH, "--hosts", hosts, "--ssh", "--python", sys.executable),
+            program("import time; print('waiting', flush=True)\n" + WAIT),
+        ],
+        **changes,
+    )
+    try:
+        read_until(launcher, "[chief] waiting")
+        pids = descendants(launcher)
+        launcher.terminate()
+        launcher.wait(timeout=15)
+        assert not wait_gone(pids)
+    finally:
+        kill_tree(launcher)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "found"),
+    [
+        (["x.py"], 2, "either -n or --hosts"),
+        (["-n", "2", "--hosts", "a:1", "x.py"], 2, "either -n or --hosts"),
+        (["-n", "0", "x.py"], 2, "x>=1"),
+        (["-n", "2"], 2, "Missing argument 'PROGRAM'"),
+        (["-n", "2", "--ssh", "x.py"], 2, "with --hosts only"),
+        (["--hosts", "a,b:1", "x.py"], 1, "Received: 'a'"),
+        (["--hosts", "a:1,a:1", "x.py"], 1, "more than once"),
+        (["--hosts", "localhost:1,b:1", "x.py"], 1, "for the chief"),
+    ],
+)
+def test_refused(arguments, code, found):
+    returned, output = run([*LAUNCH, *arguments])
+    assert returned == code
+    assert found in output
+    assert "Traceback" not in output

@@ -1,0 +1,175 @@
+"""Local workers serve, are restarted, and never outlive who started them."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+
+import psutil
+import pytest
+from processes import kill_tree
+from processes import read_until
+from processes import run
+from processes import start
+from processes import wait_gone
+
+from tf_convpar.strategy.local_cluster import local_workers
+from tf_convpar.strategy.local_cluster import reserved_port
+from tf_convpar.strategy.process import Process
+
+JOIN = """
+import os, socket, sys
+import tf_convpar.strategy.cluster as lib
+
+cluster = lib.resolve()
+with socket.create_server(("", cluster.chief.port)):
+    try:
+        lib.connect(cluster)
+    except OSError as error:
+        print("taken:", error.strerror)
+lib.connect(cluster, timeout_s=30)
+lib.connect(lib.resolve(), timeout_s=0.1)
+import tensorflow as tf
+print(len(tf.config.list_logical_devices()), "devices")
+for index in range(2):
+    with tf.device(f"/job:worker/task:{index}/device:CPU:0"):
+        product = tf.function(lambda x: tf.matmul(x, x))(tf.ones((2, 2)))
+        print(product.device, product.numpy().sum())
+try:
+    lib.connect(lib.Cluster({"worker": ("localhost:1", "localhost:2")}))
+except RuntimeError as error:
+    print("other:", error)
+print(os.environ["TF_GRPC_DEFAULT_OPTIONS"])
+sys.stdout.flush()
+os._exit(0)
+"""
+
+HOLD = """
+import os, sys, time
+from tf_convpar.strategy.local_cluster import local_workers
+
+with local_workers(2, wait=False) as local:
+    print("pids", *[worker.pid for worker in local.workers], flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture(scope="module")
+def local():
+    with local_workers(2, threads=1) as workers:
+        yield workers
+
+
+def test_chief_joins_despite_a_proxy(local):
+    # TensorFlow by itself would talk to the proxy, and wait for ever.
+    code, output = run(
+        [sys.executable, "-c", JOIN],
+        TF_CONFIG=local.tf_config(),
+        http_proxy="http://127.0.0.1:1",
+    )
+    assert code == 0, output
+    assert "taken: Expected a free port" in output
+    assert "3 devices" in output
+    assert "/job:worker/replica:0/task:1/device:CPU:0 8.0" in output
+    assert "other: Expected one cluster in the life of a process" in output
+    assert "grpc.enable_http_proxy=0" in output
+
+
+def test_workers_share_a_cluster_with_the_chief(local):
+    config = json.loads(local.tf_config())
+    assert config["task"] == {"type": "chief", "index": 0}
+    assert len(config["cluster"]["worker"]) == 2
+    assert json.loads(local.env()["TF_CONFIG"]) == config
+    for worker in local.workers:
+        assert worker.returncode is None
+        assert "Ready: /job:worker/task:" in worker.output
+
+
+def test_restart(local):
+    old = local.workers[1].pid
+    local.restart(1)
+    assert not psutil.pid_exists(old)
+    assert local.workers[1].pid != old
+    assert local.workers[1].returncode is None
+
+
+def test_exception_leaves_no_worker():
+    with (
+        contextlib.suppress(KeyError),
+        local_workers(2, wait=False) as local,
+    ):
+        pids = [worker.pid for worker in local.workers]
+        os.kill(pids[0], signal.SIGSTOP)
+        raise KeyError
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_worker_that_cannot_start_shows_why():
+    with (
+        pytest.raises(RuntimeError, match="exit code 2 from worker 0") as error,
+        local_workers(1, threads=0),
+    ):
+        pass
+    assert "Invalid value for '--threads'" in str(error.value)
+
+
+def test_worker_that_is_late():
+    with (
+        pytest.raises(TimeoutError, match="within 0.2 s"),
+        local_workers(1, timeout_s=0.2),
+    ):
+        pass
+
+
+def test_negative_count():
+    with pytest.raises(ValueError, match="Received: -1"), local_workers(-1):
+        pass
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_workers_die_with_their_parent(number):
+    parent = start([sys.executable, "-c", HOLD])
+    try:
+        pids = [int(pid) for pid in read_until(parent, "pids").split()[1:]]
+        # A stopped process runs no code that could end it, so the kernel must.
+        # That was arranged when the worker's own program has begun.
+        while any("tied.py" in a for a in psutil.Process(pids[0]).cmdline()):
+            time.sleep(0.01)
+        os.kill(pids[0], signal.SIGSTOP)
+        parent.send_signal(number)
+        parent.wait()
+        assert not wait_gone(pids)
+    finally:
+        kill_tree(parent)
+
+
+def test_reserved_ports_are_given_to_nobody_else():
+    with contextlib.ExitStack() as stack:
+        ports = [stack.enter_context(reserved_port()) for _ in range(50)]
+        others = []
+        for _ in range(200):
+            other = stack.enter_context(socket.socket())
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.bind(("", 0))
+            others.append(other.getsockname()[1])
+        assert len(set(ports)) == 50
+        assert not set(ports) & set(others)
+        # But the task it is meant for can listen there.
+        with socket.create_server(("", ports[0])):
+            pass
+
+
+def test_process_takes_its_children_along():
+    script = "sleep 60 & echo $!; exit 3"
+    with Process(["sh", "-c", script]) as process:
+        assert process.wait(timeout_s=5) == 3
+    assert not wait_gone([int(process.output)])
+
+
+def test_process_that_is_not_there():
+    with Process(["no-such-program"]) as process:
+        assert process.wait(timeout_s=5) == 1
+    assert process.output == "no-such-program: No such file or directory"

@@ -1,0 +1,300 @@
+"""What Keras does with a model, it does with a split one, to the same end."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from models import largest_difference
+from models import small_cnn
+from models import train
+
+import tf_convpar as convpar
+from tf_convpar.placement import ShardedVariable
+
+OPTIMIZERS = {
+    "sgd": lambda: keras.optimizers.SGD(0.05),
+    "momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9),
+    "nesterov": lambda: keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True),
+    "adam": lambda: keras.optimizers.Adam(),
+    "amsgrad": lambda: keras.optimizers.Adam(amsgrad=True),
+    "adamw": lambda: keras.optimizers.AdamW(weight_decay=0.01),
+    "adamax": lambda: keras.optimizers.Adamax(),
+    "adagrad": lambda: keras.optimizers.Adagrad(0.05),
+    "adadelta": lambda: keras.optimizers.Adadelta(0.1),
+    "rmsprop": lambda: keras.optimizers.RMSprop(),
+    "centered": lambda: keras.optimizers.RMSprop(momentum=0.5, centered=True),
+    "nadam": lambda: keras.optimizers.Nadam(),
+    "ftrl": lambda: keras.optimizers.Ftrl(0.05),
+    "lion": lambda: keras.optimizers.Lion(1e-4),
+    "lamb": lambda: keras.optimizers.Lamb(),
+    "adafactor": lambda: keras.optimizers.Adafactor(),
+    "muon": lambda: keras.optimizers.Muon(),
+    "clipnorm": lambda: keras.optimizers.SGD(0.05, clipnorm=0.05),
+    "global_clipnorm": lambda: keras.optimizers.Adam(global_clipnorm=0.1),
+    "clipvalue": lambda: keras.optimizers.SGD(0.05, clipvalue=0.01),
+    "ema": lambda: keras.optimizers.Adam(
+        use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=3
+    ),
+    "accumulation": lambda: keras.optimizers.Adam(
+        gradient_accumulation_steps=3
+    ),
+    "loss_scale": lambda: keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.SGD(0.05, momentum=0.9)
+    ),
+    "schedule": lambda: keras.optimizers.Adam(
+        keras.optimizers.schedules.ExponentialDecay(0.01, 4, 0.5)
+    ),
+}
+if hasattr(keras.optimizers, "ScheduleFreeAdamW"):
+    OPTIMIZERS["schedule_free"] = lambda: keras.optimizers.ScheduleFreeAdamW()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_gives_the_losses_of_one_device(name, strategy, images):
+    make = OPTIMIZERS[name]
+    plain = small_cnn(False, make())
+    # Keras builds ScheduleFreeAdamW wrongly inside a traced step: build first.
+    plain.optimizer.build(plain.trainable_variables)
+    expected = train(plain, images)
+    with strategy.scope():
+        model = small_cnn(True, make())
+    losses = train(model, images)
+    assert expected[:6].mean() > expected[-6:].mean()  # It does train.
+    assert largest_difference(losses, expected) < 1e-5
+    for ours, theirs in zip(
+        model.get_weights(), plain.get_weights(), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, atol=2e-4, rtol=1e-3)
+
+
+def test_all_keras_optimizers_are_among_those_tested():
+    tested = {type(make()).__name__ for make in OPTIMIZERS.values()}
+    abstract = {"Optimizer", "MultiOptimizer"}
+    offered = {
+        name
+        for name, value in vars(keras.optimizers).items()
+        if isinstance(value, type)
+        and issubclass(value, keras.optimizers.Optimizer)
+    }
+    assert offered - abstract <= tested
+
+
+@pytest.mark.parametrize("name", sorted(set(OPTIMIZERS) - {"loss_scale"}))
+def test_slots_are_beside_their_shards(name, strategy, images):
+    with strategy.scope():
+        model = small_cnn(True, OPTIMIZERS[name]())
+        model.optimizer.build(model.trainable_variables)
+    kernel = model.layers[0].kernel
+    devices = [shard.device for shard in kernel.shards]
+    assert len(set(devices)) == 3
+    slots = [
+        v.value
+        for v in model.optimizer.variables
+        if tuple(v.shape) == tuple(kernel.shape)
+    ]
+    for slot in slots:
+        assert isinstance(slot, ShardedVariable)
+        assert [shard.device for shard in slot.shards] == devices
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("scope", [False, True])
+def test_fit_with_and_without_scope_and_graph(scope, eager, strategy, images):
+    expected = train(small_cnn(False, "adam"), images, epochs=1)
+    if scope:
+        with strategy.scope():
+            model = small_cnn(True, "adam")
+    else:
+        model = small_cnn(True, "adam")
+    model.run_eagerly = eager
+    assert largest_difference(train(model, images, epochs=1), expected) < 1e-5
+    shards = model.layers[0].kernel.shards
+    assert len({shard.device for shard in shards}) == 3
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_mixed_precision(policy, strategy, images):
+    keras.mixed_precision.set_dtype_policy(policy)
+    expected = train(small_cnn(False, "adam"), images)
+    with strategy.scope():
+        model = small_cnn(True, "adam")
+    losses = train(model, images)
+    assert model.layers[0].kernel.dtype == "float32"
+    # Narrow partial sums: equal to the precision of the policy only.
+    assert largest_difference(losses, expected) < 2e-2
+
+
+def test_steps_per_execution(strategy, images):
+    plain = small_cnn(False, "adam")
+    train(plain, images)
+    with strategy.scope():
+        model = small_cnn(True, "adam")
+        model.compile(
+            keras.optimizers.Adam(), model.loss, steps_per_execution=3
+        )
+    train(model, images)
+    for ours, theirs in zip(
+        model.get_weights(), plain.get_weights(), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_evaluate_and_predict(strategy, images):
+    x, y = images
+    plain = small_cnn(False)
+    with strategy.scope():
+        model = small_cnn(True)
+    np.testing.assert_allclose(
+        model.predict(x, verbose=0), plain.predict(x, verbose=0), atol=1e-5
+    )
+    assert model.evaluate(x, y, verbose=0) == pytest.approx(
+        plain.evaluate(x, y, verbose=0), rel=1e-6
+    )
+
+
+def test_custom_loop_with_strategy_run(strategy, images):
+    x, y = images
+    expected = train(small_cnn(False, "adam"), images, epochs=1)
+    with strategy.scope():
+        model = small_cnn(True, "adam")
+        optimizer = keras.optimizers.Adam()
+        optimizer.build(model.trainable_variables)
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
+    data = strategy.experimental_distribute_dataset(data)
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model.loss(y, model(x, training=True)))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(
+            zip(gradients, model.trainable_variables, strict=True)
+        )
+        return loss
+
+    @tf.function
+    def distributed_step(x, y):
+        return strategy.reduce("SUM", strategy.run(step, args=(x, y)), None)
+
+    losses = np.array([float(distributed_step(x, y)) for x, y in data])
+    assert largest_difference(losses, expected) < 1e-5
+
+
+def test_callbacks_backup_and_restore(strategy, images, tmp_path):
+    expected = train(small_cnn(False, "adam"), images, epochs=4)
+
+    class Interrupt(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 1:
+                raise KeyboardInterrupt
+
+    def fit(callbacks):
+        with strategy.scope():
+            model = small_cnn(True, "adam")
+        x, y = images
+        history = model.fit(
+            x,
+            y,
+            batch_size=32,
+            epochs=4,
+            shuffle=False,
+            verbose=0,
+            callbacks=[
+                keras.callbacks.BackupAndRestore(str(tmp_path / "backup")),
+                keras.callbacks.TerminateOnNaN(),
+                keras.callbacks.CSVLogger(str(tmp_path / "log.csv")),
+                keras.callbacks.ModelCheckpoint(
+                    str(tmp_path / "best.weights.h5"), save_weights_only=True
+                ),
+                *callbacks,
+            ],
+        )
+        return history.history["loss"]
+
+    with pytest.raises(KeyboardInterrupt):
+        fit([Interrupt()])
+    losses = fit([])
+    assert (tmp_path / "best.weights.h5").exists()
+    assert len(losses) == 2  # The two that the interruption left.
+    per_epoch = expected.reshape(4, -1).mean(axis=1)
+    assert losses[0] == pytest.approx(per_epoch[2], rel=1e-5)
+    assert losses[-1] == pytest.approx(per_epoch[3], rel=1e-5)
+
+
+def test_subclassed_model_built_lazily_inside_fit(strategy, images):
+    def build(parallel):
+        keras.utils.set_random_seed(3)
+
+        class Net(keras.Model):
+            def __init__(self):
+                super().__init__()
+                kwargs = {"shards": (3, 2, 1)} if parallel else {}
+                layer = (
+                    convpar.ConvParallel2D if parallel else keras.layers.Conv2D
+                )
+                self.conv = layer(12, 3, **kwargs)
+                self.pool = keras.layers.GlobalAveragePooling2D()
+                self.head = keras.layers.Dense(10)
+
+            def call(self, x):
+                return self.head(self.pool(self.conv(x)))
+
+        model = Net()
+        model.compile("adam", keras.losses.SparseCategoricalCrossentropy(True))
+        return model
+
+    expected = train(build(False), images, epochs=1)
+    with strategy.scope():
+        model = build(True)
+    losses = train(model, images, epochs=1)
+    assert largest_difference(losses, expected) < 1e-5
+    assert [s.device[-5:] for s in model.conv.kernel.shards] == [
+        "CPU:0",
+        "CPU:1",
+        "CPU:2",
+    ]
+
+
+def test_functional_model_with_shared_layer(strategy, images):
+    def build(parallel):
+        keras.utils.set_random_seed(5)
+        kwargs = {"shards": (1, 1, 2)} if parallel else {}
+        layer = convpar.ConvParallel2D if parallel else keras.layers.Conv2D
+        shared = layer(8, 3, padding="same", **kwargs)
+        inputs = keras.Input((16, 16, 1))
+        wide = keras.layers.Conv2D(8, 1)(inputs)
+        outputs = shared(keras.layers.ReLU()(shared(wide)))
+        outputs = keras.layers.Dense(10)(keras.layers.Flatten()(outputs))
+        model = keras.Model(inputs, outputs)
+        model.compile("adam", keras.losses.SparseCategoricalCrossentropy(True))
+        return model
+
+    expected = train(build(False), images, epochs=1)
+    with strategy.scope():
+        model = build(True)
+    losses = train(model, images, epochs=1)
+    assert largest_difference(losses, expected) < 1e-5
+
+
+def test_regularizers_and_constraints(strategy, images):
+    kwargs = {
+        "kernel_regularizer": keras.regularizers.L1L2(1e-3, 1e-2),
+        "bias_regularizer": "l2",
+        "kernel_constraint": keras.constraints.MaxNorm(0.5, axis=[0, 1, 2]),
+        "bias_constraint": "non_neg",
+    }
+    expected = train(small_cnn(False, "adam", **kwargs), images)
+    with strategy.scope():
+        model = small_cnn(True, "adam", **kwargs)
+    assert largest_difference(train(model, images), expected) < 1e-5
+
+
+def test_constraint_and_regularizer_that_mix_kernels(strategy, images):
+    kwargs = {
+        "kernel_regularizer": keras.regularizers.L2(1e-2),
+        # Over the filters themselves: no shard can do this alone.
+        "kernel_constraint": keras.constraints.UnitNorm(axis=[2, 3]),
+    }
+    expected = train(small_cnn(False, "adam", **kwargs), images)
+    with strategy.scope():
+        model = small_cnn(True, "adam", **kwargs)
+    assert largest_difference(train(model, images), expected) < 1e-5

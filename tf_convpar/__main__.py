@@ -1,0 +1,6 @@
+"""Makes `python -m tf_convpar` the same as `convpar`."""
+
+from tf_convpar.cli.main import main
+
+if __name__ == "__main__":
+    main()

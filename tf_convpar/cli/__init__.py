@@ -1,0 +1,1 @@
+"""The `convpar` program: one file for each sub-command."""

@@ -1,0 +1,71 @@
+"""What several sub-commands need."""
+
+import contextlib
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def print_json(value: Any) -> None:
+    """Prints plain data as indented JSON."""
+    click.echo(json.dumps(value, indent=2))
+
+
+@contextlib.contextmanager
+def messages_only() -> Iterator[None]:
+    """Turns errors meant for the user into `Error: ...` and exit code 1.
+
+    Put it around the calls that raise them, and no more: anything else that
+    fails is a bug, and its traceback is wanted.
+    """
+    try:
+        yield
+    except (ValueError, OSError, RuntimeError) as error:
+        text = getattr(error, "strerror", None) or str(error)
+        raise click.ClickException(text) from error
+
+
+@contextlib.contextmanager
+def without_chatter() -> Iterator[None]:
+    """Keeps what TensorFlow writes while it starts off the terminal.
+
+    It comes from C++, before TF_CPP_MIN_LOG_LEVEL is heeded. It is shown
+    where that variable is set, which says that somebody looks for it, and
+    where the start fails.
+    """
+    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+        yield
+        return
+    with tempfile.TemporaryFile() as kept:
+        stderr = os.dup(2)
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            kept.seek(0)
+            os.write(stderr, kept.read())
+            raise
+        finally:
+            sys.stderr.flush()
+            os.dup2(stderr, 2)
+            os.close(stderr)
+
+
+def cpu_model() -> str:
+    """Names this machine's processor."""
+    with (
+        contextlib.suppress(OSError),
+        open("/proc/cpuinfo", encoding="utf-8") as lines,
+    ):
+        for line in lines:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,140 @@
+"""Runs workers and the chief's program, and ends them together."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Sequence
+
+import click
+
+from tf_convpar.strategy.local_cluster import local_workers
+from tf_convpar.strategy.process import Process
+
+_POLL_S = 0.1
+# What a program may take, once told to stop, for a last checkpoint.
+_GRACE_S = 10.0
+_COLOURS = ("green", "yellow", "blue", "magenta", "red", "white")
+
+
+def local(tasks: int, program: Sequence[str], threads: int | None) -> int:
+    """Runs a program as the chief of `tasks - 1` workers on this machine.
+
+    Returns:
+        The exit code for the shell.
+    """
+    printer = _Printer()
+    with (
+        local_workers(
+            tasks - 1,
+            threads=threads,
+            wait=False,  # Its strategy waits, while it imports TensorFlow.
+            on_line=lambda task, line: printer.line(
+                f"{task.job} {task.index}", line
+            ),
+        ) as cluster,
+        Process(
+            program,
+            # A pipe would hold its lines back.
+            env={"PYTHONUNBUFFERED": "1", **cluster.env()},
+            stdin=None,
+            on_line=printer.of("chief"),
+        ) as chief,
+    ):
+        workers = {
+            f"worker {index}": process
+            for index, process in enumerate(cluster.workers)
+        }
+        return _until_the_end(chief, workers)
+
+
+def over_ssh(commands: Sequence[tuple[str, str, str]]) -> int:
+    """Runs (task, host, shell command) on each host, the last as the chief.
+
+    Returns:
+        The exit code for the shell.
+    """
+    printer = _Printer()
+    with contextlib.ExitStack() as stack:
+        *workers, chief = (
+            (
+                task,
+                stack.enter_context(
+                    Process(
+                        # -tt: the command ends with its connection. No
+                        # password can be asked for: there is no terminal.
+                        ["ssh", "-tt", "-o", "BatchMode=yes", host, text],
+                        on_line=printer.of(task),
+                    )
+                ),
+            )
+            for task, host, text in commands
+        )
+        return _until_the_end(chief[1], dict(workers))
+
+
+def _until_the_end(chief: Process, workers: dict[str, Process]) -> int:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: chief.signal(number))
+    while True:
+        # In this order: a worker that ends after the program is no failure.
+        code = chief.returncode
+        ended = {n: w for n, w in workers.items() if w.returncode is not None}
+        if code is None and not ended:
+            time.sleep(_POLL_S)
+            continue
+        if code != 0:
+            for name, worker in ended.items():
+                worker.wait()  # Its last words first.
+                click.echo(
+                    f"{name} ended with {_describe(worker.wait())} before the "
+                    "program did; stopping everything.",
+                    err=True,
+                )
+        if code is None:
+            _stop(chief)
+            return 1
+        chief.wait()
+        return code if code >= 0 else 128 - code
+
+
+def _stop(process: Process) -> None:
+    process.signal(signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_GRACE_S)
+
+
+def _describe(code: int) -> str:
+    if code < 0:
+        return f"signal {signal.Signals(-code).name}"
+    return f"exit code {code}"
+
+
+class _Printer:
+    """Writes lines of several processes, each with its task in front."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._colours: dict[str, str] = {}
+
+    def of(self, task: str) -> Callable[[str], None]:
+        """Returns a function that writes a line of a task."""
+        return lambda line: self.line(task, line)
+
+    def line(self, task: str, text: str) -> None:
+        """Writes a line of a task, in its colour where there are colours."""
+        with self._lock:
+            colour = self._colours.setdefault(
+                task, _COLOURS[len(self._colours) % len(_COLOURS)]
+            )
+            try:
+                click.echo(click.style(f"[{task}] ", fg=colour) + text)
+            except OSError:
+                # Our reader has gone (`convpar launch ... | head`): stop the
+                # program as its own SIGPIPE would, and keep reading it.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,125 @@
+"""`convpar env`."""
+
+import importlib.metadata
+import os
+import platform
+import sys
+
+import click
+
+from tf_convpar import __version__
+from tf_convpar.cli._shared import as_json
+from tf_convpar.cli._shared import cpu_model
+from tf_convpar.cli._shared import print_json
+from tf_convpar.cli._shared import without_chatter
+
+_PACKAGES = ("tensorflow", "keras", "numpy", "grpcio", "protobuf")
+# Not all of "TF_": Terraform keeps its access tokens under TF_TOKEN_...
+_TF_WORDS = (
+    "CONVPAR CPP CUDNN DETERMINISTIC DISABLE EAGER ENABLE FORCE GPU GRPC "
+    "INTER INTRA NUM ONEDNN USE XLA"
+)
+_PREFIXES = (
+    *(f"TF_{word}_" for word in _TF_WORDS.split()),
+    *("KERAS_", "CUDA_", "NVIDIA_", "XLA_", "OMP_"),
+)
+_PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "no_proxy")
+
+
+@click.command(name="env")
+@as_json
+def command(as_json: bool) -> None:
+    """Describe this installation: text to paste into an issue.
+
+    TF_CONFIG is summed up, without its addresses.
+    """
+    with without_chatter():
+        facts = _facts()
+    if as_json:
+        print_json(facts)
+        return
+    width = max(map(len, facts)) + 1
+    for name, value in facts.items():
+        click.echo(f"{name + ':':<{width}} {value}")
+
+
+def _facts() -> dict[str, str]:
+    import psutil
+
+    facts = {"tf_convpar": __version__}
+    facts |= {name: _version(name) for name in _PACKAGES}
+    facts["python"] = f"{platform.python_version()}, {sys.implementation.name}"
+    facts["os"] = platform.platform()
+    facts["cpu"] = (
+        f"{cpu_model()}, {psutil.cpu_count(logical=False)} cores, "
+        f"{psutil.cpu_count()} threads, {_usable_cpus()} usable"
+    )
+    facts["memory"] = f"{psutil.virtual_memory().total / 2**30:.1f} GiB"
+    try:
+        import tensorflow as tf
+    except Exception as error:  # The very thing such a report is for.
+        facts["tensorflow import"] = f"failed: {error}"
+    else:
+        build = tf.sysconfig.get_build_info()
+        facts["cuda build"] = (
+            f"CUDA {build.get('cuda_version')}, "
+            f"cuDNN {build.get('cudnn_version')}"
+            if build.get("is_cuda_build")
+            else "no"
+        )
+        gpus = tf.config.list_physical_devices("GPU")
+        facts["gpus"] = ", ".join(map(_gpu_model, gpus)) or "none"
+        facts["compiled ops"] = _ops_verdict()
+    facts["TF_CONFIG"] = _tf_config()
+    for name, value in sorted(os.environ.items()):
+        if name.startswith(_PREFIXES) and name != "TF_CONFIG":
+            facts[name] = value
+        elif name.lower() in _PROXIES:
+            facts[name] = "set"
+    return facts
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        if package == "tensorflow":
+            return "not found under this name (tensorflow-cpu, or a build?)"
+        return "not installed"
+
+
+def _usable_cpus() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1
+
+
+def _gpu_model(gpu: object) -> str:
+    import tensorflow as tf
+
+    details = tf.config.experimental.get_device_details(gpu)
+    major, minor = details.get("compute_capability", ("?", "?"))
+    return f"{details.get('device_name', 'GPU')} (compute {major}.{minor})"
+
+
+def _ops_verdict() -> str:
+    try:
+        from tf_convpar import ops
+
+        return ops.build_report().verdict
+    except Exception as error:
+        return f"failed: {error}"
+
+
+def _tf_config() -> str:
+    from tf_convpar.strategy import spec
+
+    try:
+        cluster = spec.resolve()
+    except ValueError:
+        return "set, but not a cluster (`convpar worker` says why)"
+    if cluster is None:
+        return "unset"
+    sizes = [f"{len(at)} {job}" for job, at in cluster.spec.items()]
+    return f"{' + '.join(sizes)}; this is {cluster.task.name}"

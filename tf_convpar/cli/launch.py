@@ -1,0 +1,140 @@
+"""`convpar launch`."""
+
+import shlex
+import sys
+
+import click
+
+from tf_convpar.cli._shared import as_json
+from tf_convpar.cli._shared import messages_only
+from tf_convpar.cli._shared import print_json
+
+
+@click.command(
+    name="launch",
+    # Everything after the program's name belongs to the program.
+    context_settings={
+        "allow_interspersed_args": False,
+        "ignore_unknown_options": False,
+    },
+)
+@click.option(
+    "-n",
+    "tasks",
+    type=click.IntRange(min=1),
+    help="Run this many tasks on this machine: the chief and n-1 workers.",
+)
+@click.option(
+    "--hosts",
+    metavar="HOST:PORT,...",
+    help="Run one task on each of these machines, the chief on the first.",
+)
+@click.option(
+    "--ssh", is_flag=True, help="With --hosts: start them over ssh, now."
+)
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="With --hosts: print the commands (done without --ssh anyway).",
+)
+@click.option(
+    "--python",
+    default="python3",
+    show_default=True,
+    help="With --hosts: the interpreter on those machines.",
+)
+@click.option("--cwd", help="With --hosts: the directory to start in, there.")
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    help="Most threads for one operation, on each worker.",
+)
+@click.option(
+    "-m", "module", is_flag=True, help="PROGRAM is a module, as in python -m."
+)
+@as_json
+@click.argument("program")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def command(
+    tasks: int | None,
+    hosts: str | None,
+    ssh: bool,
+    dry_run: bool,
+    python: str,
+    cwd: str | None,
+    threads: int | None,
+    module: bool,
+    as_json: bool,
+    program: str,
+    args: tuple[str, ...],
+) -> None:
+    """Start workers, and PROGRAM with its ARGS as their chief.
+
+    \b
+      convpar launch -n 3 train.py --epochs 5
+      convpar launch -n 3 -m mypackage.train
+      convpar launch --hosts a:2222,b:2222 train.py
+      convpar launch --hosts a:2222,b:2222 --ssh --cwd work train.py
+
+    Every line of output gets its task's name in front. Ctrl-C and SIGTERM
+    reach PROGRAM, and its exit code becomes this one's. When a worker ends
+    early, or this command ends in whatever way, everything ends.
+
+    With --hosts, what to run on each machine is printed, or with --ssh run;
+    all machines need this package, PROGRAM, and each other's ports.
+    """  # noqa: D301 (click keeps the lines after a backspace as they are)
+    if (tasks is None) == (hosts is None):
+        raise click.UsageError("Expected either -n or --hosts.")
+    if hosts is None and (ssh or dry_run or as_json or cwd):
+        raise click.UsageError(
+            "Expected --ssh, --dry-run, --json and --cwd with --hosts only."
+        )
+    from tf_convpar.cli import _supervise
+
+    line = [*(["-m"] if module else []), program, *args]
+    if hosts is None:
+        code = _supervise.local(tasks or 1, [sys.executable, *line], threads)
+        sys.exit(code)
+    commands = _remote(hosts, [python, *line], python, cwd, threads)
+    if ssh and not dry_run:
+        sys.exit(_supervise.over_ssh(commands))
+    if as_json:
+        print_json(
+            [
+                {"task": task, "host": host, "command": text}
+                for task, host, text in commands
+            ]
+        )
+        return
+    for task, host, text in commands:
+        click.echo(f"# {task}, on {host}:\n{text}\n")
+
+
+def _remote(
+    hosts: str,
+    program: list[str],
+    python: str,
+    cwd: str | None,
+    threads: int | None,
+) -> list[tuple[str, str, str]]:
+    """Returns name, host and shell command of each task, chief last."""
+    from tf_convpar.strategy.spec import Cluster
+
+    chief, *rest = (address.strip() for address in hosts.split(","))
+    spec = {"chief": (chief,)} | ({"worker": tuple(rest)} if rest else {})
+    with messages_only():
+        cluster = Cluster(spec)
+    worker = [python, "-m", "tf_convpar", "worker"]
+    if threads is not None:
+        worker.append(f"--threads={threads}")
+    commands = []
+    for task in (*cluster.others, cluster.chief):
+        words = program if task == cluster.chief else worker
+        text = f"TF_CONFIG={shlex.quote(cluster.tf_config(task))} "
+        text += shlex.join(words)
+        if cwd is not None:
+            text = f"cd {shlex.quote(cwd)} && {text}"
+        name = "chief" if task == cluster.chief else f"worker {task.index}"
+        host = task.address.rpartition(":")[0].strip("[]")
+        commands.append((name, host, text))
+    return commands

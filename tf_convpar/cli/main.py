@@ -1,0 +1,47 @@
+"""The `convpar` program."""
+
+import importlib
+import pkgutil
+
+import click
+
+from tf_convpar import __version__
+from tf_convpar import cli
+
+
+class _Commands(click.Group):
+    """Every other module of this package is a sub-command.
+
+    `check_build.py` is `convpar check-build`; its click command is the
+    module's `command`. Modules that begin with `_` are not commands. One is
+    imported when it is used or listed, so none may import TensorFlow at its
+    top: `convpar --help` must not take seconds.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(
+            module.name.replace("_", "-")
+            for module in pkgutil.iter_modules(cli.__path__)
+            if module.name != "main" and not module.name.startswith("_")
+        )
+
+    def get_command(
+        self, ctx: click.Context, cmd_name: str
+    ) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        name = f"{cli.__name__}.{cmd_name.replace('-', '_')}"
+        return importlib.import_module(name).command
+
+
+@click.group(
+    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.version_option(__version__, prog_name="convpar")
+def main() -> None:
+    """Train Keras CNNs across unequal machines.
+
+    The chief machine runs your training program, every other machine runs
+    `convpar worker`; TF_CONFIG tells each who it is. `convpar launch` starts
+    all of them for you.
+    """

@@ -1,0 +1,37 @@
+"""`convpar worker`."""
+
+import os
+
+import click
+
+from tf_convpar.cli._shared import messages_only
+
+
+@click.command(name="worker")
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    help="Most threads for one operation; one for each core by default.",
+)
+def command(threads: int | None) -> None:
+    """Serve this machine's devices to the chief.
+
+    Reads TF_CONFIG, e.g.
+
+    \b
+      {"cluster": {"chief": ["a:2222"], "worker": ["b:2222", "c:2222"]},
+       "task": {"type": "worker", "index": 0}}
+
+    and serves until SIGTERM (exit code 0) or Ctrl-C (130). Anyone who can
+    reach the port can run operations on this machine: keep it within a
+    trusted network.
+    """  # noqa: D301 (click keeps the lines after a backspace as they are)
+    from tf_convpar.strategy import server
+    from tf_convpar.strategy import spec
+
+    server.exit_on_signals()
+    # TensorFlow's start-up chatter would bury the one line that matters.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    with messages_only():
+        cluster = spec.resolve(required=True)
+        server.serve(cluster, threads)

@@ -1,0 +1,223 @@
+"""What all parallel layers share: shards, their layout, and the star.
+
+A parallel layer is the Keras layer it replaces with other storage and another
+`call`. It inherits arguments, checks, shapes and serialization, and so that
+files written by either load into the other, it carries the same class name:
+Keras addresses a layer in a weights file by its class.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_convpar.algorithms import convolve
+from tf_convpar.layers._shards import resolve_shards
+from tf_convpar.layers._shards import validate_shards
+from tf_convpar.placement import Layout
+from tf_convpar.placement import PlacedVariable
+from tf_convpar.placement import ShardedVariable
+from tf_convpar.placement import broadcast
+from tf_convpar.placement import concat_shards
+from tf_convpar.placement import device_type
+from tf_convpar.placement import on_device
+from tf_convpar.strategy.devices import default_devices
+from tf_convpar.strategy.strategy import ConvParallelStrategy
+from tf_convpar.strategy.strategy import check_wire_dtype
+
+
+class ConvParallel(keras.layers.Layer):
+    """Mixed into a Keras convolution layer, in front of it."""
+
+    def __init__(
+        self,
+        *args: Any,
+        shards: Sequence[float] | None = None,
+        wire_dtype: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        check_wire_dtype(wire_dtype)
+        self.shards = validate_shards(shards, self.filters)
+        self.wire_dtype = wire_dtype
+        # XLA would compile the layer for one device.
+        self.supports_jit = False
+        self._layout: Layout | None = None
+
+    def build(self, input_shape: Any) -> None:
+        """Makes the kernel and the bias, each shard on its device."""
+        self._layout = self._make_layout()
+        super().build(input_shape)
+
+    def _make_layout(self) -> Layout | None:
+        """The layout of kernel and bias; None where nothing is to be cut."""
+        strategy = tf.distribute.get_strategy()
+        shards, wire = self.shards, self.wire_dtype
+        if isinstance(strategy, ConvParallelStrategy):
+            devices, owner = strategy.devices, strategy.chief_device
+            shards = shards or validate_shards(
+                strategy.plan.get(self.name), self.filters
+            )
+            wire = wire or strategy.wire_dtype
+        elif shards is None:
+            return None
+        else:
+            devices = tuple(default_devices())
+            owner = devices[0]
+        self._wire = wire
+        if shards and len(shards) > len(devices):
+            warnings.warn(
+                f"Layer '{self.name}' has {len(shards)} shards and this "
+                f"program {len(devices)} devices: shards share devices. "
+                "Results stay the same.",
+                stacklevel=2,
+            )
+        counts = resolve_shards(shards, self.filters, len(devices))
+        held = [
+            (devices[i % len(devices)], n) for i, n in enumerate(counts) if n
+        ]
+        if {device for device, _ in held} == {owner}:
+            return None
+        names, sizes = zip(*held, strict=True)
+        return Layout(owner=owner, devices=names, sizes=sizes)
+
+    def add_weight(self, shape: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """As of any Keras layer; kernel and bias are placed."""
+        placed = kwargs.get("name") in ("kernel", "bias")
+        if self._layout is None or not placed:
+            return super().add_weight(shape, *args, **kwargs)
+        with keras.name_scope(self.name, caller=self):
+            variable = PlacedVariable(
+                kwargs["initializer"],
+                shape=shape,
+                dtype=kwargs["dtype"],
+                trainable=kwargs["trainable"],
+                name=kwargs["name"],
+                layout=self._layout,
+            )
+        variable.regularizer = _on_shards(kwargs["regularizer"])
+        variable.constraint = _on_shards(kwargs["constraint"])
+        self._track_variable(variable)
+        return variable
+
+    def call(self, inputs: Any) -> Any:
+        """The convolution, each shard's part on its device."""
+        # Without its shards (not cut, exporting, LoRA) it is the Keras layer.
+        if not self.is_sharded or self.lora_enabled:
+            return super().call(inputs)
+        layout = self._kernel._value.layout
+        wire = tf.as_dtype(self._wire or inputs.dtype)
+        copies = broadcast(inputs, layout.devices, layout.owner, wire.name)
+        kernels = self._kernel._value.sharded_value().shards
+        biases: Sequence[Any] = [None] * len(kernels)
+        if self.use_bias:
+            biases = self.bias._value.sharded_value().shards
+        maps = []
+        first = 0
+        for copy, kernel, bias, device, size in zip(
+            copies, kernels, biases, layout.devices, layout.sizes, strict=True
+        ):
+            part = functools.partial(
+                self._convolve_shard,
+                filters=(first, self.filters),
+                # TensorFlow's CPU convolutions take that format only.
+                channels_last=device_type(device) == "CPU",
+                dtype=inputs.dtype if device == layout.owner else wire,
+            )
+            operands = [copy, kernel] if bias is None else [copy, kernel, bias]
+            maps.append(on_device(part, device)(*operands))
+            first += size
+        axis = -1 if self.data_format == "channels_last" else 1
+        outputs = concat_shards(maps, layout.owner, axis, inputs.dtype)
+        if self.activation is not None:
+            return self.activation(outputs)
+        return outputs
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether the kernel is in shards now."""
+        return isinstance(self._kernel._value, ShardedVariable)
+
+    def _convolve_shard(
+        self,
+        inputs: tf.Tensor,
+        kernel: tf.Tensor,
+        bias: tf.Tensor | None = None,
+        *,
+        filters: tuple[int, int],
+        channels_last: bool,
+        dtype: tf.DType,
+    ) -> tf.Tensor:
+        """One shard's feature maps; runs on its device, as does its gradient.
+
+        Args:
+            inputs: In the layer's compute dtype and data format.
+            kernel: As stored; mixed precision converts it here.
+            bias: Likewise.
+            filters: The shard's first filter, and the layer's number of them.
+            channels_last: Whether to compute in that format in any case.
+            dtype: What to return, which is how it will travel.
+        """
+        channels_first = self.data_format == "channels_first"
+        if channels_first and channels_last:
+            inputs = _move_channels(inputs, 1, -1)
+        maps = convolve(
+            inputs,
+            tf.cast(kernel, inputs.dtype),
+            strides=self.strides,
+            padding=self.padding,
+            dilation_rate=self.dilation_rate,
+            groups=self.groups,
+            filters=filters,
+            channels_last=channels_last or not channels_first,
+        )
+        if channels_first and channels_last:
+            maps = _move_channels(maps, -1, 1)
+        if bias is not None:
+            shape = [-1] + [1] * self.rank * channels_first
+            maps += tf.reshape(tf.cast(bias, maps.dtype), shape)
+        return tf.cast(maps, dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        """The Keras layer's, with `shards` and `wire_dtype`."""
+        return {
+            **super().get_config(),
+            "shards": self.shards,
+            "wire_dtype": self.wire_dtype,
+        }
+
+    def __repr__(self) -> str:
+        return (
+            f"<ConvParallel{self.rank}D name={self.name}, "
+            f"shards={self._layout.sizes if self._layout else self.shards}, "
+            f"built={self.built}>"
+        )
+
+
+def _move_channels(x: tf.Tensor, source: int, target: int) -> tf.Tensor:
+    axes = list(range(x.shape.rank))
+    axes.insert(target % len(axes), axes.pop(source))
+    return tf.transpose(x, axes)
+
+
+def _on_shards(fn: Any) -> Any:
+    """A regularizer or constraint that gets shards instead of a variable.
+
+    Sums of squares, norms per filter and the like then run where the shards
+    are; what mixes filters sees the merged kernel.
+    """
+    if fn is None:
+        return None
+
+    def on_shards(variable: Any) -> Any:
+        value = variable._value
+        if isinstance(value, ShardedVariable):
+            return fn(value.sharded_value())
+        return fn(variable)
+
+    return on_shards

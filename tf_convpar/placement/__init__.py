@@ -1,0 +1,19 @@
+"""Where things run: three primitives, and variables that stay placed."""
+
+from tf_convpar.placement._elementwise import is_elementwise as is_elementwise
+from tf_convpar.placement._elementwise import pick as pick
+from tf_convpar.placement._layout import Layout as Layout
+from tf_convpar.placement._primitives import broadcast as broadcast
+from tf_convpar.placement._primitives import concat_shards as concat_shards
+from tf_convpar.placement._primitives import device_type as device_type
+from tf_convpar.placement._primitives import on_device as on_device
+from tf_convpar.placement._sharded_tensor import ShardedTensor as ShardedTensor
+from tf_convpar.placement._sharded_tensor import split as split
+from tf_convpar.placement._sharded_variable import (
+    PlacedVariable as PlacedVariable,
+)
+from tf_convpar.placement._sharded_variable import (
+    ShardedVariable as ShardedVariable,
+)
+from tf_convpar.placement._sharded_variable import shard_scope as shard_scope
+from tf_convpar.placement._sharded_variable import sharded_like as sharded_like

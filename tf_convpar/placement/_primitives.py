@@ -1,0 +1,158 @@
+"""The three primitives that carry all placement.
+
+Each has a gradient that is its own mirror image, and nothing else in the
+package opens a device scope around the arithmetic of a model.
+
+Why `tf.custom_gradient`: TensorFlow places a gradient op on whatever device is
+current when the gradient is taken, not on the device of the op it belongs to.
+Why the *call* is inside the device scope, and not the body alone:
+`tf.custom_gradient` passes its arguments and results through an `IdentityN`
+that sits on the device of the call; anywhere else it would pull every tensor
+over the wire and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_convpar import ops
+
+
+def on_device(fn: Callable[..., Any], device: str) -> Callable[..., Any]:
+    """`fn`, run on `device`, and its gradient on the *same* device.
+
+    ```python
+    conv = on_device(tf.nn.relu, "/job:worker/task:1/device:GPU:0")
+    y = conv(x)  # x travels there; y and later dx are computed there
+    ```
+
+    Args:
+        fn: Takes tensors, returns a tensor or a list of tensors; made of
+            differentiable TensorFlow ops. It must not read variables: read
+            them outside and pass the tensors.
+        device: A device name.
+
+    Returns:
+        A function of the same arguments. Derivatives of any order are taken
+        on `device`.
+    """
+
+    @tf.custom_gradient
+    def placed(*args: tf.Tensor) -> Any:
+        # Persistent, because the outer tape may be: it may come back here.
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(args)
+            result = fn(*args)
+
+        def gradient(*upstream: tf.Tensor) -> Any:
+            with tf.device(device):
+                grads = tape.gradient(result, args, list(upstream))
+            return grads[0] if len(args) == 1 else grads
+
+        return result, gradient
+
+    def run(*args: Any) -> Any:
+        with tf.device(device):
+            return placed(*args)
+
+    return run
+
+
+def broadcast(
+    x: tf.Tensor,
+    devices: Sequence[str],
+    owner: str,
+    wire_dtype: str | None = None,
+) -> list[tf.Tensor]:
+    """Sends `x` from its owner to each device.
+
+    ```python
+    copies = broadcast(x, ["/device:CPU:0", "/device:CPU:1"], "/device:CPU:0")
+    ```
+
+    The gradient is the mirror image: each device's partial gradient returns to
+    the owner and they are summed there, in `x`'s own dtype.
+
+    Args:
+        x: Any tensor.
+        devices: Where it is needed; the owner itself may be among them, and
+            gets its copy without conversion.
+        owner: The device that holds `x`.
+        wire_dtype: The dtype in which copies and partial gradients travel;
+            None for `x`'s own.
+
+    Returns:
+        One tensor per device, in `x`'s dtype.
+    """
+    x = tf.convert_to_tensor(x)
+    wire = tf.as_dtype(wire_dtype or x.dtype)
+    travels = [device != owner for device in devices]
+
+    @tf.custom_gradient
+    def fan_out(x: tf.Tensor) -> Any:
+        packed = tf.cast(x, wire)
+        copies = [packed if t else tf.identity(x) for t in travels]
+
+        def gradient(*partials: tf.Tensor) -> tf.Tensor:
+            # Converted before they are added: sums of narrow floats would
+            # lose what each partial gradient still holds.
+            with tf.device(owner):
+                return tf.add_n([tf.cast(p, x.dtype) for p in partials])
+
+        return copies, gradient
+
+    with tf.device(owner):
+        copies = fan_out(x)
+    if wire == x.dtype:
+        return list(copies)
+
+    def unpack(packed: tf.Tensor) -> tf.Tensor:
+        return tf.cast(packed, x.dtype)
+
+    return [
+        on_device(unpack, device)(copy) if t else copy
+        for copy, device, t in zip(copies, devices, travels, strict=True)
+    ]
+
+
+def concat_shards(
+    shards: Sequence[tf.Tensor],
+    device: str,
+    axis: int = -1,
+    dtype: Any = None,
+) -> tf.Tensor:
+    """Joins shards of unequal width along the channel axis, on `device`.
+
+    ```python
+    y = concat_shards([y0, y1, y2], "/job:chief/task:0/device:CPU:0")
+    ```
+
+    The gradient is cut into contiguous shards in one pass on `device`, and
+    each goes back to where its shard came from.
+
+    Args:
+        shards: Tensors that differ in their channel axis only. Their dtypes
+            may differ: what has travelled may be narrower than what has not.
+        device: Where the joined tensor is wanted.
+        axis: -1 (channels last) or 1 (channels first).
+        dtype: Of the result; None for that of the first shard.
+
+    Returns:
+        The joined tensor.
+    """
+    # The compiled op has no CUDA kernel: on a GPU TensorFlow's own ops serve.
+    native = False if device_type(device) != "CPU" else None
+
+    def join(*shards: tf.Tensor) -> tf.Tensor:
+        return ops.concat_shards(shards, axis=axis, dtype=dtype, native=native)
+
+    return on_device(join, device)(*shards)
+
+
+def device_type(device: str) -> str:
+    """`"CPU"`, `"GPU"`, ... of a device name; `"CPU"` if it names none."""
+    return tf.DeviceSpec.from_string(device).device_type or "CPU"

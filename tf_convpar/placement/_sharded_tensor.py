@@ -1,0 +1,290 @@
+"""A tensor in pieces that stay where they are.
+
+The gradient of a sharded kernel is one. What Keras then does with gradients
+(loss scaling, clipping, accumulation) consists of elementwise ops and sums;
+TensorFlow's dispatch lets those run shard by shard, each on its own device.
+Any other op sees the merged tensor, on the owner: correct by default, fast
+where it matters.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+from typing import Union
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_convpar.placement._layout import Layout
+from tf_convpar.placement._primitives import on_device
+
+
+class ShardedTensor(
+    tf.__internal__.CompositeTensor, tf.__internal__.types.Tensor
+):
+    """A tensor cut along its channel axis, each shard on its own device.
+
+    ```python
+    gradient = tape.gradient(loss, layer.kernel)  # of a ConvParallel layer
+    half = gradient / 2.0  # divided on the shards' devices
+    dense = tf.convert_to_tensor(gradient)  # merged, on the owner
+    ```
+    """
+
+    def __init__(self, shards: Sequence[tf.Tensor], layout: Layout) -> None:
+        self.shards = tuple(shards)
+        self.layout = layout
+
+    @property
+    def _type_spec(self) -> ShardedTensorSpec:
+        specs = [tf.TensorSpec.from_tensor(shard) for shard in self.shards]
+        return ShardedTensorSpec(specs, self.layout)
+
+    @property
+    def dtype(self) -> tf.DType:
+        """The dtype of every shard."""
+        return self.shards[0].dtype
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """The merged shape."""
+        dims = self.shards[0].shape.as_list()
+        dims[self.layout.axis] = self.layout.total
+        return tf.TensorShape(dims)
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def device(self) -> str:
+        """Where the merged value would be."""
+        return self.layout.owner
+
+    def numpy(self) -> np.ndarray:
+        """The merged value as an array (eager only)."""
+        return np.concatenate(
+            [shard.numpy() for shard in self.shards], axis=self.layout.axis
+        )
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        # `numpy()` is a fresh array, so that a copy is never needed.
+        return np.asarray(self.numpy(), dtype=dtype)
+
+    def __tf_tensor__(self, dtype: Any = None, name: Any = None) -> tf.Tensor:
+        merged = merge(self.shards, self.layout)
+        return tf.cast(merged, dtype) if dtype else merged
+
+    def __repr__(self) -> str:
+        return (
+            f"<ShardedTensor shape={tuple(self.shape)} "
+            f"dtype={self.dtype.name} sizes={self.layout.sizes}>"
+        )
+
+
+class ShardedTensorSpec(tf.TypeSpec):
+    """How sharded tensors pass into and out of TensorFlow functions."""
+
+    value_type = property(lambda self: ShardedTensor)
+
+    def __init__(self, specs: Sequence[tf.TensorSpec], layout: Layout) -> None:
+        self._specs = tuple(specs)
+        self._layout = layout
+
+    def _serialize(self) -> tuple[Any, ...]:
+        return (self._specs, self._layout)
+
+    @property
+    def _component_specs(self) -> tuple[tf.TensorSpec, ...]:
+        return self._specs
+
+    def _to_components(self, value: ShardedTensor) -> tuple[tf.Tensor, ...]:
+        return value.shards
+
+    def _from_components(self, components: Sequence[Any]) -> ShardedTensor:
+        return ShardedTensor(components, self._layout)
+
+
+def merge(shards: Sequence[tf.Tensor], layout: Layout) -> tf.Tensor:
+    """Joins shards on the owner; their gradients go back to them."""
+
+    def join(*shards: tf.Tensor) -> tf.Tensor:
+        return tf.concat(shards, layout.axis)
+
+    return on_device(join, layout.owner)(*shards)
+
+
+def split(value: Any, layout: Layout) -> list[tf.Tensor]:
+    """Cuts a merged value on the owner, one piece per shard."""
+    axis = layout.axis + value.shape.rank
+
+    def cut(value: tf.Tensor) -> list[tf.Tensor]:
+        return tf.split(value, layout.sizes, axis)
+
+    return list(on_device(cut, layout.owner)(tf.convert_to_tensor(value)))
+
+
+def map_shards(
+    fn: Callable[..., Any], layout: Layout, *operands: Any
+) -> ShardedTensor | Any:
+    """Applies an elementwise `fn` shard by shard, on the shards' devices.
+
+    Operands are sharded tensors, values of the merged shape (cut first), or
+    values that broadcast along the channel axis. Where an operand fits none
+    of these, `fn` gets merged operands.
+    """
+    pieces = []
+    for operand in operands:
+        piece = _pieces(operand, layout)
+        if piece is None:
+            break
+        pieces.append(piece)
+    if len(pieces) < len(operands):
+        return fn(*(tf.convert_to_tensor(operand) for operand in operands))
+    results = [
+        on_device(fn, device)(*operands_there)
+        for device, operands_there in zip(
+            layout.devices, zip(*pieces, strict=True), strict=True
+        )
+    ]
+    return ShardedTensor(results, layout)
+
+
+def _pieces(operand: Any, layout: Layout) -> Sequence[Any] | None:
+    if isinstance(operand, keras.Variable):
+        operand = operand.value
+    if hasattr(operand, "sharded_value"):
+        operand = operand.sharded_value()
+    if isinstance(operand, ShardedTensor):
+        return operand.shards if operand.layout == layout else None
+    operand = tf.convert_to_tensor(operand)
+    if operand.shape.rank is not None and (
+        operand.shape.rank < -layout.axis or operand.shape[layout.axis] == 1
+    ):
+        return [operand] * len(layout.sizes)
+    return split(operand, layout) if layout.fits(operand.shape) else None
+
+
+# `typing.Union`: TensorFlow's dispatch does not read `X | Y`.
+_Other = Union[  # noqa: UP007
+    tf.Tensor, tf.Variable, keras.Variable, np.ndarray, float, int, bool
+]
+
+
+@tf.experimental.dispatch_for_unary_elementwise_apis(ShardedTensor)
+def _unary(fn: Callable[..., Any], x: ShardedTensor) -> Any:
+    return map_shards(fn, x.layout, x)
+
+
+@tf.experimental.dispatch_for_binary_elementwise_apis(
+    ShardedTensor, ShardedTensor
+)
+def _binary(fn: Callable[..., Any], x: ShardedTensor, y: ShardedTensor) -> Any:
+    return _with_numbers_typed(fn, x, y)
+
+
+@tf.experimental.dispatch_for_binary_elementwise_apis(ShardedTensor, _Other)
+def _binary_left(fn: Callable[..., Any], x: ShardedTensor, y: _Other) -> Any:
+    return _with_numbers_typed(fn, x, y)
+
+
+@tf.experimental.dispatch_for_binary_elementwise_apis(_Other, ShardedTensor)
+def _binary_right(fn: Callable[..., Any], x: _Other, y: ShardedTensor) -> Any:
+    return _with_numbers_typed(fn, x, y)
+
+
+def _with_numbers_typed(fn: Callable[..., Any], x: Any, y: Any) -> Any:
+    """Python numbers take the dtype of the sharded operand, as in TF."""
+    layout = next(v.layout for v in (x, y) if isinstance(v, ShardedTensor))
+    dtype = next(v.dtype for v in (x, y) if isinstance(v, ShardedTensor))
+    numbers = (bool, int, float)
+    x, y = (
+        tf.constant(v, dtype) if isinstance(v, numbers) else v for v in (x, y)
+    )
+    return map_shards(fn, layout, x, y)
+
+
+def _reduction(
+    fn: Callable[..., Any], combine: Callable[[list[tf.Tensor]], tf.Tensor]
+) -> None:
+    """Makes a reduction work shard by shard.
+
+    Over the channel axis each device reduces its shard and the owner combines
+    what is left; over other axes the result is a sharded tensor again.
+    """
+
+    @functools.wraps(fn)
+    def reduce(
+        input_tensor: ShardedTensor,
+        axis: Any = None,
+        keepdims: bool = False,
+        name: Any = None,
+    ) -> Any:
+        layout, rank = input_tensor.layout, input_tensor.ndim
+        wanted = range(rank) if axis is None else np.atleast_1d(axis).tolist()
+        axes = {a % rank for a in wanted}
+        local = functools.partial(
+            fn, axis=sorted(axes), keepdims=keepdims, name=name
+        )
+        parts = map_shards(local, layout, input_tensor)
+        if layout.axis % rank not in axes:
+            if keepdims or not any(a > layout.axis % rank for a in axes):
+                return parts
+            return fn(tf.convert_to_tensor(input_tensor), axis, keepdims, name)
+        return on_device(lambda *p: combine(list(p)), layout.owner)(
+            *parts.shards
+        )
+
+    tf.experimental.dispatch_for_api(fn, {"input_tensor": ShardedTensor})(
+        reduce
+    )
+
+
+_reduction(tf.reduce_sum, tf.add_n)
+_reduction(tf.reduce_all, lambda parts: functools.reduce(tf.logical_and, parts))
+_reduction(tf.reduce_any, lambda parts: functools.reduce(tf.logical_or, parts))
+_reduction(tf.reduce_max, lambda parts: functools.reduce(tf.maximum, parts))
+
+
+@tf.experimental.dispatch_for_api(tf.clip_by_norm, {"t": ShardedTensor})
+def _clip_by_norm(
+    t: ShardedTensor, clip_norm: Any, axes: Any = None, name: Any = None
+) -> Any:
+    if axes is not None:
+        return tf.clip_by_norm(tf.convert_to_tensor(t), clip_norm, axes, name)
+    # The same formula as TensorFlow's, with the square root guarded at 0.
+    squares = tf.reduce_sum(tf.square(t))
+    positive = squares > 0
+    norm = tf.where(positive, tf.sqrt(tf.where(positive, squares, 1)), squares)
+    return t * clip_norm / tf.maximum(norm, clip_norm)
+
+
+def forward_operators(cls: type) -> None:
+    """Gives a tensor-like class Python's operators, by TensorFlow's."""
+    arithmetic = {
+        "add": tf.add,
+        "sub": tf.subtract,
+        "mul": tf.multiply,
+        "truediv": tf.truediv,
+        "pow": tf.pow,
+    }
+    comparison = {
+        "lt": tf.less,
+        "le": tf.less_equal,
+        "gt": tf.greater,
+        "ge": tf.greater_equal,
+    }
+    for name, fn in (arithmetic | comparison).items():
+        setattr(cls, f"__{name}__", lambda x, y, fn=fn: fn(x, y))
+    for name, fn in arithmetic.items():
+        setattr(cls, f"__r{name}__", lambda x, y, fn=fn: fn(y, x))
+    for name, fn in {"neg": tf.negative, "abs": tf.abs}.items():
+        setattr(cls, f"__{name}__", lambda x, fn=fn: fn(x))
+
+
+forward_operators(ShardedTensor)

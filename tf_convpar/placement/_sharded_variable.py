@@ -1,0 +1,346 @@
+"""One variable, held in shards.
+
+To Keras a sharded kernel is *one* variable of the merged shape, named, saved,
+loaded and counted like the kernel of a plain layer; only its storage is cut.
+So files need no translation: what was written on three devices loads on one,
+on five, or into a plain `Conv2D`, with the optimizer's slots.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import composite_tensor
+from tensorflow.python.framework import composite_tensor_gradient
+from tensorflow.python.framework import type_spec
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+
+from tf_convpar.placement._layout import Layout
+from tf_convpar.placement._sharded_tensor import ShardedTensor
+from tf_convpar.placement._sharded_tensor import forward_operators
+from tf_convpar.placement._sharded_tensor import split
+
+# While set, every sharded variable stands for its shard of this number: how
+# an optimizer's elementwise update runs shard by shard, kernel and slots alike.
+_current_shard: contextvars.ContextVar[int | None] = contextvars.ContextVar(
+    "current_shard", default=None
+)
+
+
+@contextlib.contextmanager
+def shard_scope(index: int) -> Iterator[None]:
+    """Within it, sharded variables stand for their shard `index`."""
+    token = _current_shard.set(index)
+    try:
+        yield
+    finally:
+        _current_shard.reset(token)
+
+
+class ShardedVariable:
+    """What a `keras.Variable` holds in place of a `tf.Variable`.
+
+    ```python
+    variable = ShardedVariable(np.ones([3, 3, 8, 32], "float32"), layout)
+    variable.shards[1].device  # "/job:worker/replica:0/task:0/device:GPU:0"
+    variable.numpy().shape  # (3, 3, 8, 32)
+    ```
+
+    Args:
+        initial_value: A value of the merged shape, or a function that makes
+            one. It is made once, on the owner, so that a seed gives the same
+            kernel whatever the layout.
+        layout: Which device holds how much.
+        dtype: None for the initial value's.
+        trainable: Whether gradient tapes watch it.
+        name: Of the variable.
+    """
+
+    def __init__(
+        self,
+        initial_value: Any,
+        layout: Layout,
+        dtype: Any = None,
+        trainable: bool = True,
+        name: str = "sharded",
+    ) -> None:
+        self.layout = layout
+        self._name = name
+        self._trainable = trainable
+        # Lifted out of any graph being traced, for a layer may be built there.
+        # Made directly, because `tf.Variable` would let the strategy in scope
+        # choose the device.
+        with tf.init_scope():
+            with tf.device(layout.owner):
+                value = (
+                    initial_value()
+                    if callable(initial_value)
+                    else (initial_value)
+                )
+                value = tf.convert_to_tensor(value, dtype)
+            self._merged_shape = value.shape
+            shards = []
+            for index, piece in enumerate(_pieces(value, layout)):
+                with tf.device(layout.devices[index]):
+                    shards.append(
+                        ResourceVariable(
+                            initial_value=piece,
+                            trainable=trainable,
+                            name=f"{name}_shard_{index}",
+                        )
+                    )
+        self.shards: tuple[tf.Variable, ...] = tuple(shards)
+        self._unique_id = f"sharded_{self.shards[0]._unique_id}"
+
+    # What a `tf.Variable` tells about itself.
+
+    @property
+    def name(self) -> str:
+        """The variable's name."""
+        return self._name
+
+    @property
+    def dtype(self) -> tf.DType:
+        """The dtype of every shard."""
+        return self.shards[0].dtype
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """The merged shape; inside a `shard_scope` that of the shard."""
+        index = _current_shard.get()
+        if index is not None:
+            return self.shards[index].shape
+        return self._merged_shape
+
+    @property
+    def device(self) -> str:
+        """Where the merged value would be."""
+        return self.layout.owner
+
+    @property
+    def trainable(self) -> bool:
+        """Whether gradient tapes watch it."""
+        return self._trainable
+
+    @property
+    def handle(self) -> _Handles:
+        """What `tf.GradientTape.gradient` differentiates by."""
+        return _Handles(self)
+
+    @property
+    def _shared_name(self) -> str:
+        return self._name
+
+    # Reading.
+
+    def sharded_value(self) -> ShardedTensor:
+        """The current value, each shard read on its own device."""
+        values = []
+        for shard, device in zip(self.shards, self.layout.devices, strict=True):
+            with tf.device(device):
+                values.append(shard.read_value())
+        return ShardedTensor(values, self.layout)
+
+    def __tf_tensor__(self, dtype: Any = None, name: Any = None) -> tf.Tensor:
+        index = _current_shard.get()
+        if index is None:
+            value = tf.convert_to_tensor(self.sharded_value())
+        else:
+            value = self.shards[index].read_value()
+        return tf.cast(value, dtype) if dtype else value
+
+    def value(self) -> tf.Tensor:
+        """The merged value, on the owner."""
+        return tf.convert_to_tensor(self)
+
+    read_value = value
+
+    def numpy(self) -> np.ndarray:
+        """The merged value as an array."""
+        return np.concatenate(
+            [shard.numpy() for shard in self.shards], self.layout.axis
+        )
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        # `numpy()` is a fresh array, so that a copy is never needed.
+        return np.asarray(self.numpy(), dtype=dtype)
+
+    # Writing.
+
+    def assign(self, value: Any, **kwargs: Any) -> ShardedVariable:
+        """Sets the value; a merged one is cut on the owner first."""
+        return self._write("assign", value)
+
+    def assign_add(self, value: Any, **kwargs: Any) -> ShardedVariable:
+        """Adds to the value."""
+        return self._write("assign_add", value)
+
+    def assign_sub(self, value: Any, **kwargs: Any) -> ShardedVariable:
+        """Subtracts from the value."""
+        return self._write("assign_sub", value)
+
+    def _write(self, method: str, value: Any) -> ShardedVariable:
+        index = _current_shard.get()
+        if index is not None:
+            getattr(self.shards[index], method)(value)
+            return self
+        if isinstance(value, ShardedVariable):
+            value = value.sharded_value()
+        if not isinstance(value, ShardedTensor) or value.layout != self.layout:
+            value = ShardedTensor(
+                _pieces(tf.convert_to_tensor(value, self.dtype), self.layout),
+                self.layout,
+            )
+        for shard, piece, device in zip(
+            self.shards, value.shards, self.layout.devices, strict=True
+        ):
+            with tf.device(device):
+                getattr(shard, method)(piece)
+        return self
+
+    # Saving: checkpoints hold the merged value, as of any variable.
+
+    def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
+        return {"VARIABLE_VALUE": self.value()}
+
+    def _restore_from_tensors(self, tensors: dict[str, tf.Tensor]) -> Any:
+        return self.assign(tensors["VARIABLE_VALUE"])
+
+    def __repr__(self) -> str:
+        return (
+            f"<ShardedVariable name={self.name} shape={tuple(self.shape)} "
+            f"dtype={self.dtype.name} sizes={self.layout.sizes}>"
+        )
+
+
+forward_operators(ShardedVariable)
+
+
+def _pieces(value: tf.Tensor, layout: Layout) -> list[tf.Tensor]:
+    """Cuts a merged value; a uniform one is made where it is needed.
+
+    The zeros that slots start from and accumulators return to would otherwise
+    cross the wire, as large as the kernels themselves.
+    """
+    known = tf.get_static_value(value)
+    if known is None or known.size == 0 or (known != known.flat[0]).any():
+        return split(value, layout)
+    pieces = []
+    for index, device in enumerate(layout.devices):
+        with tf.device(device):
+            shape = layout.shard_shape(value.shape, index)
+            pieces.append(tf.fill(shape, tf.constant(known.flat[0])))
+    return pieces
+
+
+class _HandlesSpec(type_spec.TypeSpec):
+    """The type of `_Handles`; never leaves a call of `tape.gradient`."""
+
+    value_type = property(lambda self: _Handles)
+
+    def _serialize(self) -> tuple:
+        return ()
+
+    @property
+    def _component_specs(self) -> tuple:
+        return ()
+
+    def _to_components(self, value: Any) -> tuple:
+        return ()
+
+    def _from_components(self, components: Any) -> Any:
+        raise NotImplementedError("Handles cannot be rebuilt from components.")
+
+
+class _ShardGradients(composite_tensor_gradient.CompositeTensorGradient):
+    """How a tape differentiates by a sharded variable: by its shards."""
+
+    def get_gradient_components(self, value: _Handles) -> list[Any]:
+        return [shard.handle for shard in value.variable.shards]
+
+    def replace_gradient_components(
+        self, value: _Handles, component_grads: Sequence[Any]
+    ) -> ShardedTensor | None:
+        if all(grad is None for grad in component_grads):
+            return None
+        variable = value.variable
+        grads = []
+        for grad, shard, device in zip(
+            component_grads,
+            variable.shards,
+            variable.layout.devices,
+            strict=True,
+        ):
+            if grad is None:
+                with tf.device(device):
+                    grad = tf.zeros(shard.shape, shard.dtype)  # noqa: PLW2901
+            grads.append(grad)
+        return ShardedTensor(grads, variable.layout)
+
+
+class _Handles(composite_tensor.CompositeTensor):
+    """The handles of all shards, as one source of a gradient."""
+
+    __composite_gradient__ = _ShardGradients()
+
+    def __init__(self, variable: ShardedVariable) -> None:
+        self.variable = variable
+        self.dtype = variable.dtype
+
+    @property
+    def _type_spec(self) -> _HandlesSpec:
+        return _HandlesSpec()
+
+
+class PlacedVariable(keras.Variable):
+    """A `keras.Variable` that keeps its layout however the model is built.
+
+    ```python
+    kernel = PlacedVariable(
+        "glorot_uniform", shape=(5, 5, 50, 500), layout=layout, name="kernel"
+    )
+    ```
+
+    Keras may create it in a layer's `build`, later (a model built from
+    symbolic inputs initialises its variables afterwards), or while a graph is
+    being traced: it carries its layout, so no scope needs to be open.
+    """
+
+    def __init__(self, *args: Any, layout: Layout, **kwargs: Any) -> None:
+        super().__init__(*args, layout=layout, **kwargs)
+
+    def _initialize(self, value: Any) -> None:
+        self._value = ShardedVariable(
+            value,
+            self._layout,
+            dtype=self._dtype,
+            trainable=self.trainable,
+            name=self.name,
+        )
+
+    @property
+    def shards(self) -> tuple[tf.Variable, ...]:
+        """The variables of the shards, in the order of the layout."""
+        return self._value.shards
+
+
+def sharded_like(
+    reference: ShardedVariable,
+    initial_value: Callable[[], Any] | Any,
+    **kwargs: Any,
+) -> ShardedVariable:
+    """A variable cut like `reference`: a slot beside its kernel."""
+    kwargs = {
+        key: kwargs[key]
+        for key in ("dtype", "trainable", "name")
+        if key in kwargs
+    }
+    return ShardedVariable(initial_value, reference.layout, **kwargs)

@@ -1,0 +1,155 @@
+"""Joining a cluster: from TF_CONFIG to devices TensorFlow can use."""
+
+import errno
+import os
+import socket
+
+import psutil
+
+from tf_convpar.strategy.spec import Cluster as Cluster
+from tf_convpar.strategy.spec import Task as Task
+from tf_convpar.strategy.spec import resolve as resolve
+from tf_convpar.strategy.status import Device as Device
+from tf_convpar.strategy.status import ask as ask
+from tf_convpar.strategy.status import wait_for as wait_for
+
+# Without the first, TensorFlow sends what is meant for the other tasks to the
+# proxy in $http_proxy and waits for ever. The other two turn a task that fell
+# silent (machine off, cable out) into an UnavailableError after 80 to 90 s,
+# where the default waits for ever. More frequent pings are refused by peers.
+GRPC_OPTIONS = (
+    "grpc.enable_http_proxy=0,"
+    "grpc.keepalive_time_ms=10000,"
+    "grpc.keepalive_timeout_ms=5000"
+)
+
+_connected: Cluster | None = None
+
+
+def connect(cluster: Cluster, timeout_s: float = 60.0) -> None:
+    """Makes this process the chief of a cluster whose workers are running.
+
+    ```python
+    cluster = resolve()
+    if cluster is not None:
+        connect(cluster)
+    ```
+
+    Every task's devices then appear in `tf.config.list_logical_devices()`.
+    Variables made before it are lost, as TensorFlow renames this process's
+    own devices: connect first (a `ConvParallelStrategy` does when it is made).
+    Connecting to the same cluster again does nothing. Sets
+    `TF_GRPC_DEFAULT_OPTIONS` to `GRPC_OPTIONS` unless the user has set it.
+
+    Args:
+        cluster: the cluster; this process must be its chief.
+        timeout_s: seconds to wait for the other tasks, all together.
+
+    Raises:
+        ValueError: where this process's task is not the chief.
+        RuntimeError: where it already is in another cluster.
+        OSError: where its own port is taken or not permitted.
+        TimeoutError: where a task does not answer in time.
+    """
+    global _connected
+    if not cluster.is_chief:
+        raise ValueError(
+            f"Expected this program to run on the chief, {cluster.chief}. "
+            f"Received a TF_CONFIG that makes this process {cluster.task}: "
+            "run `convpar worker` here, and the program on the chief alone."
+        )
+    if _connected == cluster:
+        return
+    if _connected is not None:
+        raise RuntimeError(
+            "Expected one cluster in the life of a process, as variables "
+            "already live on its tasks. Connected to "
+            f"{dict(_connected.spec)}. Received: {dict(cluster.spec)}. "
+            "Restart the program to use another one."
+        )
+    set_grpc_defaults()
+    check_port_free(cluster.chief.address)
+    wait_for(cluster.others, timeout_s)
+    # Imported last: every error above comes without this wait of seconds.
+    import tensorflow as tf
+
+    tf.config.experimental_connect_to_cluster(
+        tf.train.ClusterSpec(dict(cluster.spec)),
+        job_name=cluster.job,
+        task_index=cluster.index,
+        protocol="grpc",
+    )
+    _connected = cluster
+
+
+def set_grpc_defaults() -> None:
+    """Sets TF_GRPC_DEFAULT_OPTIONS to `GRPC_OPTIONS` where it is unset.
+
+    TensorFlow reads it when it opens its first connection.
+    """
+    os.environ.setdefault("TF_GRPC_DEFAULT_OPTIONS", GRPC_OPTIONS)
+
+
+def check_port_free(address: str) -> None:
+    """Refuses an address of this process whose port it cannot have.
+
+    ```python
+    check_port_free("localhost:2222")
+    ```
+
+    TensorFlow's own message is `Could not start gRPC server`. It listens on
+    every interface of the machine, so only the port matters.
+
+    Args:
+        address: `host:port` of this process's own task.
+
+    Raises:
+        OSError: where the port is taken, or needs rights this user lacks.
+    """
+    port = int(address.rpartition(":")[2])
+    for family, anywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "")):
+        try:
+            listener = socket.socket(family, socket.SOCK_STREAM)
+        except OSError:
+            continue  # This machine has no IPv6.
+        with listener:
+            # As gRPC does: connections that are just closing do not matter.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind((anywhere, port))
+            except OSError as error:
+                if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                    raise OSError(
+                        error.errno, _port_problem(address, port, error.errno)
+                    ) from None
+
+
+def _port_problem(address: str, port: int, code: int) -> str:
+    if code == errno.EACCES:
+        return (
+            f"Expected a port that this user may open for this task, at "
+            f"{address}. Received {port}; choose one from 1024 to 65535, the "
+            "same in the TF_CONFIG of every task"
+        )
+    return (
+        f"Expected a free port for this task, at {address}. Received {port}, "
+        f"which {_holder(port)} holds. End that (an earlier run?), or choose "
+        "another port for this task, the same in the TF_CONFIG of every task"
+    )
+
+
+def _holder(port: int) -> str:
+    """Names the process that listens on a port, as far as we may know."""
+    try:
+        for found in psutil.net_connections("tcp"):
+            if (
+                found.status == psutil.CONN_LISTEN
+                and found.laddr.port == port
+                and found.pid
+            ):
+                process = psutil.Process(found.pid)
+                command = " ".join(process.cmdline())[:80]
+                return f"process {found.pid} ({command})"
+    except (psutil.Error, OSError):
+        pass
+    return f"another process (`ss -ltnp 'sport = :{port}'` as root names it)"

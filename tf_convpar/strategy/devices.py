@@ -1,0 +1,94 @@
+"""Which devices a strategy computes on, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+
+def canonical(device: str) -> str:
+    """`"cpu:1"` and the like, as TensorFlow writes it in full.
+
+    ```python
+    canonical("gpu:0")
+    # "/job:localhost/replica:0/task:0/device:GPU:0"
+    ```
+    """
+    name = device if device.startswith("/") else f"/device:{device.upper()}"
+    try:
+        spec = tf.DeviceSpec.from_string(name)
+    except ValueError:
+        spec = None
+    if spec is None or spec.device_type is None:
+        raise ValueError(
+            "Expected a device name such as 'CPU:0', 'GPU:1' or "
+            f"'/job:worker/task:0/device:CPU:0'. Received: {device!r}."
+        )
+    here = tf.DeviceSpec.from_string(here_prefix())
+    return (
+        here.make_merged_spec(spec)
+        .replace(device_index=spec.device_index or 0, replica=0)
+        .to_string()
+    )
+
+
+def here_prefix() -> str:
+    """The job and task of this process: `"/job:chief/replica:0/task:0"`."""
+    own = tf.config.list_logical_devices("CPU")[0].name
+    return own.rsplit("/", 1)[0] or "/job:localhost/replica:0/task:0"
+
+
+def available() -> list[str]:
+    """All CPUs and GPUs that can be named now, this process' own first."""
+    here = here_prefix()
+    names = [
+        device.name if "/job:" in device.name else here + device.name
+        for device in tf.config.list_logical_devices()
+        if device.device_type in ("CPU", "GPU")
+    ]
+    return sorted(names, key=lambda name: not name.startswith(f"{here}/"))
+
+
+def default_devices() -> list[str]:
+    """What a strategy uses when it is not told.
+
+    In a cluster, of every task: its GPUs, or its first CPU where it has none.
+    On a machine alone: its GPUs, then its CPUs.
+    """
+    names = available()
+    here = f"{here_prefix()}/"
+    by_task: dict[str, list[str]] = {}
+    for name in names:
+        by_task.setdefault(name.rsplit("/", 1)[0], []).append(name)
+    if len(by_task) == 1:
+        return sorted(names, key=lambda name: "GPU" not in name)
+    chosen = []
+    for own in by_task.values():
+        gpus = [name for name in own if ":GPU:" in name]
+        chosen.extend(gpus or own[:1])
+    return sorted(chosen, key=lambda name: not name.startswith(here))
+
+
+def check(devices: Sequence[str]) -> list[str]:
+    """Canonical names of `devices`, each known to this program."""
+    if isinstance(devices, str) or not devices:
+        raise ValueError(
+            "Expected `devices` to be a list of at least one device name. "
+            f"Received: devices={devices!r}."
+        )
+    known = available()
+    names = [canonical(device) for device in devices]
+    for given, name in zip(devices, names, strict=True):
+        if name not in known:
+            raise ValueError(
+                f"Expected each of `devices` to be one of {known}. Received: "
+                f"{given!r} ({name}). Logical CPUs are made with "
+                "tf.config.set_logical_device_configuration; other machines "
+                "are reached through TF_CONFIG."
+            )
+    if len(set(names)) < len(names):
+        raise ValueError(
+            f"Expected each device once. Received: devices={list(devices)}."
+        )
+    return names

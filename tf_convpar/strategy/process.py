@@ -1,0 +1,119 @@
+"""A child process that is read, and cannot outlive us."""
+
+import collections
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from collections.abc import Sequence
+
+from tf_convpar.strategy import tied
+
+
+class Process:
+    """A child process whose output is read, and that dies with this one.
+
+    ```python
+    with Process(["echo", "hello"]) as process:
+        process.wait()
+    process.output  # "hello"
+    ```
+
+    It leads a process group of its own: a Ctrl-C in the terminal reaches
+    only the parent, which decides; and when it has ended, or the context is
+    left, whatever else is in that group is killed.
+    On Linux the kernel also kills the process when the thread that started it
+    ends, so start it from a thread that lasts.
+
+    Args:
+        command: program and arguments.
+        env: environment; this process's own by default.
+        cwd: working directory; this process's own by default.
+        stdin: as in `subprocess.Popen`; empty by default.
+        on_line: called with each line of output, stdout and stderr in one,
+            from a thread of its own.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        env: dict[str, str] | None = None,
+        cwd: str | None = None,
+        stdin: int | None = subprocess.DEVNULL,
+        on_line: Callable[[str], None] | None = None,
+    ) -> None:
+        self._lines: collections.deque[str] = collections.deque(maxlen=10_000)
+        self._on_line = on_line
+        self._swept = False
+        self._popen = subprocess.Popen(
+            [sys.executable, "-I", "-S", tied.__file__, str(os.getpid())]
+            + list(command),
+            env=env,
+            cwd=cwd,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> "Process":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._popen.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """`None` while it runs; exit code, or minus the signal, then."""
+        code = self._popen.poll()
+        if code is not None:
+            self._sweep()
+        return code
+
+    @property
+    def output(self) -> str:
+        """What it has written so far, its last 10 000 lines at most."""
+        return "\n".join(self._lines.copy())
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Waits for its end and the end of its output; returns its code."""
+        code = self._popen.wait(timeout_s)
+        self._sweep()
+        # Only a process that has left the group can still hold the pipe.
+        self._reader.join(timeout=1.0)
+        return code
+
+    def signal(self, number: int) -> None:
+        """Sends it a signal, if it still runs."""
+        self._popen.send_signal(number)
+
+    def kill(self) -> None:
+        """Kills it and its group, and waits for its end."""
+        self._popen.kill()
+        self.wait()
+
+    def _sweep(self) -> None:
+        # Once, at its end: later the kernel may give its number to another.
+        if not self._swept:
+            self._swept = True
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def _read(self) -> None:
+        for line in self._popen.stdout or ():
+            self._lines.append(line.rstrip("\n"))
+            if self._on_line is not None:
+                self._on_line(self._lines[-1])

@@ -1,0 +1,95 @@
+"""The server that a worker runs: its devices, at the chief's command."""
+
+import dataclasses
+import os
+import signal
+from typing import NoReturn
+
+from tf_convpar.strategy.cluster import check_port_free
+from tf_convpar.strategy.cluster import set_grpc_defaults
+from tf_convpar.strategy.spec import Cluster
+from tf_convpar.strategy.spec import Task
+from tf_convpar.strategy.status import ask
+
+# The start of the line that says a worker answers.
+READY = "Ready: "
+
+
+def serve(cluster: Cluster, threads: int | None = None) -> NoReturn:
+    """Serves this machine's devices to the chief until told to stop.
+
+    ```python
+    serve(resolve(required=True))  # what `convpar worker` does
+    # Ready: /job:worker/task:0 at b:2222 serves CPU:0, GPU:0
+    ```
+
+    Never returns. SIGTERM ends the process with exit code 0, SIGINT with
+    130, both at once: a worker holds nothing that its chief cannot rebuild.
+
+    Args:
+        cluster: the cluster; this process must be one of its workers.
+        threads: the most threads one operation may use; `None` leaves the
+            choice to TensorFlow, which is one for each core.
+
+    Raises:
+        ValueError: where this process's task is the chief.
+        OSError: where its own port is taken or not permitted.
+        RuntimeError: where TensorFlow cannot start the server.
+    """
+    exit_on_signals()
+    if cluster.is_chief:
+        raise ValueError(
+            "Expected this process to be a worker. Received a TF_CONFIG that "
+            f"makes it the chief, {cluster.chief}: run the training program "
+            "here, and `convpar worker` on the other machines."
+        )
+    check_port_free(cluster.task.address)
+    set_grpc_defaults()
+    # Imported late, for quick errors. The op must be in the process before
+    # the server starts: the chief's functions name it.
+    import tensorflow as tf
+
+    from tf_convpar import ops
+
+    ops.load()
+    config = tf.compat.v1.ConfigProto()
+    if threads is not None:
+        config.intra_op_parallelism_threads = threads
+    try:
+        _server = tf.distribute.Server(
+            tf.train.ClusterSpec(dict(cluster.spec)),
+            job_name=cluster.job,
+            task_index=cluster.index,
+            protocol="grpc",
+            config=config,
+        )
+    except tf.errors.OpError as error:
+        raise RuntimeError(
+            f"TensorFlow could not start a server for {cluster.task}: "
+            f"{error.message}"
+        ) from None
+    print(f"{READY}{cluster.task} serves {_devices(cluster.task)}", flush=True)
+    while True:
+        # Not server.join(): no signal handler of ours would run inside it.
+        signal.pause()
+
+
+def exit_on_signals() -> None:
+    """Makes SIGTERM and SIGINT end this process at once, without a traceback.
+
+    TensorFlow's server cannot be stopped in any other way.
+    """
+    for number, code in ((signal.SIGTERM, 0), (signal.SIGINT, 130)):
+        signal.signal(number, lambda *_, code=code: os._exit(code))
+
+
+def _devices(task: Task) -> str:
+    """Asks this very process, which proves that it answers."""
+    here = dataclasses.replace(task, address=f"localhost:{task.port}")
+    found = ask([here], timeout_s=30.0)[here]
+    if isinstance(found, str):
+        raise RuntimeError(
+            f"TensorFlow started a server for {task}, but it does not answer "
+            f"on this machine: {found}."
+        )
+    return ", ".join(d.name.rpartition("/device:")[2] for d in found)

@@ -1,0 +1,256 @@
+"""Asks tasks, from outside, whether they answer and what devices they have."""
+
+import dataclasses
+import logging
+import socket
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import grpc
+from google.protobuf import descriptor_pb2
+from google.protobuf import descriptor_pool
+from google.protobuf import message_factory
+
+from tf_convpar.strategy.spec import Task
+
+_LOG = logging.getLogger("tf_convpar")
+_METHOD = "/tensorflow.WorkerService/GetStatus"
+# After this long in silence a person wants to know what is waited for.
+_PATIENCE_S = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """A device as its task describes it.
+
+    Attributes:
+        name: full TensorFlow name, `/job:worker/replica:0/task:0/device:CPU:0`.
+        type: `"CPU"`, `"GPU"`, ...
+        memory_bytes: what TensorFlow may allocate there; TensorFlow reports
+            256 MiB for any CPU.
+        description: the model of a GPU; empty for a CPU.
+    """
+
+    name: str
+    type: str
+    memory_bytes: int
+    description: str
+
+
+def ask(
+    tasks: Iterable[Task], timeout_s: float
+) -> dict[Task, tuple[Device, ...] | str]:
+    """Asks every task, at the same time, for its devices.
+
+    ```python
+    ask([Task("worker", 0, "b:2222")], timeout_s=3.0)
+    # {Task(...): (Device("/job:worker/replica:0/task:0/device:CPU:0", ...),)}
+    ```
+
+    A TCP connection proves little: a stopped process, or another program on
+    that port, accepts it too. So this makes the call that TensorFlow's own
+    master makes first, and keeps trying while there is time.
+
+    Args:
+        tasks: the tasks to ask.
+        timeout_s: seconds to wait for them, all together.
+
+    Returns:
+        For each task its devices or, as text, why there is no answer.
+    """
+    with _Calls(tasks, timeout_s) as calls:
+        return calls.answers()
+
+
+def wait_for(
+    tasks: Iterable[Task], timeout_s: float
+) -> dict[Task, tuple[Device, ...]]:
+    """Waits until every task answers.
+
+    ```python
+    wait_for(cluster.others, timeout_s=60.0)
+    ```
+
+    Args:
+        tasks: the tasks to wait for.
+        timeout_s: seconds to wait for them, all together.
+
+    Returns:
+        The devices of each task.
+
+    Raises:
+        TimeoutError: where a task has not answered in time, or another one
+            answered at its address. Names each, with the reason and the cure.
+    """
+    with _Calls(tasks, timeout_s) as calls:
+        late = calls.pending(min(_PATIENCE_S, timeout_s))
+        if late and timeout_s > _PATIENCE_S:
+            _LOG.warning(
+                "Waiting up to %.0f s for %s. Is `convpar worker` running "
+                "there?",
+                timeout_s,
+                ", ".join(map(str, late)),
+            )
+        answers = calls.answers()
+    silent = {t: why for t, why in answers.items() if isinstance(why, str)}
+    if silent:
+        raise TimeoutError(_unreachable(silent, timeout_s))
+    return {t: d for t, d in answers.items() if not isinstance(d, str)}
+
+
+def _unreachable(silent: dict[Task, str], timeout_s: float) -> str:
+    lines = [
+        f"Expected every other task to answer within {timeout_s:g} s. "
+        f"Received no answer from {len(silent)}:"
+    ]
+    lines += [f"  {task}: {why}." for task, why in silent.items()]
+    task = next(iter(silent))
+    lines.append(
+        "Run `convpar worker` on each of these machines, with the TF_CONFIG "
+        'of this task but its own "task", e.g. '
+        f'{{"type": "{task.job}", "index": {task.index}}}. A firewall between '
+        "the machines must let every task reach every other one's port."
+    )
+    return "\n".join(lines)
+
+
+class _Calls:
+    """One status call to each task, in flight at the same time."""
+
+    def __init__(self, tasks: Iterable[Task], timeout_s: float) -> None:
+        self._deadline = time.monotonic() + timeout_s
+        self._channels = {task: _channel(task) for task in tasks}
+        self._calls = {
+            task: channel.unary_unary(_METHOD).future(
+                b"", timeout=timeout_s, wait_for_ready=True
+            )
+            for task, channel in self._channels.items()
+        }
+
+    def __enter__(self) -> "_Calls":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for channel in self._channels.values():
+            channel.close()
+
+    def pending(self, patience_s: float) -> list[Task]:
+        """Returns the tasks that have not answered after `patience_s`."""
+        until = time.monotonic() + patience_s
+        late = []
+        for task, call in self._calls.items():
+            try:
+                call.result(timeout=max(0.0, until - time.monotonic()))
+            except grpc.FutureTimeoutError:
+                late.append(task)
+            except grpc.RpcError:
+                pass
+        return late
+
+    def answers(self) -> dict[Task, tuple[Device, ...] | str]:
+        """Returns what each task said, at the deadline at the latest."""
+        answers = {}
+        for task, call in self._calls.items():
+            # The deadline is the call's own; the second is for its delivery.
+            left = max(0.0, self._deadline - time.monotonic()) + 1.0
+            try:
+                answers[task] = _devices(task, call.result(timeout=left))
+            except grpc.FutureTimeoutError:
+                answers[task] = _reason(task)
+            except grpc.RpcError as error:
+                answers[task] = _reason(task, error)
+        return answers
+
+
+def _channel(task: Task) -> grpc.Channel:
+    return grpc.insecure_channel(
+        task.address,
+        options=[
+            ("grpc.enable_http_proxy", 0),
+            # Workers that start later than the chief are the usual case: try
+            # again soon, and let a silent listener not hold a try for long.
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.min_reconnect_backoff_ms", 2000),
+            ("grpc.max_reconnect_backoff_ms", 1000),
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.max_receive_message_length", -1),
+        ],
+    )
+
+
+def _reason(task: Task, error: Any = None) -> str:
+    """Says in words a person can act on why a task did not answer."""
+    if error is not None and error.code() == grpc.StatusCode.UNIMPLEMENTED:
+        return "a server that is not TensorFlow's answers there"
+    host = task.address.rpartition(":")[0].strip("[]")
+    try:
+        with socket.create_connection((host, task.port), timeout=1.0):
+            return (
+                "something listens there but does not answer: another "
+                "program on that port, or a stopped worker"
+            )
+    except socket.gaierror:
+        return f"the host name {host!r} is not known here"
+    except ConnectionRefusedError:
+        return "connection refused, so nothing listens there"
+    except TimeoutError:
+        return "no reply from that machine: off, or behind a firewall"
+    except OSError as problem:
+        return problem.strerror or str(problem)
+
+
+def _devices(task: Task, reply: bytes) -> tuple[Device, ...] | str:
+    try:
+        status = _STATUS.FromString(reply)
+    except Exception:
+        return "something that is not TensorFlow answers there"
+    devices = tuple(
+        Device(d.name, d.device_type, d.memory_limit, d.physical_device_desc)
+        for d in status.device_attributes
+    )
+    mine = f"/job:{task.job}/replica:0/task:{task.index}/"
+    strangers = [d.name for d in devices if not d.name.startswith(mine)]
+    if strangers:
+        found = strangers[0].partition("/device:")[0].replace("/replica:0", "")
+        return f"{found} answers there, so its TF_CONFIG differs from ours"
+    return devices
+
+
+def _status_message() -> Any:
+    """Builds the part of tensorflow.GetStatusResponse that is read here.
+
+    TensorFlow's wheel has no generated code for it, and importing the wheel
+    takes seconds that `convpar launch` need not spend. Field numbers are those
+    of tensorflow/core/protobuf/worker.proto and
+    tensorflow/core/framework/device_attributes.proto.
+    """
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(
+        name="tf_convpar/status.proto", package="tf_convpar", syntax="proto3"
+    )
+    device = file.message_type.add(name="DeviceAttributes")
+    for name, number, kind in (
+        ("name", 1, field.TYPE_STRING),
+        ("device_type", 2, field.TYPE_STRING),
+        ("memory_limit", 4, field.TYPE_INT64),
+        ("physical_device_desc", 7, field.TYPE_STRING),
+    ):
+        device.field.add(
+            name=name, number=number, type=kind, label=field.LABEL_OPTIONAL
+        )
+    file.message_type.add(name="GetStatusResponse").field.add(
+        name="device_attributes",
+        number=1,
+        type=field.TYPE_MESSAGE,
+        type_name=".tf_convpar.DeviceAttributes",
+        label=field.LABEL_REPEATED,
+    )
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(
+        pool.FindMessageTypeByName("tf_convpar.GetStatusResponse")
+    )
+
+
+_STATUS = _status_message()

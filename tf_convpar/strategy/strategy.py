@@ -1,0 +1,236 @@
+"""`ConvParallelStrategy`: one replica, many devices."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute import distribute_lib
+from tensorflow.python.distribute import one_device_strategy
+
+from tf_convpar.placement import ShardedTensor
+from tf_convpar.placement import ShardedVariable
+from tf_convpar.placement import is_elementwise
+from tf_convpar.placement import pick
+from tf_convpar.placement import shard_scope
+from tf_convpar.placement import sharded_like
+from tf_convpar.placement import split
+from tf_convpar.strategy import cluster as cluster_lib
+from tf_convpar.strategy import devices as devices_lib
+
+WIRE_DTYPES = ("float32", "bfloat16", "float16")
+
+
+class ConvParallelStrategy(tf.distribute.Strategy):
+    """Trains one Keras model on many unequal devices.
+
+    ```python
+    strategy = convpar.ConvParallelStrategy()  # the cluster of TF_CONFIG
+    with strategy.scope():
+        model = keras.Sequential(
+            [
+                convpar.ConvParallel2D(500, 5, shards=(3, 1, 1)),
+                keras.layers.Flatten(),
+                keras.layers.Dense(10),
+            ]
+        )
+        model.compile("adam", loss)
+    model.fit(x, y)
+    ```
+
+    There is one replica: every step sees the whole batch, and the numbers are
+    those of one device. `ConvParallel` layers spread their kernels over
+    `devices`; all else runs on `chief_device`.
+
+    Args:
+        cluster_resolver: Any `tf.distribute.cluster_resolver`; None for
+            TF_CONFIG, and without that this machine alone. The other tasks
+            must be running `convpar worker`.
+        devices: Names of the devices to compute convolutions on, in the order
+            that `shards=` refers to. None for every GPU of the cluster and
+            the CPU of tasks without one; on a machine alone, for its GPUs and
+            CPUs. `"CPU:1"` names a device of this process.
+        plan: Kernels per device for each layer: a mapping from layer names to
+            counts or weights. A layer's own `shards=` goes first.
+        wire_dtype: The dtype in which feature maps and their gradients travel
+            between devices: `"float32"`, `"bfloat16"` or `"float16"`; None for
+            the dtype in which the layer computes.
+        connect_timeout: Seconds to wait for the other tasks.
+
+    Raises:
+        ValueError: TF_CONFIG is malformed, a device or dtype is unknown, or
+            this task is a worker.
+        TimeoutError: A task did not answer; its address is in the message.
+    """
+
+    def __init__(
+        self,
+        cluster_resolver: Any = None,
+        devices: Sequence[str] | None = None,
+        plan: Mapping[str, Sequence[float]] | None = None,
+        wire_dtype: str | None = None,
+        connect_timeout: float = 60.0,
+    ) -> None:
+        check_wire_dtype(wire_dtype)
+        if plan is not None and not isinstance(plan, Mapping):
+            raise ValueError(
+                "Expected `plan` to map layer names to kernels per device, "
+                f"such as {{'conv2d': (3, 1)}}. Received: plan={plan!r}."
+            )
+        cluster = cluster_lib.resolve(cluster_resolver)
+        if cluster is not None:
+            cluster_lib.connect(cluster, connect_timeout)
+        names = (
+            devices_lib.default_devices()
+            if devices is None
+            else devices_lib.check(devices)
+        )
+        here = f"{devices_lib.here_prefix()}/"
+        own = [name for name in names if name.startswith(here)]
+        self.devices = tuple(names)
+        self.chief_device = (own or devices_lib.available())[0]
+        self.plan = dict(plan or {})
+        self.wire_dtype = wire_dtype
+        self.cluster = cluster
+        super().__init__(_Extended(self, self.chief_device))
+
+
+def check_wire_dtype(wire_dtype: str | None) -> None:
+    """Raises ValueError unless feature maps can travel in this dtype."""
+    if wire_dtype is not None and wire_dtype not in WIRE_DTYPES:
+        raise ValueError(
+            f"Expected `wire_dtype` to be one of {WIRE_DTYPES} or None. "
+            f"Received: wire_dtype={wire_dtype!r}."
+        )
+
+
+class _Extended(one_device_strategy.OneDeviceExtended):
+    """Puts slots beside their shard, and updates each shard where it is.
+
+    `OneDeviceStrategy` is the parent because Keras sees one replica: the
+    whole batch goes through one model.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy, device: str) -> None:
+        super().__init__(strategy, device)
+        self._elementwise: dict[Any, bool] = {}
+
+    def _create_variable(
+        self, next_creator: Callable[..., Any], **kwargs: Any
+    ) -> Any:
+        beside = kwargs.pop("colocate_with", None)
+        if isinstance(beside, ShardedVariable):
+            return sharded_like(beside, **kwargs)
+        device = getattr(beside, "device", None) or self._device
+        with tf.device(device):
+            return next_creator(**kwargs)
+
+    def _validate_colocate_with_variable(self, variable: Any) -> None:
+        """Slots may stand beside any variable, sharded ones included."""
+
+    def _call_for_each_replica(
+        self, fn: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        if tf.executing_eagerly():
+            scope = tf.device(self._device)
+        else:
+            graph = tf.compat.v1.get_default_graph()
+            scope = graph.device(self._place)
+        with scope, _Replica(self._container_strategy()):
+            return fn(*args, **kwargs)
+
+    def _place(self, op: tf.Operation) -> str:
+        """The device of an op of a traced step: the chief's by default.
+
+        But where one kernel is used twice (a shared layer, a regularizer) the
+        tape adds its gradients with an `AddN` of its own: that belongs where
+        all its terms are, or every term would travel to the chief.
+        """
+        if op.type == "AddN":
+            places = {term.op.device for term in op.inputs}
+            if len(places) == 1 and not op.device:
+                return places.pop() or self._device
+        chief = tf.DeviceSpec.from_string(self._device)
+        return chief.make_merged_spec(
+            tf.DeviceSpec.from_string(op.device)
+        ).to_string()
+
+    def _update(
+        self,
+        var: Any,
+        fn: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        group: bool,
+    ) -> Any:
+        if not isinstance(var, ShardedVariable):
+            device = getattr(var, "device", None) or self._device
+            with tf.device(device), distribute_lib.UpdateContext(device):
+                return self._grouped(fn(var, *args, **kwargs), group)
+        args = [self._as_shards(arg, var) for arg in args]
+        if kwargs or not self._is_elementwise(fn, var, args):
+            args = [
+                tf.convert_to_tensor(a) if isinstance(a, ShardedTensor) else a
+                for a in args
+            ]
+            with tf.device(self._device), _updating(self._device):
+                return self._grouped(fn(var, *args, **kwargs), group)
+        for index, device in enumerate(var.layout.devices):
+            with tf.device(device), _updating(device), shard_scope(index):
+                fn(var, *(pick(arg, index) for arg in args))
+        return self._grouped(None, group)
+
+    def _as_shards(self, arg: Any, var: ShardedVariable) -> Any:
+        """A dense gradient of a sharded kernel is cut once, on the owner."""
+        if (
+            isinstance(arg, tf.Tensor)
+            and arg.shape.rank
+            and arg.shape == var.shape
+        ):
+            return ShardedTensor(split(arg, var.layout), var.layout)
+        return arg
+
+    def _is_elementwise(
+        self, fn: Callable[..., Any], var: ShardedVariable, args: Sequence[Any]
+    ) -> bool:
+        # An eager program comes here in every step, always with the same code.
+        cells = getattr(fn, "__closure__", None) or ()
+        key = (
+            getattr(fn, "__code__", fn),
+            tuple(type(cell.cell_contents) for cell in cells),
+            var._unique_id,
+        )
+        if key not in self._elementwise:
+            self._elementwise[key] = is_elementwise(fn, var, args)
+        return self._elementwise[key]
+
+    def _grouped(self, result: Any, group: bool) -> Any:
+        return (
+            result
+            if group
+            else tf.nest.map_structure(self._local_results, result)
+        )
+
+
+@contextlib.contextmanager
+def _updating(device: str) -> Iterator[None]:
+    with distribute_lib.UpdateContext(device):
+        yield
+
+
+class _Replica(one_device_strategy._OneDeviceReplicaContext):
+    """The one replica, whose all-reduce has nothing to do.
+
+    TensorFlow's own would pass every gradient through an `IdentityN` on the
+    chief: all kernel gradients would cross the wire and back.
+    """
+
+    def all_reduce(
+        self, reduce_op: Any, value: Any, options: Any = None
+    ) -> Any:
+        return value
