@@ -24,6 +24,7 @@ namespace {
 
 using Eigen::bfloat16;
 using Eigen::half;
+using Eigen::numext::bit_cast;
 
 template <typename T>
 void Copy(const void* src, void* dst, int64_t n) {
@@ -31,19 +32,19 @@ void Copy(const void* src, void* dst, int64_t n) {
 }
 
 // The loops, in the form a compiler turns into vector code: bit arithmetic
-// without branches. `tail` is where a hand-written vector loop stopped.
+// without branches.
 
 TF_CONVPAR_INLINE void ToFloat(const bfloat16* src, float* dst, int64_t n) {
   const auto* in = reinterpret_cast<const uint16_t*>(src);
-  auto* out = reinterpret_cast<uint32_t*>(dst);
-  for (int64_t i = 0; i < n; ++i) out[i] = static_cast<uint32_t>(in[i]) << 16;
+  for (int64_t i = 0; i < n; ++i) {
+    dst[i] = bit_cast<float>(static_cast<uint32_t>(in[i]) << 16);
+  }
 }
 
 TF_CONVPAR_INLINE void FromFloat(const float* src, bfloat16* dst, int64_t n) {
-  const auto* in = reinterpret_cast<const uint32_t*>(src);
   auto* out = reinterpret_cast<uint16_t*>(dst);
   for (int64_t i = 0; i < n; ++i) {
-    const uint32_t bits = in[i];
+    const auto bits = bit_cast<uint32_t>(src[i]);
     // To nearest even: up by just under half, or by half where the last kept
     // bit is odd. A NaN could be carried into infinity, hence its own answer.
     const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;

@@ -1,8 +1,8 @@
 #include "custom_ops/kernels/shard_copy.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <utility>
 
 #include "custom_ops/kernels/stream.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -39,62 +39,74 @@ void ShardCopy::Add(const tensorflow::Tensor& shard) {
   const int64_t size = shard.dim_size(layout_.axis) * layout_.inner;
   if (size == 0) return;
   const auto dtype = shard.dtype();
-  pieces_.push_back({Data(shard), tensorflow::DataTypeSize(dtype), row_, size,
+  pieces_.push_back({Data(shard), tensorflow::DataTypeSize(dtype), size,
                      direction_ == kJoin ? GetConvertFn(dtype, dtype_)
-                                         : GetConvertFn(dtype_, dtype),
-                     dtype == dtype_});
+                                         : GetConvertFn(dtype_, dtype)});
   row_ += size;
 }
 
-void ShardCopy::CopyRange(int64_t begin, int64_t end, bool stream) const {
+template <typename Move>
+void ShardCopy::ForEachRun(int64_t begin, int64_t end, Move move) const {
   int64_t row = begin / row_;
-  int64_t at = begin - row * row_;
-  auto piece = pieces_.begin();
-  while (at >= piece->start + piece->size) ++piece;
+  int64_t skip = begin - row * row_;
+  size_t i = 0;
+  for (; skip >= pieces_[i].size; ++i) skip -= pieces_[i].size;
+  char* joined = whole_ + begin * item_;
   while (begin < end) {
-    const int64_t skip = at - piece->start;
-    const int64_t n = std::min(piece->size - skip, end - begin);
-    const char* src = whole_ + begin * item_;
-    char* dst = piece->data + (row * piece->size + skip) * piece->item;
-    int64_t from = item_, to = piece->item;
+    const Piece& piece = pieces_[i];
+    const int64_t n = std::min(piece.size - skip, end - begin);
+    char* const part = piece.data + (row * piece.size + skip) * piece.item;
     if (direction_ == kJoin) {
-      src = std::exchange(dst, const_cast<char*>(src));
-      std::swap(from, to);
-    }
-    if (stream && n * to >= kStreamRunBytes) {
-      StreamConvert(piece->convert, src, from, dst, to, n, piece->copy);
+      move(i, part, piece.item, joined, item_, n);
     } else {
-      piece->convert(src, dst, n);
+      move(i, joined, item_, part, piece.item, n);
     }
     begin += n;
-    at += n;
-    if (++piece == pieces_.end()) {
-      piece = pieces_.begin();
-      at = 0;
+    joined += n * item_;
+    skip = 0;
+    if (++i == pieces_.size()) {
+      i = 0;
       ++row;
     }
   }
-  if (stream) StreamFence();
+}
+
+void ShardCopy::CopyRange(int64_t begin, int64_t end) const {
+  ForEachRun(begin, end,
+             [this](size_t i, const char* src, int64_t from, char* dst,
+                    int64_t to, int64_t n) {
+               pieces_[i].convert(src, dst, n);
+             });
+}
+
+void ShardCopy::StreamRange(int64_t begin, int64_t end) const {
+  StreamWriter writer(whole_ + begin * item_);
+  ForEachRun(begin, end,
+             [this, &writer](size_t i, const char* src, int64_t from,
+                             char* dst, int64_t to, int64_t n) {
+               writer.Append(pieces_[i].convert, src, from, to, n);
+             });
+  writer.Finish();
 }
 
 void ShardCopy::Run(tensorflow::OpKernelContext* ctx) const {
   const int64_t total = layout_.outer * row_;
   if (total == 0) return;
-  int64_t read = 0, written = 0;  // bytes of a row
-  for (const Piece& piece : pieces_) {
-    read += piece.size * piece.item;
-    written += piece.size * item_;
-  }
-  if (direction_ == kCut) std::swap(read, written);
-  const bool stream = written * layout_.outer >= kStreamTotalBytes;
+  int64_t shard_bytes = 0;  // per row
+  for (const Piece& piece : pieces_) shard_bytes += piece.size * piece.item;
+  const int64_t whole_bytes = row_ * item_;
+  // Cutting writes to too many places for it, and where fewer bytes are
+  // written than read there is little to save.
+  const bool stream = direction_ == kJoin && whole_bytes >= shard_bytes &&
+                      whole_bytes * layout_.outer >= kStreamBytes;
   // Bound by memory: about four bytes in or out per cycle.
   const int64_t cycles =
-      std::max<int64_t>(1, (read + written) / (4 * row_));
+      std::max<int64_t>(1, (whole_bytes + shard_bytes) / (4 * row_));
   using Pool = tensorflow::thread::ThreadPool;
   ctx->device()->tensorflow_cpu_worker_threads()->workers->ParallelFor(
       total, Pool::SchedulingParams::Adaptive(cycles),
       [this, stream](int64_t begin, int64_t end) {
-        CopyRange(begin, end, stream);
+        stream ? StreamRange(begin, end) : CopyRange(begin, end);
       });
 }
 

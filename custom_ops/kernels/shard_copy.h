@@ -42,16 +42,22 @@ class ShardCopy {
  private:
   struct Piece {
     char* data;
-    int64_t item;   // bytes per number
-    int64_t start;  // where its part of a row begins
-    int64_t size;   // numbers per row
+    int64_t item;  // bytes per number
+    int64_t size;  // numbers per row
     ConvertFn convert;
-    bool copy;  // nothing to convert
   };
 
-  // Copies the numbers [begin, end) of the joined tensor, by streaming stores
-  // if asked to.
-  void CopyRange(int64_t begin, int64_t end, bool stream) const;
+  // Calls `move(i, src, from, dst, to, n)` for each run of `n` numbers that
+  // lie together on both sides, of the numbers [begin, end) of the joined
+  // tensor. `i` is the piece; `from` and `to` are bytes per number.
+  template <typename Move>
+  void ForEachRun(int64_t begin, int64_t end, Move move) const;
+
+  // Copies the numbers [begin, end) of the joined tensor.
+  void CopyRange(int64_t begin, int64_t end) const;
+
+  // The same by streaming stores, for kJoin.
+  void StreamRange(int64_t begin, int64_t end) const;
 
   const Direction direction_;
   const Layout layout_;

@@ -44,7 +44,8 @@ class SplitShardsOp : public tensorflow::OpKernel {
     ShardCopy copy(ShardCopy::kCut, layout, value);
     bool forwarded = false;
     for (size_t i = 0; i < sizes_.size(); ++i) {
-      if (sizes_[i] == width && ctx->expected_output_dtype(i) == value.dtype()) {
+      const auto dtype = ctx->expected_output_dtype(i);
+      if (sizes_[i] == width && dtype == value.dtype()) {
         // All others are of zero width: nothing to copy.
         ctx->set_output(i, value);
         forwarded = true;

@@ -9,69 +9,60 @@
 #endif
 
 namespace tf_convpar {
-
-#if defined(__SSE2__)
-
 namespace {
 
-constexpr int64_t kLine = 64;
-
-// `dst` must be at the start of a cache line.
-void StreamLines(const char* src, char* dst, int64_t lines) {
+// Both are whole cache lines.
+void StreamLines(const char* src, char* dst, int64_t bytes) {
+#if defined(__SSE2__)
   const auto* in = reinterpret_cast<const __m128i*>(src);
   auto* out = reinterpret_cast<__m128i*>(dst);
-  for (; lines > 0; --lines, in += 4, out += 4) {
-    const __m128i a = _mm_loadu_si128(in), b = _mm_loadu_si128(in + 1);
-    const __m128i c = _mm_loadu_si128(in + 2), d = _mm_loadu_si128(in + 3);
+  for (; bytes > 0; bytes -= 64, in += 4, out += 4) {
+    const __m128i a = _mm_load_si128(in), b = _mm_load_si128(in + 1);
+    const __m128i c = _mm_load_si128(in + 2), d = _mm_load_si128(in + 3);
     _mm_stream_si128(out, a);
     _mm_stream_si128(out + 1, b);
     _mm_stream_si128(out + 2, c);
     _mm_stream_si128(out + 3, d);
   }
+#else
+  std::memcpy(dst, src, bytes);
+#endif
 }
 
 }  // namespace
 
-void StreamConvert(ConvertFn convert, const char* src, int64_t from, char* dst,
-                   int64_t to, int64_t n, bool copy) {
-  // Numbers up to the next line, so that whole lines follow.
-  const auto address = reinterpret_cast<uintptr_t>(dst);
-  const int64_t head =
-      std::min<int64_t>(n, ((kLine - address % kLine) % kLine) / to);
-  convert(src, dst, head);
-  src += head * from;
-  dst += head * to;
-  n -= head;
-  const int64_t per_line = kLine / to;
-  constexpr int64_t kBlockLines = 32;  // 2 KiB: stays in the first cache
-  alignas(kLine) char block[kBlockLines * kLine];
-  while (n >= per_line) {
-    const int64_t lines = std::min(n / per_line, kBlockLines);
-    const int64_t m = lines * per_line;
-    if (copy) {
-      StreamLines(src, dst, lines);
-    } else {
-      convert(src, block, m);
-      StreamLines(block, dst, lines);
-    }
+StreamWriter::StreamWriter(char* dst)
+    : line_(dst - reinterpret_cast<uintptr_t>(dst) % kLine),
+      begin_(dst - line_),
+      end_(begin_) {}
+
+void StreamWriter::Append(ConvertFn convert, const char* src, int64_t from,
+                          int64_t to, int64_t n) {
+  while (n > 0) {
+    const int64_t m = std::min(n, (kBlock - end_) / to);
+    convert(src, block_ + end_, m);
     src += m * from;
-    dst += m * to;
+    end_ += m * to;
     n -= m;
+    if (end_ == kBlock) WriteBlock();
   }
-  convert(src, dst, n);
 }
 
-void StreamFence() { _mm_sfence(); }
-
-#else
-
-void StreamConvert(ConvertFn convert, const char* src, int64_t from, char* dst,
-                   int64_t to, int64_t n, bool copy) {
-  convert(src, dst, n);
+void StreamWriter::WriteBlock() {
+  if (begin_ == 0 && end_ == kBlock) {
+    StreamLines(block_, line_, kBlock);
+  } else {
+    std::memcpy(line_ + begin_, block_ + begin_, end_ - begin_);
+  }
+  line_ += kBlock;
+  begin_ = end_ = 0;
 }
 
-void StreamFence() {}
-
-#endif  // __SSE2__
+void StreamWriter::Finish() {
+  WriteBlock();
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+}
 
 }  // namespace tf_convpar

@@ -11,20 +11,36 @@ namespace tf_convpar {
 
 // Copying more than the caches hold is bound by memory, and a plain store
 // reads each line from memory before it overwrites it. Streaming stores do
-// not, which is worth a quarter to a third of the time; they are a loss where
-// the result could have stayed in a cache or where runs are short.
-inline constexpr int64_t kStreamTotalBytes = int64_t{16} << 20;
-inline constexpr int64_t kStreamRunBytes = 1024;
+// not. Below this size the result may still be in a cache for its reader,
+// which is worth more.
+inline constexpr int64_t kStreamBytes = int64_t{16} << 20;
 
-// As `convert(src, dst, n)`, by streaming stores where the processor has them.
-// `from` and `to` are the bytes per number on either side; `copy` says that
-// `convert` only copies.
-void StreamConvert(ConvertFn convert, const char* src, int64_t from, char* dst,
-                   int64_t to, int64_t n, bool copy);
+// Gathers runs of numbers into whole cache lines, and writes those one after
+// the other by streaming stores where the processor has them.
+class StreamWriter {
+ public:
+  // Begins at `dst`, aligned for the numbers to come.
+  explicit StreamWriter(char* dst);
 
-// To be called by each thread after its last StreamConvert: orders its writes
-// before whatever tells the others that they are done.
-void StreamFence();
+  // Converts `n` numbers from `from` bytes each to `to` bytes each.
+  void Append(ConvertFn convert, const char* src, int64_t from, int64_t to,
+              int64_t n);
+
+  // Writes what is left, and orders all writes before whatever tells other
+  // threads that this one is done. To be called once, at the end.
+  void Finish();
+
+ private:
+  static constexpr int64_t kLine = 64;
+  static constexpr int64_t kBlock = 32 * kLine;  // stays in the first cache
+
+  void WriteBlock();
+
+  alignas(kLine) char block_[kBlock];
+  char* line_;     // where block_[0] goes: the start of a line
+  int64_t begin_;  // the part of block_ in use: only the first block of all
+  int64_t end_;    // does not begin at 0
+};
 
 }  // namespace tf_convpar
 

@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -53,7 +52,7 @@ inline absl::Status BadCount(size_t sizes, size_t dtypes) {
                    sizes, " sizes and ", dtypes, " dtypes"));
 }
 
-// `shard_shape` is the shape of shard `i`, the one that ends in the wrong place.
+// `shard_shape` is that of shard `i`, which ends in the wrong place.
 inline absl::Status BadSum(int64_t axis, int64_t width,
                            absl::string_view value_shape,
                            const std::vector<int64_t>& sizes, size_t i,

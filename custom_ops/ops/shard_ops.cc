@@ -1,14 +1,13 @@
 // What the two ops look like from outside, and the shapes they infer.
 
+#include <cstddef>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "custom_ops/ops/messages.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tensorflow/core/framework/types.h"
 
 namespace tf_convpar {
 namespace {

@@ -1,8 +1,7 @@
 """Keras layers whose kernels are spread over devices."""
 
-from tf_convpar.layers import _export as _export
 from tf_convpar.layers._conv2d import Conv2D as ConvParallel2D
-from tf_convpar.layers._export import merged_storage as merged_storage
+from tf_convpar.layers._files import merged_storage as merged_storage
 from tf_convpar.layers._traffic import Traffic as Traffic
 from tf_convpar.layers._traffic import step_traffic as step_traffic
 

@@ -32,7 +32,10 @@ def validate_shards(
     if not isinstance(shards, Sequence) or isinstance(shards, str):
         shards = list(shards) if hasattr(shards, "__iter__") else [shards]
     values = tuple(
-        int(s) if isinstance(s, numbers.Integral) else s for s in shards
+        int(s)
+        if isinstance(s, numbers.Integral) and not isinstance(s, bool)
+        else s
+        for s in shards
     )
     good = all(
         isinstance(s, int | float | np.floating)

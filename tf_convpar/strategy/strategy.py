@@ -130,6 +130,18 @@ class _Extended(one_device_strategy.OneDeviceExtended):
         with tf.device(device):
             return next_creator(**kwargs)
 
+    @contextlib.contextmanager
+    def colocate_vars_with(self, colocate_with_variable: Any) -> Iterator[None]:
+        """Slots are made beside their kernel, inside the scope or not."""
+        strategy = self._container_strategy()
+        with contextlib.ExitStack() as stack:
+            if tf.distribute.get_strategy() is not strategy:
+                stack.enter_context(strategy.scope())
+            stack.enter_context(
+                super().colocate_vars_with(colocate_with_variable)
+            )
+            yield
+
     def _validate_colocate_with_variable(self, variable: Any) -> None:
         """Slots may stand beside any variable, sharded ones included."""
 

@@ -1,0 +1,192 @@
+"""Files hold merged kernels: written on three devices, read on any number."""
+
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from models import small_cnn
+from models import train
+
+import tf_convpar as convpar
+
+
+def make(devices, optimizer="adam", **kwargs):
+    """A small network over so many devices; 0 for plain Keras."""
+    if not devices:
+        return small_cnn(False, optimizer, **kwargs)
+    names = [f"CPU:{i}" for i in range(devices)]
+    with convpar.ConvParallelStrategy(devices=names).scope():
+        return small_cnn(True, optimizer, **kwargs)
+
+
+def continues_alike(model, images, expected):
+    np.testing.assert_allclose(train(model, images), expected, rtol=2e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* shards share devices")
+@pytest.mark.parametrize("target", [0, 1, 2, 4])
+@pytest.mark.parametrize("kind", ["weights.h5", "checkpoint"])
+def test_weights_and_slots_move_between_layouts(
+    kind, target, images, tmp_path
+):
+    source = make(3)
+    train(source, images)
+    restored = make(target, seed=2)
+    restored.optimizer.build(restored.trainable_variables)
+    if kind == "checkpoint":
+        path = tf.train.Checkpoint(
+            model=source, optimizer=source.optimizer
+        ).write(str(tmp_path / "ckpt"))
+        status = tf.train.Checkpoint(
+            model=restored, optimizer=restored.optimizer
+        ).read(path)
+        status.assert_existing_objects_matched()
+    else:
+        source.save_weights(tmp_path / "m.weights.h5")
+        restored.load_weights(tmp_path / "m.weights.h5")
+        for own, other in zip(
+            restored.optimizer.variables,
+            source.optimizer.variables,
+            strict=True,
+        ):
+            own.assign(np.asarray(other))
+    for a, b in zip(
+        restored.get_weights(), source.get_weights(), strict=True
+    ):
+        np.testing.assert_array_equal(a, b)
+    continues_alike(restored, images, train(source, images))
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* shards share devices")
+@pytest.mark.parametrize("target", [1, 2, 3, 4])
+def test_keras_file_with_optimizer_state(target, images, tmp_path):
+    source = make(3)
+    train(source, images)
+    source.save(tmp_path / "m.keras")
+    names = [f"CPU:{i}" for i in range(target)]
+    with convpar.ConvParallelStrategy(devices=names).scope():
+        restored = keras.models.load_model(tmp_path / "m.keras")
+    assert restored.layers[0].shards == (5, 3, 2)
+    for a, b in zip(
+        restored.optimizer.variables, source.optimizer.variables, strict=True
+    ):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+    continues_alike(restored, images, train(source, images))
+
+
+def test_plain_files_load_into_parallel_models(images, tmp_path):
+    source = make(0)
+    train(source, images)
+    source.save(tmp_path / "plain.keras")
+    source.save_weights(tmp_path / "plain.weights.h5")
+    for name in ("plain.keras", "plain.weights.h5"):
+        restored = make(3, seed=2)
+        restored.load_weights(tmp_path / name)
+        for a, b in zip(
+            restored.get_weights(), source.get_weights(), strict=True
+        ):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_keras_file_into_a_plain_model_without_this_package(images, tmp_path):
+    """Weights and slots, read by a process that has only Keras."""
+    source = make(3)
+    train(source, images)
+    source.save(tmp_path / "m.keras")
+    np.save(tmp_path / "kernel.npy", source.layers[0].kernel.numpy())
+    slot = next(
+        v
+        for v in source.optimizer.variables
+        if "kernel" in v.path and tuple(v.shape) == (3, 3, 1, 10)
+    )
+    np.save(tmp_path / "slot.npy", np.asarray(slot))
+    program = """
+import sys, keras, numpy as np
+model = keras.Sequential([
+    keras.Input((16, 16, 1)), keras.layers.Conv2D(10, 3, activation="relu"),
+    keras.layers.MaxPooling2D(), keras.layers.Conv2D(12, 3, padding="same"),
+    keras.layers.Flatten(), keras.layers.Dense(10)])
+model.compile("adam", "mse")
+model.optimizer.build(model.trainable_variables)
+model.load_weights("m.keras")
+np.testing.assert_array_equal(model.layers[0].kernel, np.load("kernel.npy"))
+slots = [v for v in model.optimizer.variables
+         if tuple(v.shape) == (3, 3, 1, 10)]
+np.testing.assert_array_equal(slots[0], np.load("slot.npy"))
+assert "tf_convpar" not in sys.modules
+print("equal")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout.strip() == "equal", done.stderr
+
+
+def test_names_are_those_of_conv2d():
+    keras.utils.clear_session()
+    plain = [v.path for v in make(0).variables]
+    keras.utils.clear_session()
+    assert [v.path for v in make(3).variables] == plain
+
+
+def test_config_round_trip():
+    layer = convpar.ConvParallel2D(8, 3, shards=(3, 1), wire_dtype="bfloat16")
+    again = keras.layers.deserialize(keras.layers.serialize(layer))
+    assert type(again) is type(layer)
+    assert again.get_config() == layer.get_config()
+    model = make(2)
+    clone = keras.models.clone_model(model)
+    assert [type(a) for a in clone.layers] == [type(a) for a in model.layers]
+
+
+@pytest.mark.parametrize("name", ["m.keras", "m.weights.h5"])
+def test_a_failed_save_leaves_the_old_file(name, images, tmp_path):
+    """The kernel cannot be read: as when a worker is gone."""
+    model = make(3)
+    path = tmp_path / name
+    save = model.save if name == "m.keras" else model.save_weights
+    save(path)
+    before = path.read_bytes()
+    kernel = model.layers[0].kernel
+    shards = kernel._value.shards
+
+    class Lost:
+        def __getattr__(self, name):
+            raise tf.errors.UnavailableError(None, None, "worker is gone")
+
+    kernel._value.shards = (*shards[:2], Lost())
+    with pytest.raises(tf.errors.UnavailableError):
+        save(path)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == [name]
+    kernel._value.shards = shards
+    save(path)
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path):
+    """Keras itself opens the file before it knows what it will write."""
+    model = make(3)
+    path = tmp_path / "m.keras"
+    model.save(path)
+    before = path.read_bytes()
+
+    class Unserializable(keras.layers.Layer):
+        def get_config(self):
+            raise OSError("No space left on device")
+
+        def call(self, x):
+            return x
+
+    model.add(Unserializable())
+    with pytest.raises(OSError, match="No space left"):
+        model.save(path)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["m.keras"]

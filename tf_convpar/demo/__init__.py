@@ -1,0 +1,1 @@
+"""What `convpar demo` shows: one training on one device, and split."""

@@ -1,0 +1,67 @@
+"""The program that the demo runs as its cluster's chief.
+
+`python -m tf_convpar.demo.chief SETTINGS` with SETTINGS as JSON. What it has
+to say to the process that started it, it prints: lines that begin with
+`EVENT`, then JSON. Anything else there is TensorFlow's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+import sys
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+EVENT = "@demo "
+REPORT = "report.json"
+
+
+def tell(**event: Any) -> None:
+    """Prints an event."""
+    print(EVENT + json.dumps(event), flush=True)
+
+
+@contextlib.contextmanager
+def progress(name: str, total: int) -> Iterator[Callable[[], None]]:
+    """Announces a part of the work; what it yields counts its pieces."""
+    tell(part=name, total=total)
+    yield lambda: tell(advance=1)
+
+
+@contextlib.contextmanager
+def _errors_told() -> Iterator[None]:
+    """What is wrong with the user's choices needs no traceback."""
+    try:
+        yield
+    except (ValueError, OSError, RuntimeError) as error:
+        tell(error=getattr(error, "strerror", None) or str(error))
+        sys.exit(1)
+
+
+def main(text: str) -> None:
+    """Runs the demo; writes its report beside its pictures."""
+    with progress("Starting", 1) as advance:
+        from tf_convpar import ConvParallelStrategy
+        from tf_convpar.demo import data
+        from tf_convpar.demo import network
+        from tf_convpar.demo import run
+        from tf_convpar.demo.settings import Settings
+
+        settings = Settings.from_json(text)
+        with _errors_told():
+            network.check_shards(settings.shards)
+            settings.output.mkdir(parents=True, exist_ok=True)
+            # Before any variable is made: joining a cluster ends their lives.
+            strategy = ConvParallelStrategy(wire_dtype=settings.wire_dtype)
+            images = data.load(settings.dataset)
+        advance()
+    report = run.run(settings, images, strategy, progress)
+    target = pathlib.Path(settings.output, REPORT)
+    target.write_text(json.dumps(report.to_dict(), indent=2), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,124 @@
+"""Starts the processes of a demo, shows their progress, ends them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+from rich import progress as rich_progress
+from rich.console import Console
+
+from tf_convpar.demo.chief import EVENT
+from tf_convpar.demo.chief import REPORT
+from tf_convpar.demo.report import Report
+from tf_convpar.demo.settings import ENVIRONMENT
+from tf_convpar.demo.settings import Settings
+from tf_convpar.strategy.local_cluster import LocalCluster
+from tf_convpar.strategy.local_cluster import local_workers
+from tf_convpar.strategy.process import Process
+
+_POLL_S = 0.2
+
+
+class DemoError(RuntimeError):
+    """The demo could not run as it was asked to; says why."""
+
+
+def conduct(settings: Settings, workers: int, console: Console) -> Report:
+    """Runs a demo in processes of its own.
+
+    ```python
+    report = conduct(settings, workers=2, console=Console())
+    ```
+
+    Args:
+        settings: What to train.
+        workers: How many, besides the chief.
+        console: Where progress is shown.
+
+    Raises:
+        DemoError: What was asked for is not possible here; or a process
+            failed, whose output it holds.
+    """
+    # For the workers, whose environment is that of this process.
+    os.environ.update(ENVIRONMENT)
+    with (
+        _shown(console) as show,
+        # The chief waits for them, while all of them import TensorFlow.
+        local_workers(workers, threads=1, wait=False) as cluster,
+    ):
+        _run_chief(settings, cluster, show)
+    text = (settings.output / REPORT).read_text(encoding="utf-8")
+    return Report.from_dict(json.loads(text))
+
+
+def _run_chief(
+    settings: Settings,
+    cluster: LocalCluster,
+    show: Callable[[dict[str, Any]], None],
+) -> None:
+    noise: list[str] = []
+    errors: list[str] = []
+
+    def on_line(line: str) -> None:
+        if not line.startswith(EVENT):
+            noise.append(line)
+            return
+        event = json.loads(line[len(EVENT) :])
+        if "error" in event:
+            errors.append(event["error"])
+        else:
+            show(event)
+
+    command = [sys.executable, "-m", "tf_convpar.demo.chief"]
+    with Process(
+        [*command, settings.to_json()], env=cluster.env(), on_line=on_line
+    ) as chief:
+        while chief.returncode is None:
+            _check_workers(cluster)
+            time.sleep(_POLL_S)
+        code = chief.wait()
+    if errors:
+        raise DemoError(errors[0])
+    if code:
+        raise DemoError(
+            f"The chief ended with exit code {code}. It wrote:\n"
+            + "\n".join(noise)
+        )
+
+
+def _check_workers(cluster: LocalCluster) -> None:
+    """Without a worker the chief would wait, or fail in a less clear way."""
+    for index, worker in enumerate(cluster.workers):
+        if worker.returncode is not None:
+            raise DemoError(
+                f"Worker {index} ended with exit code {worker.wait()}. "
+                f"It wrote:\n{worker.output}"
+            )
+
+
+@contextlib.contextmanager
+def _shown(console: Console) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Shows the chief's events as a bar for each part of its work."""
+    bars = rich_progress.Progress(
+        rich_progress.TextColumn("{task.description:<34}"),
+        rich_progress.BarColumn(),
+        rich_progress.MofNCompleteColumn(),
+        rich_progress.TimeElapsedColumn(),
+        console=console,
+    )
+
+    def show(event: dict[str, Any]) -> None:
+        if "part" in event:
+            bars.add_task(event["part"], total=event["total"])
+        else:
+            bars.advance(bars.task_ids[-1], event["advance"])
+
+    with bars:
+        yield show

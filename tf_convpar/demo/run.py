@@ -1,0 +1,178 @@
+"""The demo itself: train once on one device, once split; compare."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tf_convpar as convpar
+from tf_convpar import timeline
+from tf_convpar.demo import data
+from tf_convpar.demo import network
+from tf_convpar.demo import plots
+from tf_convpar.demo.reload import predict_elsewhere
+from tf_convpar.demo.report import Report
+from tf_convpar.demo.report import Run
+from tf_convpar.demo.report import usable_cores
+from tf_convpar.demo.settings import Settings
+from tf_convpar.demo.steps import Steps
+from tf_convpar.export import export
+from tf_convpar.layers import step_traffic
+
+# Opens a part of the work of so many pieces; what it yields counts them.
+Progress = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
+
+# Steps in the picture, and a few more to be sure of so many whole ones.
+_SHOWN_STEPS = 3
+_RECORDED_STEPS = _SHOWN_STEPS + 3
+# The end of the recording ends the training long before.
+_PLENTY = 1000
+
+
+def run(
+    settings: Settings,
+    images: data.Images,
+    strategy: convpar.ConvParallelStrategy,
+    progress: Progress,
+) -> Report:
+    """Trains twice, exports, reloads; writes everything to `output`.
+
+    ```python
+    report = run(settings, data.load("digits"), strategy, progress)
+    report.speedup
+    ```
+
+    Args:
+        settings: What to train.
+        images: To train on.
+        strategy: Of a cluster. It was made before anything else, for joining
+            a cluster ends the life of variables.
+        progress: Called with the name and the number of pieces of each part.
+    """
+    with tf.device(strategy.chief_device):
+        plain = network.build(keras.layers.Conv2D, settings.seed)
+        one, _ = _train("on one device", plain, settings, images, progress)
+    with strategy.scope():
+        model = network.build(
+            convpar.ConvParallel2D, settings.seed, shards=settings.shards
+        )
+    split, steps = _train("split", model, settings, images, progress)
+    with progress("Recording who computes what", 1) as advance:
+        spans = _record(model, strategy, settings, images, split.step_s)
+        advance()
+    with progress("Exporting, and reloading elsewhere", 1) as advance:
+        difference = _export(model, settings, images)
+        advance()
+    report = Report(
+        one=one,
+        split=split,
+        shards={
+            layer.name: _sizes(layer, strategy.devices)
+            for layer in model.layers
+            if isinstance(layer, convpar.ConvParallel2D)
+        },
+        measured_bytes=steps.median_bytes,
+        theory_bytes=step_traffic(model, settings.batch_size).total,
+        export_difference=difference,
+        wire_dtype=settings.wire_dtype or "float32",
+        cores=usable_cores(),
+    )
+    plots.draw_losses(report, settings.output / "losses.png")
+    timeline.to_chrome(spans, settings.output / "timeline.json")
+    timeline.draw(
+        spans,
+        settings.output / "timeline.png",
+        steps=_SHOWN_STEPS,
+        title=f"Who computed what, when ({_SHOWN_STEPS} training steps)",
+    )
+    return report
+
+
+def _train(
+    how: str,
+    model: keras.Model,
+    settings: Settings,
+    images: data.Images,
+    progress: Progress,
+) -> tuple[Run, Steps]:
+    with progress(f"Training {how}", settings.steps) as advance:
+        steps = Steps(on_step=advance)
+        batches = data.Batches(
+            images, settings.batch_size, settings.steps, settings.seed
+        )
+        model.fit(batches, shuffle=False, verbose=0, callbacks=[steps])
+    scores = model.evaluate(
+        images.held_out_x,
+        images.held_out_y,
+        batch_size=settings.batch_size,
+        verbose=0,
+        return_dict=True,
+    )
+    return Run(
+        losses=tuple(map(float, steps.losses)),
+        step_s=steps.median_s,
+        held_out_loss=float(scores["loss"]),
+        held_out_accuracy=float(scores["accuracy"]),
+    ), steps
+
+
+def _record(
+    model: keras.Model,
+    strategy: convpar.ConvParallelStrategy,
+    settings: Settings,
+    images: data.Images,
+    step_s: float,
+) -> list[timeline.Span]:
+    """Trains on while it records; the medians know nothing of these steps."""
+    tasks = strategy.cluster.tasks
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+
+        class Recorder(keras.callbacks.Callback):
+            spans: Any = None
+
+            def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+                if self.spans is None:
+                    self.spans = pool.submit(
+                        timeline.record, tasks, _RECORDED_STEPS * step_s
+                    )
+                elif self.spans.done():
+                    self.model.stop_training = True
+
+        recorder = Recorder()
+        model.fit(
+            data.Batches(
+                images, settings.batch_size, _PLENTY, settings.seed + 1
+            ),
+            shuffle=False,
+            verbose=0,
+            callbacks=[recorder],
+        )
+        return recorder.spans.result()
+
+
+def _export(
+    model: keras.Model, settings: Settings, images: data.Images
+) -> float:
+    target = settings.output / "model"
+    expected = model.predict(
+        images.held_out_x, batch_size=settings.batch_size, verbose=0
+    )
+    export(model, target)
+    served = predict_elsewhere(target, images.held_out_x)
+    return float(np.max(np.abs(served - expected)))
+
+
+def _sizes(layer: Any, devices: Sequence[str]) -> tuple[int, ...]:
+    """Kernels on each device."""
+    if not layer.is_sharded:
+        return (layer.filters, *[0] * (len(devices) - 1))
+    layout = layer.kernel.value.layout
+    held = dict(zip(layout.devices, layout.sizes, strict=True))
+    return tuple(held.get(device, 0) for device in devices)

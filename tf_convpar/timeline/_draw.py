@@ -1,0 +1,124 @@
+"""Timelines as pictures."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from matplotlib.figure import Figure
+
+from tf_convpar.timeline import _kinds
+from tf_convpar.timeline._kinds import KINDS
+from tf_convpar.timeline._rows import Row
+from tf_convpar.timeline._rows import rows_of
+from tf_convpar.timeline._spans import Span
+from tf_convpar.timeline._spans import last_steps
+
+# Okabe and Ito's colours: told apart by colour-blind readers too.
+_COLOURS = {
+    _kinds.FORWARD: "#0072B2",
+    _kinds.INPUT_GRADIENT: "#E69F00",
+    _kinds.KERNEL_GRADIENT: "#009E73",
+    _kinds.JOIN: "#CC79A7",
+    _kinds.SEND: "#000000",
+    _kinds.REST: "#A0A0A0",
+}
+_LANE = 0.8  # Of the height of a row, shared by its lanes.
+
+
+def draw(
+    spans: Iterable[Span],
+    path: str | os.PathLike[str],
+    *,
+    steps: int = 3,
+    title: str = "Who computed what, when",
+) -> None:
+    """Draws what each device did in the last steps of a trace.
+
+    ```python
+    draw(record(cluster.tasks, 1.0), "timeline.png")
+    ```
+
+    One row for each device, time from left to right, a colour for each kind
+    of work; at the right, how much of the time the device worked.
+
+    Args:
+        spans: Of any tasks.
+        path: The image to write; its ending says in which format.
+        steps: How many training steps to show, the last ones of the trace.
+        title: The picture's.
+
+    Raises:
+        ValueError: There are no spans.
+    """
+    shown, (start, end) = last_steps(spans, steps)
+    rows = rows_of(shown)
+    if not rows:
+        raise ValueError(
+            "Expected spans of at least one operation. Received none: did "
+            "anything train while it was recorded?"
+        )
+    figure = Figure(figsize=(11, 1.9 + 0.62 * len(rows)), layout="constrained")
+    axes = figure.add_subplot()
+    for index, row in enumerate(rows):
+        _draw_row(axes, row, index, start)
+        axes.annotate(
+            f"{_busy(row, start, end):.0%} busy",
+            (1.01, index),
+            xycoords=("axes fraction", "data"),
+            va="center",
+        )
+    for begin in _begins(shown, start, end):
+        axes.axvline((begin - start) * 1e3, color="0.35", lw=0.8, ls="--")
+    axes.set_yticks(range(len(rows)), [row.label for row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlim(0, (end - start) * 1e3)
+    axes.set_xlabel("time (ms); dashed lines: steps begin")
+    axes.set_title(title, loc="left")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    handles = [
+        # One patch per kind, present in the trace or not: pictures compare.
+        axes.barh([0], [0], color=_COLOURS[kind], label=kind)
+        for kind in KINDS
+    ]
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=6, frameon=False
+    )
+    figure.savefig(path, dpi=150)
+
+
+def _draw_row(axes: object, row: Row, index: int, start: float) -> None:
+    height = _LANE / len(row.lanes)
+    for number, lane in enumerate(row.lanes):
+        bottom = index - _LANE / 2 + number * height
+        for kind in KINDS:
+            bars = [
+                ((s.start_s - start) * 1e3, (s.end_s - s.start_s) * 1e3)
+                for s in lane
+                if s.kind == kind
+            ]
+            axes.broken_barh(  # type: ignore[attr-defined]
+                bars, (bottom, height), color=_COLOURS[kind], lw=0
+            )
+
+
+def _begins(spans: Iterable[Span], start: float, end: float) -> list[float]:
+    return [
+        span.start_s
+        for span in spans
+        if span.kind == _kinds.STEP and start < span.start_s < end
+    ]
+
+
+def _busy(row: Row, start: float, end: float) -> float:
+    """The part of the time in which the device ran any operation."""
+    total, reached = 0.0, start
+    spans = (span for lane in row.lanes for span in lane)
+    for span in sorted(spans, key=lambda s: s.start_s):
+        begin = max(span.start_s, reached)
+        stop = min(span.end_s, end)
+        if stop > begin:
+            total += stop - begin
+            reached = stop
+    return total / (end - start)

@@ -1,0 +1,55 @@
+"""What an operation does in a training step, by its name in a trace."""
+
+from __future__ import annotations
+
+import re
+
+FORWARD = "forward convolution"
+INPUT_GRADIENT = "input gradient"
+KERNEL_GRADIENT = "kernel gradient"
+JOIN = "join and cut"
+SEND = "send"
+REST = "rest"
+# In the order of a legend.
+KINDS = (FORWARD, INPUT_GRADIENT, KERNEL_GRADIENT, JOIN, SEND, REST)
+# The whole of a training step, as its chief sees it; no operation.
+STEP = "step"
+
+# A trace names an operation `scope/of/op:Type`; the rest of what it holds
+# (`ExecutorState::Process`, `EagerExecute`) is the runtime's own.
+_OPERATION = re.compile(r"(?P<scope>[^: ]+):(?P<type>[^: ]+)")
+_STEP = re.compile(r"EagerLocalExecute: __inference_(\w*step\w*?)_\d+")
+# Bare, fused and oneDNN forms: Conv2D, _FusedConv2D, _MklNativeConv2D...
+_CONVOLUTION = re.compile(r"(Conv[23]D|DepthwiseConv2dNative)")
+# The operations of this package, and what stands in for them.
+_JOIN = re.compile(
+    r"TfConvpar>(Concat|Split)Shards|(_Mkl)?ConcatV2|SplitV?|_MklSlice|Slice"
+)
+_SEND = re.compile(r"_(Host)?Send")
+
+
+def kind_of(name: str) -> str | None:
+    """The kind of an event of a trace; None if it is no operation.
+
+    ```python
+    kind_of("gradient_tape/conv2d/Conv2DBackpropInput:Conv2DBackpropInput")
+    # "input gradient"
+    kind_of("ExecutorState::Process")  # None
+    ```
+
+    A transposed convolution runs as the input gradient of a convolution, so
+    only its scope tells whether an operation belongs to a backward pass.
+    """
+    if _STEP.fullmatch(name):
+        return STEP
+    operation = _OPERATION.fullmatch(name)
+    if operation is None:
+        return None
+    kind = operation["type"]
+    if _CONVOLUTION.search(kind):
+        if "gradient" not in operation["scope"]:
+            return FORWARD
+        return KERNEL_GRADIENT if "BackpropFilter" in kind else INPUT_GRADIENT
+    if _JOIN.fullmatch(kind):
+        return JOIN
+    return SEND if _SEND.fullmatch(kind) else REST

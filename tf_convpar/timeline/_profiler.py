@@ -1,0 +1,105 @@
+"""Asks every task, over the network, what it does for a while.
+
+TensorFlow's gRPC servers, those of workers and the chief's own, answer its
+profiler service. `tf.profiler.experimental.client.trace` calls it too, but
+has each task write a file on its own machine, and prints on stdout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import grpc
+
+from tf_convpar.strategy.spec import Task
+from tf_convpar.timeline import _messages
+from tf_convpar.timeline._spans import Span
+from tf_convpar.timeline._spans import from_traces
+
+_METHOD = "/tensorflow.ProfilerService/Profile"
+# For the answers to arrive, after the trace has ended.
+_PATIENCE_S = 30.0
+# Operations of any weight, nothing of TensorFlow's innards.
+_HOST_LEVEL = 2
+
+
+def record(tasks: Iterable[Task], duration_s: float) -> list[Span]:
+    """Records what every task does in the next seconds.
+
+    ```python
+    spans = record(strategy.cluster.tasks, duration_s=1.0)
+    draw(spans, "timeline.png")
+    ```
+
+    Blocks for that time: to record a training, call it from another thread,
+    or from any process that reaches the tasks.
+
+    Args:
+        tasks: Of a cluster, such as `strategy.cluster.tasks`; its chief must
+            be running its program.
+        duration_s: Seconds to record.
+
+    Returns:
+        Spans in the order of their start. An operation that ran when the
+        trace began or ended is missing.
+
+    Raises:
+        RuntimeError: A task did not answer, or refused (something else
+            records it already); names it, with the reason.
+    """
+    tasks = list(tasks)
+    request = _request(duration_s)
+    channels = {task: _channel(task) for task in tasks}
+    try:
+        calls = {
+            task: channel.unary_unary(_METHOD).future(
+                request, timeout=duration_s + _PATIENCE_S
+            )
+            for task, channel in channels.items()
+        }
+        return from_traces(
+            {task.name: _trace(task, call) for task, call in calls.items()}
+        )
+    finally:
+        for channel in channels.values():
+            channel.close()
+
+
+def _request(duration_s: float) -> bytes:
+    request = _messages.Request(
+        duration_ms=max(1, round(duration_s * 1e3)), emit_xspace=True
+    )
+    options = request.opts
+    options.version = 1
+    options.duration_ms = request.duration_ms
+    options.host_tracer_level = _HOST_LEVEL
+    options.device_tracer_level = 1
+    return request.SerializeToString()
+
+
+def _channel(task: Task) -> grpc.Channel:
+    return grpc.insecure_channel(
+        task.address,
+        options=[
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.use_local_subchannel_pool", 1),
+        ],
+    )
+
+
+def _trace(task: Task, call: Any) -> Any:
+    try:
+        space = _messages.Response.FromString(call.result()).xspace
+    except grpc.RpcError as error:
+        raise RuntimeError(
+            f"Expected {task} to record what it does. Received: "
+            f"{error.code().name}, {error.details()}."
+        ) from None
+    if space.errors:
+        raise RuntimeError(
+            f"Expected {task} to record what it does. Received: "
+            f"{'; '.join(space.errors)}."
+        )
+    return space
