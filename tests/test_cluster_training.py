@@ -32,22 +32,27 @@ def cluster():
 
 
 @pytest.mark.parametrize(
-    ("onednn", "limits"),
+    ("onednn", "kind", "policy", "limits"),
     [
-        ("0", {"momentum": 1e-6, "adam": 1e-5, "rmsprop": 1e-5}),
-        ("1", {"momentum": 1e-4, "adam": 1e-4, "rmsprop": 1e-4}),
+        ("0", "smooth", "float32", (1e-6, 1e-5, 1e-5)),
+        ("1", "smooth", "float32", (1e-4, 1e-4, 1e-4)),
+        ("0", "kinked", "float64", (1e-9, 1e-9, 1e-9)),
     ],
 )
-def test_losses_of_20_steps_equal_plain_keras(onednn, limits, monkeypatch):
+def test_losses_of_20_steps_equal_plain_keras(
+    onednn, kind, policy, limits, monkeypatch
+):
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", onednn)
     with local_workers(2) as local:
-        results = run(local, "losses.py")
+        results = run(local, "losses.py", kind, policy)
     assert len(set(results["devices"])) == 3
-    for name, limit in limits.items():
+    for name, limit in zip(
+        ("momentum", "adam", "rmsprop"), limits, strict=True
+    ):
         result = results[name]
-        print(f"oneDNN={onednn} {name}: {result['difference']:.2e}")
+        print(f"oneDNN={onednn} {kind} {policy} {name}: {result}")
         assert result["steps"] == 20
-        assert result["last"] < 0.7 * result["first"]  # It does learn.
+        assert result["last"] < 0.9 * result["first"]  # It does learn.
         assert result["difference"] < limit
 
 

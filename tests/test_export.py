@@ -86,9 +86,7 @@ def test_export_serves_the_same_predictions(
     # The model goes on as it was, in shards.
     conv = model.layers[0] if kind == "sequential" else model.conv
     assert isinstance(conv.kernel.value, ShardedVariable)
-    np.testing.assert_allclose(
-        model.predict(x, verbose=0), expected, atol=1e-6
-    )
+    np.testing.assert_allclose(model.predict(x, verbose=0), expected, atol=1e-6)
     train(model, images, epochs=1)
 
 

@@ -30,9 +30,7 @@ def continues_alike(model, images, expected):
 @pytest.mark.filterwarnings("ignore:Layer .* shards share devices")
 @pytest.mark.parametrize("target", [0, 1, 2, 4])
 @pytest.mark.parametrize("kind", ["weights.h5", "checkpoint"])
-def test_weights_and_slots_move_between_layouts(
-    kind, target, images, tmp_path
-):
+def test_weights_and_slots_move_between_layouts(kind, target, images, tmp_path):
     source = make(3)
     train(source, images)
     restored = make(target, seed=2)
@@ -54,9 +52,7 @@ def test_weights_and_slots_move_between_layouts(
             strict=True,
         ):
             own.assign(np.asarray(other))
-    for a, b in zip(
-        restored.get_weights(), source.get_weights(), strict=True
-    ):
+    for a, b in zip(restored.get_weights(), source.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
     continues_alike(restored, images, train(source, images))
 
