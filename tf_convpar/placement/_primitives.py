@@ -86,7 +86,7 @@ def broadcast(
             None for `x`'s own.
 
     Returns:
-        One tensor per device, in `x`'s dtype.
+        One tensor per device, on that device, in `x`'s dtype.
     """
     x = tf.convert_to_tensor(x)
     wire = tf.as_dtype(wire_dtype or x.dtype)
@@ -107,8 +107,6 @@ def broadcast(
 
     with tf.device(owner):
         copies = fan_out(x)
-    if wire == x.dtype:
-        return list(copies)
 
     def unpack(packed: tf.Tensor) -> tf.Tensor:
         return tf.cast(packed, x.dtype)

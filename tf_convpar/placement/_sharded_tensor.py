@@ -9,6 +9,7 @@ where it matters.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -97,7 +98,12 @@ class ShardedTensorSpec(tf.TypeSpec):
         self._layout = layout
 
     def _serialize(self) -> tuple[Any, ...]:
-        return (self._specs, self._layout)
+        return (self._specs, dataclasses.astuple(self._layout))
+
+    @classmethod
+    def _deserialize(cls, serialization: tuple) -> ShardedTensorSpec:
+        specs, layout = serialization
+        return cls(specs, Layout(*layout))
 
     @property
     def _component_specs(self) -> tuple[tf.TensorSpec, ...]:
