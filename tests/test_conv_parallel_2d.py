@@ -223,7 +223,7 @@ def test_without_shards_the_plan_then_equal_shards():
         own = convpar.ConvParallel2D(8, 3, shards=(1, 7), name="planned")
         for layer in (planned, equal, own):
             layer.build((None, 6, 6, 3))
-    sizes = [layer.kernel._layout.sizes for layer in (planned, equal, own)]
+    sizes = [layer.kernel.layout.sizes for layer in (planned, equal, own)]
     assert sizes == [(5, 3), (4, 4), (1, 7)]
 
 
@@ -356,3 +356,31 @@ def test_lora_trains_like_conv2d(strategy):
         results.append(gradients(layer, x))
     for a, b in zip(*results, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_stateless_call(strategy):
+    with strategy.scope():
+        layer = convpar.ConvParallel2D(8, 3, shards=(4, 2, 2))
+        layer.build((None, 8, 8, 3))
+    x = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype("float32")
+    values = [w * 2 for w in layer.get_weights()]
+    y, _ = layer.stateless_call(values, [], x)
+    np.testing.assert_allclose(y, layer(x) * 2, rtol=1e-5, atol=1e-5)
+
+
+def test_wire_is_never_wider_than_the_computation(strategy):
+    with strategy.scope():
+        layer = convpar.ConvParallel2D(
+            8,
+            3,
+            shards=(4, 2, 2),
+            wire_dtype="float32",
+            dtype="mixed_bfloat16",
+        )
+    y = tf.function(layer).get_concrete_function(
+        tf.TensorSpec([2, 8, 8, 3], tf.float32)
+    )
+    assert y.output_dtypes == tf.bfloat16
+    joins = [op for op in y.graph.get_operations() if "ConcatShards" in op.type]
+    for join in joins:
+        assert {t.dtype for t in join.inputs} == {tf.bfloat16}

@@ -15,6 +15,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.backend.common.stateless_scope import in_stateless_scope
 
 from tf_convpar.algorithms import convolve
 from tf_convpar.layers._shards import resolve_shards
@@ -107,11 +108,12 @@ class ConvParallel(keras.layers.Layer):
 
     def call(self, inputs: Any) -> Any:
         """The convolution, each shard's part on its device."""
-        # Without its shards (not cut, exporting, LoRA) it is the Keras layer.
-        if not self.is_sharded or self.lora_enabled:
+        # Without its shards (not cut, exporting, LoRA, values from outside in
+        # a stateless call) it is the Keras layer.
+        if not self.is_sharded or self.lora_enabled or in_stateless_scope():
             return super().call(inputs)
         layout = self._kernel._value.layout
-        wire = tf.as_dtype(self._wire or inputs.dtype)
+        wire = self._wire_dtype_for(inputs.dtype)
         copies = broadcast(inputs, layout.devices, layout.owner, wire.name)
         kernels = self._kernel._value.sharded_value().shards
         biases: Sequence[Any] = [None] * len(kernels)
@@ -137,6 +139,12 @@ class ConvParallel(keras.layers.Layer):
         if self.activation is not None:
             return self.activation(outputs)
         return outputs
+
+    def _wire_dtype_for(self, dtype: Any) -> tf.DType:
+        """Never wider than what is computed: that would only cost bytes."""
+        computed = tf.as_dtype(dtype)
+        wire = tf.as_dtype(self._wire or computed)
+        return wire if wire.size < computed.size else computed
 
     @property
     def is_sharded(self) -> bool:

@@ -6,7 +6,6 @@ import dataclasses
 import math
 
 import keras
-import tensorflow as tf
 
 from tf_convpar.layers._base import ConvParallel
 
@@ -61,7 +60,7 @@ def step_traffic(
         if isinstance(layer, ConvParallel) and layer.is_sharded:
             layout = layer._kernel._value.layout
             out, back = _elements(layer, batch_size)
-            width = tf.as_dtype(layer._wire or layer.compute_dtype).size
+            width = layer._wire_dtype_for(layer.compute_dtype).size
             for device, size in zip(layout.devices, layout.sizes, strict=True):
                 if device == layout.owner:
                     continue

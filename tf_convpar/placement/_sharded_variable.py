@@ -315,12 +315,13 @@ class PlacedVariable(keras.Variable):
     """
 
     def __init__(self, *args: Any, layout: Layout, **kwargs: Any) -> None:
-        super().__init__(*args, layout=layout, **kwargs)
+        self.layout = layout  # Before Keras makes the value.
+        super().__init__(*args, **kwargs)
 
     def _initialize(self, value: Any) -> None:
         self._value = ShardedVariable(
             value,
-            self._layout,
+            self.layout,
             dtype=self._dtype,
             trainable=self.trainable,
             name=self.name,
