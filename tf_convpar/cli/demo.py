@@ -9,6 +9,7 @@ import click
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
+from tf_convpar.demo import cores
 from tf_convpar.demo import settings as settings_lib
 
 
@@ -30,8 +31,8 @@ from tf_convpar.demo import settings as settings_lib
 @click.option(
     "--shards",
     metavar="N,N,...",
-    help="Kernels of each device, the chief first: weights or ratios.  "
-    "[default: 1,2,2,...]",
+    help="Kernels of each device, the chief first: weights or ratios. By "
+    "default, by what each has of a core.",
 )
 @click.option(
     "--wire-dtype",
@@ -74,17 +75,20 @@ def command(
     paper with 50 and 500 kernels on real images, once on the chief alone and
     once split over all processes, from the same seed, and shows that the
     losses agree, what a step takes, and what travels. Every process stands
-    for a device of one core.
+    for a device with one core; where there are fewer cores, some share one.
     """
+    available = len(cores.usable())
+    speeds = cores.speeds(workers + 1, available)
     with messages_only():
         settings = settings_lib.Settings(
             dataset=dataset,
-            shards=settings_lib.parse_shards(shards, workers + 1),
+            shards=settings_lib.parse_shards(shards, speeds),
             wire_dtype=wire_dtype,
             steps=steps,
             batch_size=batch_size,
             seed=seed,
             output=output,
+            cores=available,
         )
     from rich.console import Console
 

@@ -14,6 +14,7 @@ from typing import Any
 from rich import progress as rich_progress
 from rich.console import Console
 
+from tf_convpar.demo import cores
 from tf_convpar.demo.chief import EVENT
 from tf_convpar.demo.chief import REPORT
 from tf_convpar.demo.report import Report
@@ -80,6 +81,9 @@ def _run_chief(
     with Process(
         [*command, settings.to_json()], env=cluster.env(), on_line=on_line
     ) as chief:
+        if cores.can_pin():
+            processes = [chief, *cluster.workers]
+            cores.pin([p.pid for p in processes], cores.usable())
         while chief.returncode is None:
             _check_workers(cluster)
             time.sleep(_POLL_S)

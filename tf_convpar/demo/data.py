@@ -19,7 +19,10 @@ _HELD_OUT = 360
 
 @dataclasses.dataclass(frozen=True)
 class Images:
-    """Images in (0, 1) of shape `(count, 32, 32, 3)`, and their labels."""
+    """Images of shape `(count, 32, 32, 3)`, and their labels.
+
+    Pixels have mean 0 and variance 1 over the images to train on.
+    """
 
     x: np.ndarray
     y: np.ndarray
@@ -55,8 +58,10 @@ def _digits() -> Images:
     digits = load_digits()
     grey = tf.image.resize(digits.images[..., None] / 16, (_SIZE, _SIZE))
     x = np.repeat(np.asarray(grey, "float32"), 3, axis=-1)
-    y = digits.target
-    return Images(
+    # Their order may mean something, such as who wrote them.
+    order = np.random.default_rng(0).permutation(len(x))
+    x, y = x[order], digits.target[order]
+    return _standardized(
         x[:-_HELD_OUT], y[:-_HELD_OUT], x[-_HELD_OUT:], y[-_HELD_OUT:]
     )
 
@@ -73,11 +78,20 @@ def _cifar10() -> Images:
             f"CIFAR-10 is not here and could not be downloaded: {error}. "
             "`--dataset digits` needs no network."
         ) from error
-    return Images(
+    return _standardized(
         x.astype("float32") / 255,
         y[:, 0],
         held_out_x[:_HELD_OUT].astype("float32") / 255,
         held_out_y[:_HELD_OUT, 0],
+    )
+
+
+def _standardized(
+    x: np.ndarray, y: np.ndarray, held_out_x: np.ndarray, held_out_y: np.ndarray
+) -> Images:
+    mean, spread = x.mean(), x.std()
+    return Images(
+        (x - mean) / spread, y, (held_out_x - mean) / spread, held_out_y
     )
 
 

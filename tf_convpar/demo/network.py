@@ -42,7 +42,7 @@ def build(conv: Any, seed: int, **kwargs: Any) -> keras.Model:
     layers += [keras.layers.Flatten(), keras.layers.Dense(10)]
     model = keras.Sequential(layers)
     model.compile(
-        keras.optimizers.SGD(0.02, momentum=0.9),
+        keras.optimizers.SGD(0.002, momentum=0.9),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )

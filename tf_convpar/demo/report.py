@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import Any
 
 import numpy as np
@@ -40,7 +39,7 @@ class Report:
         export_difference: Largest between a prediction of the model and of
             its export in another process.
         wire_dtype: The dtype that feature maps travelled in.
-        cores: How many cores this machine let its processes use.
+        cores: How many there were for the devices.
     """
 
     one: Run
@@ -95,11 +94,3 @@ class Report:
             ),
             "largest_relative_loss_difference": float(np.max(self.differences)),
         }
-
-
-def usable_cores() -> int:
-    """The cores this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # Not on every system.
-        return os.cpu_count() or 1

@@ -20,7 +20,6 @@ from tf_convpar.demo import plots
 from tf_convpar.demo.reload import predict_elsewhere
 from tf_convpar.demo.report import Report
 from tf_convpar.demo.report import Run
-from tf_convpar.demo.report import usable_cores
 from tf_convpar.demo.settings import Settings
 from tf_convpar.demo.steps import Steps
 from tf_convpar.export import export
@@ -82,7 +81,7 @@ def run(
         theory_bytes=step_traffic(model, settings.batch_size).total,
         export_difference=difference,
         wire_dtype=settings.wire_dtype or "float32",
-        cores=usable_cores(),
+        cores=settings.cores,
     )
     plots.draw_losses(report, settings.output / "losses.png")
     timeline.to_chrome(spans, settings.output / "timeline.json")

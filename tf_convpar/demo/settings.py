@@ -10,10 +10,11 @@ from collections.abc import Sequence
 DATASETS = ("digits", "cifar10")
 
 # Every process of the demo stands for one device of one core, on both sides
-# of the comparison, so that what is compared is one device with several.
+# of the comparison. Two threads run operations in turn on that core: with one,
+# what is ready to be sent would wait for the convolution before it.
 ENVIRONMENT = {
     "TF_NUM_INTRAOP_THREADS": "1",
-    "TF_NUM_INTEROP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "2",
     # All processes would take the same GPU.
     "CUDA_VISIBLE_DEVICES": "-1",
 }
@@ -32,6 +33,7 @@ class Settings:
         batch_size: Images per step.
         seed: Of the first weights and the order of the images.
         output: The folder for pictures and the exported model.
+        cores: How many there are for the devices.
     """
 
     dataset: str
@@ -41,6 +43,7 @@ class Settings:
     batch_size: int
     seed: int
     output: pathlib.Path
+    cores: int
 
     def to_json(self) -> str:
         """Text for another process."""
@@ -55,29 +58,31 @@ class Settings:
         return cls(**{**values, "output": pathlib.Path(values["output"])})
 
 
-def parse_shards(text: str | None, devices: int) -> tuple[float, ...]:
-    """Reads `--shards`; by default a worker gets twice the chief's share.
+def parse_shards(text: str | None, default: Sequence[float]) -> list[float]:
+    """Reads `--shards`.
 
     ```python
-    parse_shards("1,2,2", devices=3)  # (1, 2, 2)
+    parse_shards("1,2,2", default=(1.0, 1.0, 1.0))  # [1, 2, 2]
     ```
+
+    Args:
+        text: Numbers with commas between them, or None.
+        default: One number for each device, for want of a text.
 
     Raises:
         ValueError: There is not one number for each device.
     """
     if text is None:
-        # The chief runs the rest of the network, and all the sending.
-        return (1.0, *[2.0] * (devices - 1))
+        return list(default)
     try:
-        shards = tuple(map(_number, text.split(",")))
+        shards = [_number(word) for word in text.split(",")]
     except ValueError:
-        shards = ()
-    if len(shards) != devices:
+        shards = []
+    if len(shards) != len(default):
         raise ValueError(
-            f"Expected --shards to be {devices} numbers with commas between "
-            "them, the chief's first, such as "
-            f"{','.join(map(str, [1, *[2] * (devices - 1)]))}. "
-            f"Received: {text!r}."
+            f"Expected --shards to be {len(default)} numbers with commas "
+            "between them, the chief's first, such as "
+            f"{','.join(f'{n:g}' for n in default)}. Received: {text!r}."
         )
     return shards
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
+from tf_convpar.demo.cores import can_pin
 from tf_convpar.demo.report import Report
 from tf_convpar.demo.settings import Settings
+
+_CORE = "bound to one core" if can_pin() else "with two threads"
 
 
 def print_report(report: Report, settings: Settings, console: Console) -> None:
@@ -75,9 +78,9 @@ def print_report(report: Report, settings: Settings, console: Console) -> None:
     console.print(
         f"Kernels, chief first: {kernels}. They travel in "
         f"{report.wire_dtype}.\n"
-        f"Every device is one process with one thread, in both runs, and "
-        f"this machine has {report.cores} cores for {report.devices} of "
-        f"them: no speedup here can exceed {bound}x.",
+        f"Every device is a process {_CORE}, in both runs. This machine has "
+        f"{report.cores} for {report.devices} of them: no speedup here can "
+        f"exceed {bound}x.",
         highlight=False,
     )
     console.print(

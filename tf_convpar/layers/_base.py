@@ -101,8 +101,10 @@ class ConvParallel(keras.layers.Layer):
                 name=kwargs["name"],
                 layout=self._layout,
             )
-        variable.regularizer = _on_shards(kwargs["regularizer"])
-        variable.constraint = _on_shards(kwargs["constraint"])
+        if kwargs["regularizer"] is not None:
+            variable.regularizer = _RegularizerOnShards(kwargs["regularizer"])
+        if kwargs["constraint"] is not None:
+            variable.constraint = _ConstraintOnShards(kwargs["constraint"])
         self._track_variable(variable)
         return variable
 
@@ -213,19 +215,32 @@ def _move_channels(x: tf.Tensor, source: int, target: int) -> tf.Tensor:
     return tf.transpose(x, axes)
 
 
-def _on_shards(fn: Any) -> Any:
-    """A regularizer or constraint that gets shards instead of a variable.
+class _RegularizerOnShards(keras.regularizers.Regularizer):
+    """A regularizer that gets shards instead of a variable.
 
-    Sums of squares, norms per filter and the like then run where the shards
-    are; what mixes filters sees the merged kernel.
+    Sums of squares and the like then run where the shards are; what mixes
+    filters sees the merged kernel.
     """
-    if fn is None:
-        return None
 
-    def on_shards(variable: Any) -> Any:
-        value = variable._value
-        if isinstance(value, ShardedVariable):
-            return fn(value.sharded_value())
-        return fn(variable)
+    def __init__(self, fn: Any) -> None:
+        self.fn = fn
 
-    return on_shards
+    def __call__(self, x: Any) -> Any:
+        return self.fn(_shards_of(x))
+
+
+class _ConstraintOnShards(keras.constraints.Constraint):
+    """Likewise a constraint."""
+
+    def __init__(self, fn: Any) -> None:
+        self.fn = fn
+
+    def __call__(self, w: Any) -> Any:
+        return self.fn(_shards_of(w))
+
+
+def _shards_of(variable: Any) -> Any:
+    value = variable._value
+    if isinstance(value, ShardedVariable):
+        return value.sharded_value()
+    return variable

@@ -19,9 +19,24 @@ from typing import Union
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import composite_tensor_gradient
 
 from tf_convpar.placement._layout import Layout
 from tf_convpar.placement._primitives import on_device
+
+
+class _ByShards(composite_tensor_gradient.CompositeTensorGradient):
+    """How a tape differentiates (by) a sharded tensor: shard by shard."""
+
+    def get_gradient_components(self, value: ShardedTensor) -> list[Any]:
+        return list(value.shards)
+
+    def replace_gradient_components(
+        self, value: ShardedTensor, component_grads: Sequence[Any]
+    ) -> ShardedTensor | None:
+        if any(grad is None for grad in component_grads):
+            return None
+        return ShardedTensor(component_grads, value.layout)
 
 
 class ShardedTensor(
@@ -35,6 +50,8 @@ class ShardedTensor(
     dense = tf.convert_to_tensor(gradient)  # merged, on the owner
     ```
     """
+
+    __composite_gradient__ = _ByShards()
 
     def __init__(self, shards: Sequence[tf.Tensor], layout: Layout) -> None:
         self.shards = tuple(shards)
