@@ -90,3 +90,24 @@ def test_bytes_on_the_wire_are_those_of_the_star(case, cluster):
     assert result["slots"]
     for devices in result["slots"]:
         assert devices == result["kernels"]
+
+
+def test_what_a_keras_user_does(cluster, tmp_path):
+    result = run(cluster, "everything.py", str(tmp_path))
+    assert result["losses"][-1] < result["losses"][0]
+    assert result["accuracy"] > 0.2
+    assert result["evaluated"] == pytest.approx(result["predicted"], abs=0.01)
+    for difference in ("reloaded", "restored", "served"):
+        assert result[difference] < 1e-5
+    assert result["files"] == [
+        "epoch1.keras",
+        "epoch2.keras",
+        "epoch3.keras",
+        "model.keras",
+    ]
+    tasks = [
+        "/job:chief/replica:0/task:0/device:CPU:0",
+        "/job:worker/replica:0/task:0/device:CPU:0",
+        "/job:worker/replica:0/task:1/device:CPU:0",
+    ]
+    assert result["devices"] == [tasks, tasks[1:]]

@@ -47,9 +47,8 @@ def conduct(settings: Settings, workers: int, console: Console) -> Report:
         DemoError: What was asked for is not possible here; or a process
             failed, whose output it holds.
     """
-    # For the workers, whose environment is that of this process.
-    os.environ.update(ENVIRONMENT)
     with (
+        _environment(ENVIRONMENT),
         _shown(console) as show,
         # The chief waits for them, while all of them import TensorFlow.
         local_workers(workers, threads=1, wait=False) as cluster,
@@ -105,6 +104,18 @@ def _check_workers(cluster: LocalCluster) -> None:
                 f"Worker {index} ended with exit code {worker.wait()}. "
                 f"It wrote:\n{worker.output}"
             )
+
+
+@contextlib.contextmanager
+def _environment(changes: dict[str, str]) -> Iterator[None]:
+    """Changes this process's environment, which local workers inherit."""
+    before = dict(os.environ)
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @contextlib.contextmanager

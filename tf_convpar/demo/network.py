@@ -36,7 +36,13 @@ def build(conv: Any, seed: int, **kwargs: Any) -> keras.Model:
     layers = [keras.Input((32, 32, 3))]
     for filters in FILTERS:
         layers += [
-            conv(filters, _KERNEL_SIZE, activation="relu", **kwargs),
+            conv(
+                filters,
+                _KERNEL_SIZE,
+                activation="relu",
+                name=f"conv_{filters}",
+                **kwargs,
+            ),
             keras.layers.MaxPooling2D(),
         ]
     layers += [keras.layers.Flatten(), keras.layers.Dense(10)]

@@ -43,7 +43,7 @@ def draw_losses(report: Report, path: pathlib.Path) -> None:
     )
     below.axhline(_EPSILON, color="0.5", lw=0.8, ls="--")
     below.annotate(
-        "resolution of float32",
+        "equal, as far as float32 can tell",
         (1, _EPSILON),
         xycoords=("axes fraction", "data"),
         xytext=(0, 3),
@@ -56,6 +56,7 @@ def draw_losses(report: Report, path: pathlib.Path) -> None:
     below.set_ylim(_EPSILON / 3, max(1e-4, 3 * report.differences.max()))
     below.set_ylabel("relative\ndifference")
     below.set_xlabel("training step")
+    below.xaxis.get_major_locator().set_params(integer=True)
     for axes in (above, below):
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color="0.92")

@@ -57,12 +57,17 @@ def run(
     """
     with tf.device(strategy.chief_device):
         plain = network.build(keras.layers.Conv2D, settings.seed)
-        one, _ = _train("on one device", plain, settings, images, progress)
+        before = _train("on one device", plain, settings, images, progress)
     with strategy.scope():
         model = network.build(
             convpar.ConvParallel2D, settings.seed, shards=settings.shards
         )
-    split, steps = _train("split", model, settings, images, progress)
+    steps = _train("split", model, settings, images, progress)
+    with progress("Scoring on held-out images", 2) as advance:
+        one = _score(plain, before, settings, images)
+        advance()
+        split = _score(model, steps, settings, images)
+        advance()
     with progress("Recording who computes what", 1) as advance:
         spans = _record(model, strategy, settings, images, split.step_s)
         advance()
@@ -85,12 +90,7 @@ def run(
     )
     plots.draw_losses(report, settings.output / "losses.png")
     timeline.to_chrome(spans, settings.output / "timeline.json")
-    timeline.draw(
-        spans,
-        settings.output / "timeline.png",
-        steps=_SHOWN_STEPS,
-        title=f"Who computed what, when ({_SHOWN_STEPS} training steps)",
-    )
+    timeline.draw(spans, settings.output / "timeline.png", steps=_SHOWN_STEPS)
     return report
 
 
@@ -100,13 +100,19 @@ def _train(
     settings: Settings,
     images: data.Images,
     progress: Progress,
-) -> tuple[Run, Steps]:
+) -> Steps:
+    batches = data.Batches(
+        images, settings.batch_size, settings.steps, settings.seed
+    )
     with progress(f"Training {how}", settings.steps) as advance:
         steps = Steps(on_step=advance)
-        batches = data.Batches(
-            images, settings.batch_size, settings.steps, settings.seed
-        )
         model.fit(batches, shuffle=False, verbose=0, callbacks=[steps])
+    return steps
+
+
+def _score(
+    model: keras.Model, steps: Steps, settings: Settings, images: data.Images
+) -> Run:
     scores = model.evaluate(
         images.held_out_x,
         images.held_out_y,
@@ -119,7 +125,7 @@ def _train(
         step_s=steps.median_s,
         held_out_loss=float(scores["loss"]),
         held_out_accuracy=float(scores["accuracy"]),
-    ), steps
+    )
 
 
 def _record(

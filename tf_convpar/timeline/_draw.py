@@ -40,7 +40,8 @@ def draw(
     ```
 
     One row for each device, time from left to right, a colour for each kind
-    of work; at the right, how much of the time the device worked.
+    of work, lanes for what overlapped; at the right, the part of the time in
+    which any operation ran, waiting for a core included.
 
     Args:
         spans: Of any tasks.
