@@ -32,7 +32,6 @@ def network():
     return keras.Sequential(
         [
             keras.Input((16, 16, 1)),
-            keras.layers.RandomTranslation(0.1, 0.1),
             convpar.ConvParallel2D(12, 3, shards=(6, 4, 2), padding="same"),
             keras.layers.BatchNormalization(),
             keras.layers.ReLU(),
