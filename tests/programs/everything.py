@@ -71,7 +71,7 @@ with strategy.scope():
     again = keras.models.load_model(folder / "model.keras")
 checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
 path = checkpoint.save(str(folder / "checkpoint"))
-kernel = model.layers[1].kernel
+kernel = model.layers[0].kernel
 before = kernel.numpy()
 kernel.assign(before * 0)
 checkpoint.restore(path)

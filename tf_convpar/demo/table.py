@@ -38,8 +38,7 @@ def print_report(report: Report, settings: Settings, console: Console) -> None:
         f"Every device is a process {_CORE}, in both runs. This machine has "
         f"{report.cores} for {report.devices} of them: no speedup here can "
         f"exceed {bound}x.\n"
-        "Sums in another order differ in their last bits, and training lets "
-        "that grow.",
+        f"{_why(report)}, and training lets that grow.",
         highlight=False,
     )
     console.print(
@@ -48,6 +47,13 @@ def print_report(report: Report, settings: Settings, console: Console) -> None:
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _why(report: Report) -> str:
+    """Why the losses of both runs are not the same bits."""
+    if report.wire_dtype == "float32":
+        return "Sums in another order differ in their last bits"
+    return f"What travels is rounded to {report.wire_dtype}"
 
 
 def _rows(report: Report) -> Iterator[tuple[str, str, str, str]]:
