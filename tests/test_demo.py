@@ -1,0 +1,273 @@
+"""`convpar demo`, from beginning to end, and its parts."""
+
+import dataclasses
+import io
+import json
+import pathlib
+import subprocess
+import time
+import uuid
+
+import keras
+import numpy as np
+import psutil
+import pytest
+import tensorflow as tf
+from PIL import Image
+from processes import CONVPAR
+from processes import environment
+from processes import kill_tree
+from processes import run
+from processes import start
+from rich.console import Console
+
+from tf_convpar.demo import cores
+from tf_convpar.demo import data
+from tf_convpar.demo import table
+from tf_convpar.demo.report import Report
+from tf_convpar.demo.settings import Settings
+from tf_convpar.demo.settings import parse_shards
+
+STEPS, BATCH = 12, 32
+MARK = "TF_CONVPAR_TEST_MARK"
+
+
+def marked(mark):
+    """Processes that have this mark in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark:
+                found.append(process)
+        except psutil.Error:
+            pass
+    return found
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """Report, stderr and files of one demo, with oneDNN as users have it."""
+    output = tmp_path_factory.mktemp("demo") / "new" / "output"
+    mark = uuid.uuid4().hex
+    env = environment(TF_ENABLE_ONEDNN_OPTS="1", **{MARK: mark})
+    del env["TF_CPP_MIN_LOG_LEVEL"]
+    done = subprocess.run(
+        [*CONVPAR, "demo", "--json", f"--steps={STEPS}"]
+        + [f"--batch-size={BATCH}", f"--output={output}"],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+    assert done.returncode == 0, done.stderr
+    assert marked(mark) == []
+    return json.loads(done.stdout), done.stderr, output
+
+
+def test_both_runs_train_alike(demo):
+    report, _, _ = demo
+    one, split = (np.array(report[k]["losses"]) for k in ("one", "split"))
+    assert one.shape == split.shape == (STEPS,)
+    np.testing.assert_allclose(split, one, rtol=1e-4)
+    assert report["largest_relative_loss_difference"] < 1e-4
+    assert report["largest_loss_difference"] == pytest.approx(
+        np.abs(one - split).max()
+    )
+    # Losses of steps, of different batches, of a network that learns.
+    assert len(set(one)) == STEPS
+    assert np.mean(one[-3:]) < np.mean(one[:3])
+    for name in ("held_out_loss", "held_out_accuracy"):
+        assert report["one"][name] == pytest.approx(
+            report["split"][name], rel=1e-2
+        )
+    assert 0.1 < report["one"]["held_out_accuracy"] <= 1
+
+
+def test_it_was_split(demo):
+    report, _, _ = demo
+    assert report["devices"] == 3
+    for name, filters in (("conv_50", 50), ("conv_500", 500)):
+        sizes = report["shards"][name]
+        assert len(sizes) == 3
+        assert sum(sizes) == filters
+        assert min(sizes) > 0
+        assert len(set(sizes)) > 1
+
+
+def test_bytes_are_what_theory_says(demo):
+    report, _, _ = demo
+    first, second = report["shards"].values()
+    expected = 0
+    for device in (1, 2):
+        maps = 28 * 28 * first[device]
+        expected += 32 * 32 * 3 + 2 * maps
+        expected += 2 * (14 * 14 * 50 + 10 * 10 * second[device])
+    assert report["theory_bytes"] == 4 * BATCH * expected
+    assert report["bytes_ratio"] == pytest.approx(1, abs=0.03)
+    assert report["bytes_ratio"] == pytest.approx(
+        report["measured_bytes"] / report["theory_bytes"]
+    )
+
+
+def test_times(demo):
+    report, _, _ = demo
+    one, split = report["one"]["step_s"], report["split"]["step_s"]
+    assert 1e-3 < one < 10
+    assert 1e-3 < split < 10
+    assert report["speedup"] == pytest.approx(one / split)
+    assert report["cores"] == len(cores.usable())
+
+
+def test_screen(demo):
+    _, stderr, _ = demo
+    for part in ("Starting", "Training on one device", "Training split"):
+        assert part in stderr
+    assert f"{STEPS}/{STEPS}" in stderr
+    assert "oneDNN" not in stderr  # TensorFlow's chatter.
+
+
+def test_pictures(demo):
+    _, _, output = demo
+    for name, wanted in (
+        ("losses.png", {"#F5B800", "#0B3C7D"}),
+        ("timeline.png", {"#0072B2", "#E69F00", "#009E73", "#CC79A7"}),
+    ):
+        picture = Image.open(output / name).convert("RGB")
+        assert min(picture.size) > 400
+        pixels = picture.width * picture.height
+        count = {
+            f"#{r:02X}{g:02X}{b:02X}": n
+            for n, (r, g, b) in picture.getcolors(pixels)
+        }
+        for colour in wanted:
+            assert count.get(colour, 0) > 100, (name, colour)
+
+
+def test_timeline_has_every_task_at_work(demo):
+    _, _, output = demo
+    events = json.loads((output / "timeline.json").read_text())["traceEvents"]
+    names = {e["args"]["name"]: e["pid"] for e in events if e["ph"] == "M"}
+    assert list(names) == ["chief, CPU", "worker 0, CPU", "worker 1, CPU"]
+    for pid in names.values():
+        kinds = {e.get("cat") for e in events if e["pid"] == pid}
+        assert {"forward convolution", "kernel gradient"} < kinds
+
+
+def test_export(demo):
+    report, _, output = demo
+    assert 0 <= report["export_difference"] < 1e-4
+    served = tf.saved_model.load(str(output / "model"))
+    images = data.load("digits")
+    scores = served.serve(images.held_out_x).numpy()
+    # It learned: the classes are ten, and it is no guess.
+    right = np.argmax(scores, axis=-1) == images.held_out_y
+    assert np.mean(right) > 0.15
+
+
+def test_table(demo):
+    values, _, output = demo
+    report = Report.from_dict(values)
+    assert json.loads(json.dumps(report.to_dict())) == values
+    settings = Settings("digits", [1], None, STEPS, BATCH, 1, output, 2)
+    console = Console(file=io.StringIO(), width=80)
+    table.print_report(dataclasses.replace(report, cores=2), settings, console)
+    text = console.file.getvalue()
+    assert f"{report.one.step_s * 1e3:.0f} ms" in text
+    assert f"speedup {report.speedup:.2f}x" in text
+    assert f"{report.measured_bytes / 1e6:.2f} MB" in text
+    assert f"{report.theory_bytes / 1e6:.2f} MB" in text
+    assert f"{report.split.held_out_accuracy:.1%}" in text
+    assert "can exceed 2x" in " ".join(text.split())
+    assert max(map(len, text.splitlines()[:-1])) <= 80
+
+
+@pytest.mark.parametrize(
+    ("shards", "problem"),
+    [
+        ("1,2", "Error: Expected --shards to be 3 numbers"),
+        ("1,a,2", "Error: Expected --shards to be 3 numbers"),
+        ("3,3,3", "Error: Expected integer `shards` to sum to filters=50"),
+    ],
+)
+def test_bad_shards(shards, problem, tmp_path):
+    code, output = run(
+        [*CONVPAR, "demo", f"--shards={shards}", f"--output={tmp_path / 'o'}"]
+    )
+    assert code == 1
+    assert problem in output
+    assert "Traceback" not in output
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_worker_that_dies_ends_it(tmp_path):
+    mark = uuid.uuid4().hex
+    demo = start([*CONVPAR, "demo", "--output", tmp_path / "o"], **{MARK: mark})
+    try:
+        deadline = time.monotonic() + 60
+        workers = []
+        while not workers and time.monotonic() < deadline:
+            workers = [p for p in marked(mark) if "worker" in p.cmdline()]
+        workers[0].kill()
+        output, _ = demo.communicate(timeout=60)
+    finally:
+        kill_tree(demo)
+    assert demo.returncode == 1
+    assert "ended with exit code -9" in output
+    assert "Traceback" not in output
+    assert marked(mark) == []
+
+
+def test_cifar10_without_a_network(monkeypatch):
+    def fail():
+        raise Exception("URL fetch failure")
+
+    monkeypatch.setattr(keras.datasets.cifar10, "load_data", fail)
+    with pytest.raises(RuntimeError, match="URL fetch.*digits"):
+        data.load("cifar10")
+
+
+def test_digits():
+    images = data.load("digits")
+    assert images.x.shape[1:] == images.held_out_x.shape[1:] == (32, 32, 3)
+    assert len(images.x) + len(images.held_out_x) == 1797
+    assert len(images.y) == len(images.x)
+    assert set(images.held_out_y) == set(range(10))
+    assert images.x.mean() == pytest.approx(0, abs=1e-3)
+    assert images.x.std() == pytest.approx(1, abs=1e-3)
+    assert images.x.dtype == "float32"
+    # Labels moved with their images: one is near others of its class.
+    means = [images.x[images.y == label].mean(axis=0) for label in range(10)]
+    distances = [((images.held_out_x - m) ** 2).sum((1, 2, 3)) for m in means]
+    nearest = np.argmin(distances, axis=0)
+    assert np.mean(nearest == images.held_out_y) > 0.8
+
+
+def test_batches():
+    count = 10
+    x = np.arange(count, dtype="float32")
+    images = data.Images(x, x.astype(int), x[:0], x[:0])
+    batches = data.Batches(images, batch_size=4, steps=5, seed=1)
+    assert len(batches) == 5
+    seen = np.concatenate([batches[i][0] for i in range(5)])
+    assert set(seen[:count]) == set(seen[count:]) == set(x)
+    assert list(seen[:count]) != list(seen[count:])
+    again = data.Batches(images, batch_size=4, steps=5, seed=1)
+    other = data.Batches(images, batch_size=4, steps=5, seed=2)
+    flat = np.concatenate([again[i][0] for i in range(5)])
+    assert list(flat) == list(seen)
+    assert list(np.concatenate([other[i][1] for i in range(5)])) != list(seen)
+
+
+def test_shards():
+    assert cores.speeds(3, 2) == (0.25, 1.0, 0.5)
+    assert cores.speeds(3, 8) == (0.5, 1.0, 1.0)
+    assert parse_shards(None, (0.25, 1.0)) == [0.25, 1.0]
+    assert parse_shards("1,2.5", (1.0, 1.0)) == [1, 2.5]
+    assert isinstance(parse_shards("1,2.5", (1.0, 1.0))[0], int)
+
+
+def test_settings_survive_the_way_to_the_chief():
+    settings = Settings(
+        "digits", [1, 2.5], "bfloat16", 8, 4, 1, pathlib.Path("a b/c"), 2
+    )
+    assert Settings.from_json(settings.to_json()) == settings
