@@ -111,3 +111,22 @@ def test_what_a_keras_user_does(cluster, tmp_path):
         "/job:worker/replica:0/task:1/device:CPU:0",
     ]
     assert result["devices"] == [tasks, tasks[1:]]
+
+
+def test_a_worker_lost_between_two_calls_raises_at_once():
+    with local_workers(2) as local:
+        chief = subprocess.Popen(
+            [sys.executable, str(PROGRAMS / "two_fits.py")],
+            env=local.env(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert chief.stdout.readline() == "trained\n"
+            local.workers[1].kill()
+            output, _ = chief.communicate("go on\n", timeout=60)
+        finally:
+            chief.kill()
+            chief.wait()
+    assert output.startswith("unavailable:")

@@ -21,7 +21,7 @@ __all__ = ["ConvParallel2D", "ConvParallelStrategy", "export"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports TensorFlow when it is first needed: `convpar --help` is not."""
+    """The command line imports TensorFlow when it is first needed."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     _load()
@@ -40,6 +40,15 @@ def _load() -> None:
     )
 
 
-# Where Keras is in use already, files may be loaded next: know the layers.
-if "keras" in sys.modules:
+def _is_command_line() -> bool:
+    """Whether this is `convpar ...` or `python -m tf_convpar ...`."""
+    words = sys.orig_argv
+    as_module = any(
+        pair == ("-m", __name__) for pair in zip(words, words[1:], strict=False)
+    )
+    return as_module or sys.argv[0].rpartition("/")[2] == "convpar"
+
+
+# Keras finds the layers of a file it loads only if they have been registered.
+if not _is_command_line():
     _load()

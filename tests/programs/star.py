@@ -1,4 +1,4 @@
-"""Run as the chief of a cluster: trains the paper's network, counts bytes.
+"""Run as the chief of a cluster: trains a two-layer network, counts bytes.
 
 Prints one JSON object: bytes per step on the loopback interface, the theory,
 and where kernels and slots are.

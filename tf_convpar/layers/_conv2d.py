@@ -19,7 +19,8 @@ class Conv2D(ConvParallel, keras.layers.Conv2D):
     Every argument of `keras.layers.Conv2D`, in its order and with its
     meaning, then two of its own. From the same seed it starts from the same
     kernel as `Conv2D`, and gives the same feature maps, whatever the shards.
-    Kernel, bias and their optimizer slots stay on the device of their shard.
+    Kernel and bias stay on the device of their shard, and so do their
+    optimizer's slots in a model made in the strategy's scope.
     `.keras` and `.weights.h5` files and checkpoints hold the merged kernel,
     under the names that `Conv2D` gives it: a file loads with any number of
     shards, and into a plain `Conv2D`.

@@ -31,7 +31,7 @@ class Traffic:
 def step_traffic(
     model: keras.Model, batch_size: int, training: bool = True
 ) -> Traffic:
-    """What the star form of the paper needs: never a kernel, never a slot.
+    """What the star form needs: never a kernel, never a slot.
 
     ```python
     step_traffic(model, batch_size=64).total  # bytes in a training step

@@ -75,7 +75,7 @@ def broadcast(
     ```
 
     The gradient is the mirror image: each device's partial gradient returns to
-    the owner and they are summed there, in `x`'s own dtype.
+    the owner and they are summed there, in float32 or wider.
 
     Args:
         x: Any tensor.
@@ -100,8 +100,10 @@ def broadcast(
         def gradient(*partials: tf.Tensor) -> tf.Tensor:
             # Converted before they are added: sums of narrow floats would
             # lose what each partial gradient still holds.
+            wide = tf.float32 if x.dtype.size < 4 else x.dtype
             with tf.device(owner):
-                return tf.add_n([tf.cast(p, x.dtype) for p in partials])
+                total = tf.add_n([tf.cast(p, wide) for p in partials])
+                return tf.cast(total, x.dtype)
 
         return copies, gradient
 

@@ -83,11 +83,14 @@ def connect(cluster: Cluster, timeout_s: float = 60.0) -> None:
 
 
 def set_grpc_defaults() -> None:
-    """Sets TF_GRPC_DEFAULT_OPTIONS to `GRPC_OPTIONS` where it is unset.
+    """Sets what TensorFlow reads when it opens its first connection.
 
-    TensorFlow reads it when it opens its first connection.
+    TF_GRPC_DEFAULT_OPTIONS becomes `GRPC_OPTIONS`. Requests are not streamed:
+    after a worker is lost, the next call would wait for ever instead of
+    raising `UnavailableError`. What the user has set stays.
     """
     os.environ.setdefault("TF_GRPC_DEFAULT_OPTIONS", GRPC_OPTIONS)
+    os.environ.setdefault("TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE", "false")
 
 
 def check_port_free(address: str) -> None:
