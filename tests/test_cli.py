@@ -1,8 +1,8 @@
 """`convpar`, and its commands that only print."""
 
 import json
-import socket
 import re
+import socket
 import sys
 
 import pytest

@@ -246,16 +246,19 @@ def test_batches():
     count = 10
     x = np.arange(count, dtype="float32")
     images = data.Images(x, x.astype(int), x[:0], x[:0])
-    batches = data.Batches(images, batch_size=4, steps=5, seed=1)
-    assert len(batches) == 5
-    seen = np.concatenate([batches[i][0] for i in range(5)])
-    assert set(seen[:count]) == set(seen[count:]) == set(x)
-    assert list(seen[:count]) != list(seen[count:])
-    again = data.Batches(images, batch_size=4, steps=5, seed=1)
-    other = data.Batches(images, batch_size=4, steps=5, seed=2)
-    flat = np.concatenate([again[i][0] for i in range(5)])
-    assert list(flat) == list(seen)
-    assert list(np.concatenate([other[i][1] for i in range(5)])) != list(seen)
+
+    def seen(seed):
+        drawn = data.batches(images, batch_size=4, steps=5, seed=seed)
+        assert len(drawn) == 5
+        drawn = [(x.numpy(), y.numpy()) for x, y in drawn]
+        assert [len(x) for x, _ in drawn] == [4] * 5
+        assert all((x == y).all() for x, y in drawn)
+        return np.concatenate([x for x, _ in drawn]).tolist()
+
+    first = seen(1)
+    assert set(first[:count]) == set(first[count:]) == set(x)
+    assert first[:count] != first[count:]
+    assert seen(1) == first != seen(2)
 
 
 def test_shards():

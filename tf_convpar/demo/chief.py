@@ -43,24 +43,25 @@ def _errors_told() -> Iterator[None]:
 
 def main(text: str) -> None:
     """Runs the demo; writes its report beside its pictures."""
-    with progress("Starting", 1) as advance:
-        from tf_convpar import ConvParallelStrategy
-        from tf_convpar.demo import data
-        from tf_convpar.demo import network
-        from tf_convpar.demo import run
-        from tf_convpar.demo.settings import Settings
+    # Late, for what this module says of itself is needed without TensorFlow.
+    from tf_convpar import ConvParallelStrategy
+    from tf_convpar.demo import data
+    from tf_convpar.demo import network
+    from tf_convpar.demo import run
+    from tf_convpar.demo.settings import Settings
 
-        settings = Settings.from_json(text)
-        with _errors_told():
-            network.check_shards(settings.shards)
-            settings.output.mkdir(parents=True, exist_ok=True)
-            # Before any variable is made: joining a cluster ends their lives.
-            strategy = ConvParallelStrategy(wire_dtype=settings.wire_dtype)
-            images = data.load(settings.dataset)
-        advance()
+    settings = Settings.from_json(text)
+    with _errors_told():
+        network.check_shards(settings.shards)
+        settings.output.mkdir(parents=True, exist_ok=True)
+        # Before any variable is made: joining a cluster ends their lives.
+        strategy = ConvParallelStrategy(wire_dtype=settings.wire_dtype)
+        images = data.load(settings.dataset)
+    tell(advance=1)
     report = run.run(settings, images, strategy, progress)
     target = pathlib.Path(settings.output, REPORT)
     target.write_text(json.dumps(report.to_dict(), indent=2), encoding="utf-8")
+    tell(done=True)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import sys
-import time
+import threading
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
@@ -65,6 +65,7 @@ def _run_chief(
 ) -> None:
     noise: list[str] = []
     errors: list[str] = []
+    done = threading.Event()
 
     def on_line(line: str) -> None:
         if not line.startswith(EVENT):
@@ -73,9 +74,12 @@ def _run_chief(
         event = json.loads(line[len(EVENT) :])
         if "error" in event:
             errors.append(event["error"])
+        elif "done" in event:
+            done.set()
         else:
             show(event)
 
+    show({"part": "Starting", "total": 1})
     command = [sys.executable, "-m", "tf_convpar.demo.chief"]
     with Process(
         [*command, settings.to_json()], env=cluster.env(), on_line=on_line
@@ -83,15 +87,18 @@ def _run_chief(
         if cores.can_pin():
             processes = [chief, *cluster.workers]
             cores.pin([p.pid for p in processes], cores.usable())
-        while chief.returncode is None:
+        # Not to the end of the process, which may take its time to leave the
+        # cluster: nothing is lost when it is killed with the workers.
+        while not done.wait(_POLL_S):
+            if chief.returncode is not None:
+                chief.wait()  # The end of its output.
+                break
             _check_workers(cluster)
-            time.sleep(_POLL_S)
-        code = chief.wait()
     if errors:
         raise DemoError(errors[0])
-    if code:
+    if not done.is_set():
         raise DemoError(
-            f"The chief ended with exit code {code}. It wrote:\n"
+            f"The chief ended with exit code {chief.wait()}. It wrote:\n"
             + "\n".join(noise)
         )
 

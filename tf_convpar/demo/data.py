@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import math
 import sys
+from collections.abc import Iterator
 
 import keras
 import numpy as np
@@ -95,29 +96,30 @@ def _standardized(
     )
 
 
-class Batches(keras.utils.PyDataset):
+def batches(
+    images: Images, batch_size: int, steps: int, seed: int
+) -> tf.data.Dataset:
     """The same batches in the same order for the same seed.
 
     ```python
-    model.fit(Batches(images, batch_size=64, steps=100, seed=1))
+    model.fit(batches(images, batch_size=64, steps=100, seed=1))
     ```
     """
 
-    def __init__(
-        self, images: Images, batch_size: int, steps: int, seed: int
-    ) -> None:
-        super().__init__()
-        self._images, self._batch_size = images, batch_size
+    def draw() -> Iterator[tuple[np.ndarray, np.ndarray]]:
         rng = np.random.default_rng(seed)
         count = len(images.x)
         epochs = math.ceil(steps * batch_size / count)
-        order = [rng.permutation(count) for _ in range(epochs)]
-        self._order = np.concatenate(order)[: steps * batch_size]
+        order = np.concatenate([rng.permutation(count) for _ in range(epochs)])
+        for first in range(0, steps * batch_size, batch_size):
+            chosen = order[first : first + batch_size]
+            yield images.x[chosen], images.y[chosen]
 
-    def __len__(self) -> int:
-        return len(self._order) // self._batch_size
-
-    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        first = index * self._batch_size
-        chosen = self._order[first : first + self._batch_size]
-        return self._images.x[chosen], self._images.y[chosen]
+    signature = tuple(
+        tf.TensorSpec((batch_size, *array.shape[1:]), array.dtype)
+        for array in (images.x, images.y)
+    )
+    # Of known length: at the end of any other one Keras gives a warning.
+    return tf.data.Dataset.from_generator(
+        draw, output_signature=signature
+    ).apply(tf.data.experimental.assert_cardinality(steps))

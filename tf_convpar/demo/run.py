@@ -101,12 +101,12 @@ def _train(
     images: data.Images,
     progress: Progress,
 ) -> Steps:
-    batches = data.Batches(
+    batches = data.batches(
         images, settings.batch_size, settings.steps, settings.seed
     )
     with progress(f"Training {how}", settings.steps) as advance:
         steps = Steps(on_step=advance)
-        model.fit(batches, shuffle=False, verbose=0, callbacks=[steps])
+        model.fit(batches, verbose=0, callbacks=[steps])
     return steps
 
 
@@ -152,10 +152,9 @@ def _record(
 
         recorder = Recorder()
         model.fit(
-            data.Batches(
+            data.batches(
                 images, settings.batch_size, _PLENTY, settings.seed + 1
             ),
-            shuffle=False,
             verbose=0,
             callbacks=[recorder],
         )
