@@ -134,7 +134,7 @@ def test_workers_die_with_their_parent(number):
     parent = start([sys.executable, "-c", HOLD])
     try:
         line = read_until(parent, "pids").splitlines()[-1]
-    pids = [int(pid) for pid in line.split()[1:]]
+        pids = [int(pid) for pid in line.split()[1:]]
         # A stopped process runs no code that could end it, so the kernel must.
         # That was arranged when the worker's own program has begun.
         while any("tied.py" in a for a in psutil.Process(pids[0]).cmdline()):
