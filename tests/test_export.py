@@ -6,6 +6,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from models import small_cnn
 from models import train
 
@@ -91,8 +92,6 @@ def test_export_serves_the_same_predictions(
 
 
 def test_both_ways_write_the_same_graph(strategy, tmp_path):
-    import tensorflow as tf
-
     with strategy.scope():
         model = small_cnn(True)
     convpar.export(model, tmp_path / "a")
@@ -135,3 +134,10 @@ def test_export_replaces_an_export_only(strategy, tmp_path):
     assert (notes / "thesis.txt").read_text() == "years of work"
     with pytest.raises(ValueError, match="Expected a keras.Model.*'model'"):
         convpar.export("model", target)
+
+
+def test_saving_the_shards_themselves_is_refused(strategy, tmp_path):
+    with strategy.scope():
+        model = small_cnn(True)
+    with pytest.raises(NotImplementedError, match=r"model.export.*conv2d|kern"):
+        tf.saved_model.save(model, str(tmp_path / "model"))

@@ -307,3 +307,33 @@ def test_constraint_and_regularizer_that_mix_kernels(strategy, images):
     with strategy.scope():
         model = small_cnn(True, "adam", **kwargs)
     assert largest_difference(train(model, images), expected) < 1e-5
+
+
+def test_merged_gradients_of_a_loop_of_the_users_own(strategy, images):
+    """TensorFlow's clipping merges them; the optimizer cuts them again."""
+    x, y = images[0][:32], images[1][:32]
+    results = []
+    for parallel in (False, True):
+        with strategy.scope():
+            model = small_cnn(parallel)
+            optimizer = keras.optimizers.Adam(0.01)
+            optimizer.build(model.trainable_variables)
+
+        @tf.function
+        def step(model=model, optimizer=optimizer):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model.loss(y, model(x)))
+            gradients = tape.gradient(loss, model.trainable_variables)
+            gradients, norm = tf.clip_by_global_norm(gradients, 0.1)
+            optimizer.apply_gradients(
+                zip(gradients, model.trainable_variables, strict=True)
+            )
+            return norm
+
+        norms = [
+            float(strategy.reduce("SUM", strategy.run(step), None))
+            for _ in range(3)
+        ]
+        results.append([norms, *model.get_weights()])
+    for ours, theirs in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)

@@ -214,6 +214,16 @@ class ShardedVariable:
     def _restore_from_tensors(self, tensors: dict[str, tf.Tensor]) -> Any:
         return self.assign(tensors["VARIABLE_VALUE"])
 
+    def _export_to_saved_model_graph(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(
+            "Expected `model.export(path)` or `convpar.export(model, path)`, "
+            "which write merged kernels. Received a `tf.saved_model.save` of "
+            f"the shards of '{self.name}' (sizes={self.layout.sizes}), which "
+            "would bind the file to this cluster's devices."
+        )
+
+    _copy_trackable_to_cpu = _export_to_saved_model_graph
+
     def __repr__(self) -> str:
         return (
             f"<ShardedVariable name={self.name} shape={tuple(self.shape)} "

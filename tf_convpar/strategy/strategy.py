@@ -210,6 +210,8 @@ class _Extended(one_device_strategy.OneDeviceExtended):
     def _is_elementwise(
         self, fn: Callable[..., Any], var: ShardedVariable, args: Sequence[Any]
     ) -> bool:
+        if not tf.executing_eagerly():
+            return is_elementwise(fn, var, args)
         # An eager program comes here in every step, always with the same code.
         cells = getattr(fn, "__closure__", None) or ()
         key = (
