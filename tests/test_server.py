@@ -57,7 +57,7 @@ def test_life_of_a_worker(cluster):
         worker.send_signal(signal.SIGCONT)
 
         worker.send_signal(signal.SIGTERM)
-        assert worker.wait(timeout=5) == 0
+        assert worker.wait(timeout=30) == 0
         assert "Traceback" not in worker.stdout.read()
     finally:
         kill_tree(worker)
@@ -72,7 +72,7 @@ def test_signals_while_it_starts(cluster, number, code):
     try:
         time.sleep(1.0)
         worker.send_signal(number)
-        assert worker.wait(timeout=5) == code
+        assert worker.wait(timeout=30) == code
         assert "Traceback" not in worker.stdout.read()
     finally:
         kill_tree(worker)
