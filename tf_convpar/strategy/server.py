@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import signal
+import time
 from typing import NoReturn
 
 from tf_convpar.strategy.cluster import check_port_free
@@ -13,6 +14,9 @@ from tf_convpar.strategy.status import ask
 
 # The start of the line that says a worker answers.
 READY = "Ready: "
+
+# How often to look whether a signal has come.
+_LOOK_S = 0.2
 
 
 def serve(cluster: Cluster, threads: int | None = None) -> NoReturn:
@@ -70,8 +74,10 @@ def serve(cluster: Cluster, threads: int | None = None) -> NoReturn:
         ) from None
     print(f"{READY}{cluster.task} serves {_devices(cluster.task)}", flush=True)
     while True:
-        # Not server.join(): no signal handler of ours would run inside it.
-        signal.pause()
+        # Not server.join(): no signal handler of ours would run inside it. Nor
+        # signal.pause(): a signal that the kernel gives to one of TensorFlow's
+        # threads (this one being stopped, say) does not end it.
+        time.sleep(_LOOK_S)
 
 
 def exit_on_signals() -> None:
