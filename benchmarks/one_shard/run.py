@@ -3,8 +3,9 @@
 Three models from the same seed take turns, step by step and in an order that
 moves on with every round, for whoever comes after whom matters; ratios are
 taken within a round. All are under the same strategy: plain Conv2D,
-ConvParallel2D whose only shard is the chief's, and plain Conv2D once more. The last tells how far apart two equal things are
-measured to be: no difference below that means anything.
+ConvParallel2D whose only shard is the chief's, and plain Conv2D once more. The
+last tells how far apart two equal things are measured to be: no difference
+below that means anything.
 """
 
 import argparse
