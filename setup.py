@@ -12,12 +12,20 @@ from setuptools.command.build_ext import build_ext
 
 NAME = "tf_convpar.ops._convpar_ops"
 SOURCES = [
+    "custom_ops/bilinear/passes.cc",
+    "custom_ops/bilinear/passes_avx2.cc",
+    "custom_ops/bilinear/passes_avx512.cc",
+    "custom_ops/bilinear/passes_base.cc",
+    "custom_ops/ops/bilinear_ops.cc",
     "custom_ops/ops/shard_ops.cc",
+    "custom_ops/kernels/bilinear_convolution.cc",
+    "custom_ops/kernels/bilinear_program.cc",
     "custom_ops/kernels/concat_shards.cc",
     "custom_ops/kernels/convert.cc",
     "custom_ops/kernels/shard_copy.cc",
     "custom_ops/kernels/split_shards.cc",
     "custom_ops/kernels/stream.cc",
+    "custom_ops/kernels/workspace.cc",
 ]
 
 

@@ -1,0 +1,227 @@
+// A program applied to one tile of LANES channels. Included by passes_impl.h,
+// once for each instruction set: no include guard.
+
+// Where the values [outer, middle, inner] of a stage lie: floats from one to
+// the next on each axis.
+template <typename Float>
+struct View {
+  Float* data;
+  int64_t outer, middle, inner;
+};
+
+using Source = View<const float>;
+using Target = View<float>;
+
+// Values `unit` floats apart, in order.
+inline Source PackedSource(const Stage& stage, const float* data,
+                           int64_t unit) {
+  return {data, stage.cols * stage.inner * unit, stage.inner * unit, unit};
+}
+
+inline Target PackedTarget(const Stage& stage, float* data, int64_t unit) {
+  return {data, stage.rows * stage.inner * unit, stage.inner * unit, unit};
+}
+
+// One stage on COLUMNS columns. `plus` is added to each result.
+template <int COLUMNS>
+inline void Columns(const Stage& stage, const float* from, int64_t from_column,
+                    int64_t from_middle, float* to, int64_t to_column,
+                    int64_t to_middle, Vector plus) {
+  const int* index = stage.index;
+  const float* value = stage.value;
+  for (int row = 0; row < stage.rows; ++row) {
+    Vector sum[COLUMNS];
+#pragma GCC unroll 12
+    for (int c = 0; c < COLUMNS; ++c) sum[c] = plus;
+    for (int n = stage.begin[row + 1] - stage.begin[row]; n > 0; --n) {
+      const float factor = *value++;
+      const float* source = from + *index++ * from_middle;
+#pragma GCC unroll 12
+      for (int c = 0; c < COLUMNS; ++c) {
+        sum[c] += factor * Load(source + c * from_column);
+      }
+    }
+    float* target = to + row * to_middle;
+#pragma GCC unroll 12
+    for (int c = 0; c < COLUMNS; ++c) Store(target + c * to_column, sum[c]);
+  }
+}
+
+inline void AnyColumns(int64_t count, const Stage& stage, const float* from,
+                       int64_t from_column, int64_t from_middle, float* to,
+                       int64_t to_column, int64_t to_middle, Vector plus) {
+  constexpr int64_t kMost = 12;  // sums that fit in registers
+  const int64_t groups = (count + kMost - 1) / kMost;
+  const int64_t each = (count + groups - 1) / groups;
+  while (count > 0) {
+    const int64_t now = Min(each, count);
+#define TF_CONVPAR_CASE(n)                                             \
+  case n:                                                              \
+    Columns<n>(stage, from, from_column, from_middle, to, to_column,   \
+               to_middle, plus);                                       \
+    break;
+    switch (now) {
+      TF_CONVPAR_CASE(1)
+      TF_CONVPAR_CASE(2)
+      TF_CONVPAR_CASE(3)
+      TF_CONVPAR_CASE(4)
+      TF_CONVPAR_CASE(5)
+      TF_CONVPAR_CASE(6)
+      TF_CONVPAR_CASE(7)
+      TF_CONVPAR_CASE(8)
+      TF_CONVPAR_CASE(9)
+      TF_CONVPAR_CASE(10)
+      TF_CONVPAR_CASE(11)
+      TF_CONVPAR_CASE(12)
+    }
+#undef TF_CONVPAR_CASE
+    count -= now;
+    from += now * from_column;
+    to += now * to_column;
+  }
+}
+
+inline void Apply(const Stage& stage, Source from, Target to, Vector plus) {
+  // Columns side by side share each factor: run along the longer side.
+  if (stage.inner >= stage.outer) {
+    for (int o = 0; o < stage.outer; ++o) {
+      AnyColumns(stage.inner, stage, from.data + o * from.outer, from.inner,
+                 from.middle, to.data + o * to.outer, to.inner, to.middle,
+                 plus);
+    }
+  } else {
+    for (int i = 0; i < stage.inner; ++i) {
+      AnyColumns(stage.outer, stage, from.data + i * from.inner, from.outer,
+                 from.middle, to.data + i * to.inner, to.outer, to.middle,
+                 plus);
+    }
+  }
+}
+
+// Two buffers to go back and forth between, and one for a tile at an edge.
+inline int64_t ScratchOf(const Program& program) {
+  return 3 * int64_t{program.largest} * kLanes;
+}
+
+inline float* EdgeOf(const Program& program, float* scratch) {
+  return scratch + 2 * int64_t{program.largest} * kLanes;
+}
+
+inline const Stage& First(const Program& program) { return program.stages[0]; }
+
+inline const Stage& Last(const Program& program) {
+  return program.stages[program.num_stages - 1];
+}
+
+inline void Run(const Program& program, Source from, Target to, float* scratch,
+                Vector plus = Vector{}) {
+  float* spare = scratch + int64_t{program.largest} * kLanes;
+  for (int s = 0; s + 1 < program.num_stages; ++s) {
+    const Stage& stage = program.stages[s];
+    Apply(stage, from, PackedTarget(stage, scratch, kLanes), Vector{});
+    from = PackedSource(program.stages[s + 1], scratch, kLanes);
+    float* swap = scratch;
+    scratch = spare;
+    spare = swap;
+  }
+  Apply(Last(program), from, to, plus);
+}
+
+// One tile's place in an image of `size`, from `first`, on each axis.
+struct Window {
+  int64_t first[kAxes], count[kAxes], size[kAxes];
+
+  int64_t pixel(int64_t a, int64_t b, int64_t c) const {
+    return (a * size[1] + b) * size[2] + c;
+  }
+
+  // Whether a stage can read or write it where it is.
+  bool InPlace(int64_t lanes) const {
+    bool inside = lanes == kLanes && count[0] == 1;
+    for (int axis = 0; axis < kAxes; ++axis) {
+      inside = inside && first[axis] >= 0 &&
+               first[axis] + count[axis] <= size[axis];
+    }
+    return inside;
+  }
+};
+
+inline Vector LoadLanes(const float* p, int64_t lanes) {
+  return lanes == kLanes ? Load(p) : LoadPart(p, lanes);
+}
+
+inline void StoreLanes(float* p, Vector v, int64_t lanes) {
+  if (lanes == kLanes) {
+    Store(p, v);
+  } else {
+    StorePart(p, v, lanes);
+  }
+}
+
+// LANES channels of a tile, for the first stage of `program`: where they are,
+// or copied to `edge` with zeros where the tile leaves the image.
+inline Source TileSource(const Program& program, const Window& w,
+                         const float* image, int64_t channels, int64_t lanes,
+                         float* edge) {
+  const Stage& stage = First(program);
+  if (w.InPlace(lanes)) {
+    const float* data =
+        image + w.pixel(w.first[0], w.first[1], w.first[2]) * channels;
+    // The first stage acts on rows; that of a transposed program on columns.
+    const int64_t row = w.size[2] * channels;
+    const bool on_rows = stage.inner == w.count[2];
+    return {data, row, on_rows ? row : channels, channels};
+  }
+  float* to = edge;
+  for (int64_t a = w.first[0]; a < w.first[0] + w.count[0]; ++a) {
+    const bool in_a = a >= 0 && a < w.size[0];
+    for (int64_t b = w.first[1]; b < w.first[1] + w.count[1]; ++b) {
+      const bool in_b = in_a && b >= 0 && b < w.size[1];
+      for (int64_t c = w.first[2]; c < w.first[2] + w.count[2]; ++c) {
+        const bool inside = in_b && c >= 0 && c < w.size[2];
+        Store(to, inside ? LoadLanes(image + w.pixel(a, b, c) * channels,
+                                     lanes)
+                         : Vector{});
+        to += kLanes;
+      }
+    }
+  }
+  return PackedSource(stage, edge, kLanes);
+}
+
+// Runs `program` into a tile of `image`; what leaves the image is dropped.
+// With `add`, tiles overlap and sum up.
+inline void RunIntoTile(const Program& program, Source from, const Window& w,
+                        const float* bias, bool add, int64_t channels,
+                        int64_t lanes, float* image, float* scratch) {
+  const Vector plus = bias ? LoadLanes(bias, lanes) : Vector{};
+  if (!add && w.InPlace(lanes)) {
+    float* data =
+        image + w.pixel(w.first[0], w.first[1], w.first[2]) * channels;
+    Run(program, from, {data, w.size[2] * channels, channels, channels},
+        scratch, plus);
+    return;
+  }
+  const float* values = EdgeOf(program, scratch);
+  Run(program, from,
+      PackedTarget(Last(program), EdgeOf(program, scratch), kLanes), scratch,
+      plus);
+  for (int64_t a = w.first[0]; a < w.first[0] + w.count[0]; ++a) {
+    const bool in_a = a >= 0 && a < w.size[0];
+    for (int64_t b = w.first[1]; b < w.first[1] + w.count[1]; ++b) {
+      const bool in_b = in_a && b >= 0 && b < w.size[1];
+      const int64_t c = w.first[2];
+      if (in_b) {
+        const int64_t begin = Max(0, -c);
+        const int64_t end = Min(w.count[2], w.size[2] - c);
+        for (int64_t i = begin; i < end; ++i) {
+          float* to = image + w.pixel(a, b, c + i) * channels;
+          Vector v = Load(values + i * kLanes);
+          if (add) v += LoadLanes(to, lanes);
+          StoreLanes(to, v, lanes);
+        }
+      }
+      values += w.count[2] * kLanes;
+    }
+  }
+}

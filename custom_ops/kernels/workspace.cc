@@ -1,0 +1,81 @@
+#include "custom_ops/kernels/workspace.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <map>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+
+namespace tf_convpar {
+namespace {
+
+constexpr size_t kPage = size_t{2} << 20;  // a huge one
+
+absl::Mutex mutex(absl::kConstInit);
+Workspace::Bytes bytes ABSL_GUARDED_BY(mutex) = {0, 0, 0};
+
+// Free blocks by size.
+std::multimap<size_t, void*>& Free() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+  static auto* free = new std::multimap<size_t, void*>;
+  return *free;
+}
+
+void* Map(size_t size) {
+  void* start = mmap(nullptr, size + kPage, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (start == MAP_FAILED) return nullptr;
+  // Only whole huge pages; the rest goes back.
+  const uintptr_t first = reinterpret_cast<uintptr_t>(start);
+  const uintptr_t begin = (first + kPage - 1) / kPage * kPage;
+  if (begin > first) munmap(start, begin - first);
+  const size_t tail = first + kPage - begin;
+  if (tail) munmap(reinterpret_cast<void*>(begin + size), tail);
+  void* block = reinterpret_cast<void*>(begin);
+  madvise(block, size, MADV_HUGEPAGE);
+  return block;
+}
+
+}  // namespace
+
+Workspace::Workspace(int64_t floats)
+    : block_(nullptr),
+      size_((floats * sizeof(float) + kPage - 1) / kPage * kPage) {
+  absl::MutexLock lock(&mutex);
+  auto& free = Free();
+  const auto fit = free.lower_bound(size_);
+  if (fit != free.end()) {
+    size_ = fit->first;
+    block_ = fit->second;
+    free.erase(fit);
+  } else {
+    // What is free is too small for this op and so, soon, for none: the sizes
+    // of a model's ops come again each step.
+    if (!free.empty()) {
+      const auto largest = std::prev(free.end());
+      munmap(largest->second, largest->first);
+      bytes.held -= largest->first;
+      free.erase(largest);
+    }
+    block_ = Map(size_);
+    if (block_ == nullptr) return;
+    bytes.held += size_;
+    bytes.most_held = std::max(bytes.most_held, bytes.held);
+  }
+  bytes.in_use += size_;
+}
+
+Workspace::~Workspace() {
+  if (block_ == nullptr) return;
+  absl::MutexLock lock(&mutex);
+  bytes.in_use -= size_;
+  Free().emplace(size_, block_);
+}
+
+Workspace::Bytes Workspace::Statistics() {
+  absl::MutexLock lock(&mutex);
+  return bytes;
+}
+
+}  // namespace tf_convpar

@@ -1,0 +1,35 @@
+// Memory that ops need while they run, kept for the next one. Fresh memory is
+// cleared page by page when first touched, which costs several times what
+// writing it does.
+
+#ifndef TF_CONVPAR_CUSTOM_OPS_KERNELS_WORKSPACE_H_
+#define TF_CONVPAR_CUSTOM_OPS_KERNELS_WORKSPACE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tf_convpar {
+
+class Workspace {
+ public:
+  // Null data if there is no such memory.
+  explicit Workspace(int64_t floats);
+  ~Workspace();
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+
+  float* data() const { return static_cast<float*>(block_); }
+
+  struct Bytes {
+    int64_t in_use, held, most_held;
+  };
+  static Bytes Statistics();
+
+ private:
+  void* block_;
+  size_t size_;
+};
+
+}  // namespace tf_convpar
+
+#endif  // TF_CONVPAR_CUSTOM_OPS_KERNELS_WORKSPACE_H_

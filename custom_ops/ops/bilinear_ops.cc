@@ -1,0 +1,115 @@
+// What the ops of a bilinear convolution look like from outside.
+
+#include <cstdint>
+#include <vector>
+
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tf_convpar {
+namespace {
+
+using tensorflow::shape_inference::DimensionHandle;
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+// [batch, image + padding - window + 1, filters].
+absl::Status ForwardShape(InferenceContext* c) {
+  std::vector<int64_t> before, after;
+  bool adjoint;
+  TF_RETURN_IF_ERROR(c->GetAttr("pad_before", &before));
+  TF_RETURN_IF_ERROR(c->GetAttr("pad_after", &after));
+  TF_RETURN_IF_ERROR(c->GetAttr("adjoint", &adjoint));
+  const int axes = static_cast<int>(before.size());
+  ShapeHandle x, kernel;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), axes + 2, &x));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), axes + 2, &kernel));
+  std::vector<DimensionHandle> dims = {c->Dim(x, 0)};
+  for (int a = 0; a < axes; ++a) {
+    const int64_t size = c->Value(c->Dim(x, a + 1));
+    const int64_t window = c->Value(c->Dim(kernel, a));
+    const bool known = size >= 0 && window >= 0 &&
+                       a < static_cast<int>(after.size());
+    if (!known) {
+      dims.push_back(c->UnknownDim());
+      continue;
+    }
+    const int64_t more = before[a] + after[a] - window + 1;
+    dims.push_back(c->MakeDim(adjoint ? size - more : size + more));
+  }
+  dims.push_back(c->Dim(kernel, adjoint ? -2 : -1));
+  c->set_output(0, c->MakeShape(dims));
+  return absl::OkStatus();
+}
+
+// [window, channels, filters].
+absl::Status KernelShape(InferenceContext* c) {
+  std::vector<int64_t> window;
+  TF_RETURN_IF_ERROR(c->GetAttr("window", &window));
+  std::vector<DimensionHandle> dims;
+  for (const int64_t size : window) {
+    dims.push_back(size > 0 ? c->MakeDim(size) : c->UnknownDim());
+  }
+  for (int i = 0; i < 2; ++i) {
+    ShapeHandle maps;
+    TF_RETURN_IF_ERROR(
+        c->WithRank(c->input(i), static_cast<int>(window.size()) + 2, &maps));
+    dims.push_back(c->Dim(maps, -1));
+  }
+  c->set_output(0, c->MakeShape(dims));
+  return absl::OkStatus();
+}
+
+REGISTER_OP("TfConvpar>BilinearForward")
+    .Input("x: float")
+    .Input("kernel: float")
+    .Input("bias: float")
+    .Output("y: float")
+    .Attr("step: list(int) >= 1")
+    .Attr("pad_before: list(int) >= 1")
+    .Attr("pad_after: list(int) >= 1")
+    .Attr("adjoint: bool = false")
+    .Attr("remember: bool = false")
+    .Attr("image_structure: list(int)")
+    .Attr("image_values: list(float)")
+    .Attr("maps_structure: list(int)")
+    .Attr("maps_values: list(float)")
+    .Attr("kernel_structure: list(int)")
+    .Attr("kernel_values: list(float)")
+    .SetShapeFn(ForwardShape)
+    .Doc(R"doc(
+A [(G k) * (B x)], and the bias unless it is empty, from the programs of B, A
+and G. With `adjoint` B' [(G k) * (A' x)] from those of A', B' and G: the
+gradient for the image. `remember` keeps G k for the next call with an equal
+kernel.
+)doc");
+
+REGISTER_OP("TfConvpar>BilinearKernelGradient")
+    .Input("x: float")
+    .Input("dy: float")
+    .Output("dk: float")
+    .Attr("window: list(int) >= 1")
+    .Attr("step: list(int) >= 1")
+    .Attr("pad_before: list(int) >= 1")
+    .Attr("pad_after: list(int) >= 1")
+    .Attr("image_structure: list(int)")
+    .Attr("image_values: list(float)")
+    .Attr("maps_structure: list(int)")
+    .Attr("maps_values: list(float)")
+    .Attr("kernel_structure: list(int)")
+    .Attr("kernel_values: list(float)")
+    .SetShapeFn(KernelShape)
+    .Doc("G' [(B x)' (A' dy)]; the programs are those of B, A' and G'.");
+
+REGISTER_OP("TfConvpar>WorkspaceBytes")
+    .Output("bytes: int64")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      c->set_output(0, c->Vector(3));
+      return absl::OkStatus();
+    })
+    .Doc("Memory of the workspaces: in use, held in all, and the most held.");
+
+}  // namespace
+}  // namespace tf_convpar
