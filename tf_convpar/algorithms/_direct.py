@@ -1,75 +1,130 @@
-"""The direct algorithm: TensorFlow's own convolution."""
+"""The direct algorithm: TensorFlow's own convolution.
+
+    y[i] = sum over j of k[j] x[i + j]
+
+as the definition has it, `|output| |window| c f` multiplications for each
+image, by oneDNN or Eigen on a CPU and by cuDNN on a GPU, which knows several
+algorithms of its own. No workspace that TensorFlow would report. The exact
+one: float32 as plain Keras computes it, bit for bit.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
+from tf_convpar.algorithms._algorithm import FORWARD
+from tf_convpar.algorithms._algorithm import Algorithm
+from tf_convpar.algorithms._algorithm import Geometry
 
-def convolve(
-    inputs: tf.Tensor,
-    kernel: tf.Tensor,
-    strides: Sequence[int] = (1, 1),
-    padding: str = "valid",
-    dilation_rate: Sequence[int] = (1, 1),
-    groups: int = 1,
-    filters: tuple[int, int] | None = None,
-    channels_last: bool = True,
-) -> tf.Tensor:
-    """A convolution with some of a layer's filters.
+
+class Direct(Algorithm):
+    """TensorFlow's convolution, and its gradients as separate ops.
 
     ```python
-    y = convolve(x, kernel)  # all filters
-    y = convolve(  # filters 8 to 15 of 32 in four groups
-        x, kernel[..., 8:16], groups=4, filters=(8, 32)
-    )
+    Direct().forward(x, kernel, geometry)
     ```
-
-    Args:
-        inputs: `(batch, *spatial, channels)`, or `(batch, channels, *spatial)`
-            where `channels_last` is False.
-        kernel: `(*window, channels // groups, width)`: the filters wanted,
-            which may be any contiguous range of the layer's.
-        strides: One per spatial axis.
-        padding: `"valid"` or `"same"`.
-        dilation_rate: One per spatial axis.
-        groups: Groups of the *whole* layer.
-        filters: First filter of the range, and the layer's number of filters;
-            needed only where `groups` is over 1.
-        channels_last: The data format. On a CPU TensorFlow supports no other.
-
-    Returns:
-        `(batch, *new_spatial, width)`, or channels first as the inputs are.
     """
-    axis = -1 if channels_last else 1
-    spatial = {1: "W", 2: "HW", 3: "DHW"}[len(strides)]
 
-    def run(inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-        return tf.nn.convolution(
-            inputs,
-            kernel,
-            strides=list(strides),
-            padding=padding.upper(),
-            dilations=list(dilation_rate),
-            data_format=f"N{spatial}C" if channels_last else f"NC{spatial}",
-        )
+    name = "direct"
 
-    if groups == 1:
-        return run(inputs, kernel)
-    # TensorFlow has no gradient of a grouped convolution on a CPU, and Keras
-    # turns to XLA there, which cannot follow a device scope: one convolution
-    # for each group that the range touches.
-    width = kernel.shape[-1]
-    first, total = filters or (0, width)
-    per_group = total // groups
-    channels = kernel.shape[-2]
-    maps = []
-    for group in range(first // per_group, -(-(first + width) // per_group)):
-        begin = max(group * per_group - first, 0)
-        end = min((group + 1) * per_group - first, width)
-        own = tf.gather(
-            inputs, range(group * channels, (group + 1) * channels), axis=axis
+    def refuses(self, geometry: Geometry, which: str) -> str | None:
+        """Only what TensorFlow has no op for."""
+        if len(geometry.window) == 3 and max(geometry.dilation) > 1:
+            # TensorFlow computes these in pieces, of which only it knows the
+            # gradient.
+            return None if which == FORWARD else "Dilation on three axes."
+        return None
+
+    def forward(
+        self, x: tf.Tensor, kernel: tf.Tensor, geometry: Geometry
+    ) -> tf.Tensor:
+        """The feature maps; differentiable."""
+        return run(x, kernel, geometry)
+
+    def input_gradient(
+        self,
+        dy: tf.Tensor,
+        kernel: tf.Tensor,
+        geometry: Geometry,
+        input_shape: Any,
+    ) -> tf.Tensor:
+        """The gradient for `x`."""
+        shape = tf.convert_to_tensor(input_shape, tf.int32)
+        if len(geometry.window) == 3:
+            return tf.raw_ops.Conv3DBackpropInputV2(
+                input_sizes=shape,
+                filter=kernel,
+                out_backprop=dy,
+                **_attributes(geometry),
+            )
+        if len(geometry.window) == 1:
+            shape = tf.concat([shape[:1], [1], shape[1:]], 0)
+        dx = tf.raw_ops.Conv2DBackpropInput(
+            input_sizes=shape,
+            filter=_two_axes(kernel, 0, geometry),
+            out_backprop=_two_axes(dy, 1, geometry),
+            **_attributes(geometry),
         )
-        maps.append(run(own, kernel[..., begin:end]))
-    return tf.concat(maps, axis)
+        return tf.squeeze(dx, 1) if len(geometry.window) == 1 else dx
+
+    def kernel_gradient(
+        self, x: tf.Tensor, dy: tf.Tensor, geometry: Geometry
+    ) -> tf.Tensor:
+        """The gradient for the kernel."""
+        shape = [*geometry.window, geometry.channels, geometry.filters]
+        if len(geometry.window) == 3:
+            return tf.raw_ops.Conv3DBackpropFilterV2(
+                input=x,
+                filter_sizes=shape,
+                out_backprop=dy,
+                **_attributes(geometry),
+            )
+        dk = tf.raw_ops.Conv2DBackpropFilter(
+            input=_two_axes(x, 1, geometry),
+            filter_sizes=[1, *shape] if len(shape) == 3 else shape,
+            out_backprop=_two_axes(dy, 1, geometry),
+            **_attributes(geometry),
+        )
+        return tf.squeeze(dk, 0) if len(geometry.window) == 1 else dk
+
+    def multiplications(self, geometry: Geometry, which: str) -> int:
+        """Those of the definition."""
+        return geometry.multiplications
+
+    def workspace(self, geometry: Geometry, which: str) -> int:
+        """None that TensorFlow would report."""
+        return 0
+
+
+def run(
+    x: tf.Tensor,
+    kernel: tf.Tensor,
+    geometry: Geometry,
+    channels_last: bool = True,
+) -> tf.Tensor:
+    """TensorFlow's convolution, in either data format."""
+    spatial = {1: "W", 2: "HW", 3: "DHW"}[len(geometry.window)]
+    return tf.nn.convolution(
+        x,
+        kernel,
+        strides=list(geometry.strides),
+        padding=geometry.padding.upper(),
+        dilations=list(geometry.dilation),
+        data_format=f"N{spatial}C" if channels_last else f"NC{spatial}",
+    )
+
+
+def _two_axes(x: tf.Tensor, axis: int, geometry: Geometry) -> tf.Tensor:
+    """With an axis more where there is only one: no op takes less."""
+    return tf.expand_dims(x, axis) if len(geometry.window) == 1 else x
+
+
+def _attributes(geometry: Geometry) -> dict[str, Any]:
+    more = (1,) * (2 - len(geometry.window))
+    return {
+        "strides": [1, *more, *geometry.strides, 1],
+        "dilations": [1, *more, *geometry.dilation, 1],
+        "padding": geometry.padding.upper(),
+    }

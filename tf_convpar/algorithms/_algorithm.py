@@ -1,0 +1,143 @@
+"""What every algorithm offers, and the convolution it is asked for."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from typing import Any
+
+import tensorflow as tf
+
+FORWARD = "forward"
+INPUT_GRADIENT = "input_gradient"
+KERNEL_GRADIENT = "kernel_gradient"
+PASSES = (FORWARD, INPUT_GRADIENT, KERNEL_GRADIENT)
+
+
+@dataclasses.dataclass(frozen=True)
+class Geometry:
+    """The shape of one convolution, channels last, without groups.
+
+    ```python
+    Geometry((14, 14), 500, 1500, window=(5, 5), batch=64)
+    ```
+
+    Attributes:
+        image: Size of the input on each spatial axis; None where unknown.
+        channels: Of the input.
+        filters: Kernels, and channels of the feature maps.
+        window: Size of the kernel on each spatial axis.
+        strides: One per spatial axis, all 1 if empty.
+        padding: `"valid"` or `"same"`.
+        dilation: One per spatial axis, all 1 if empty.
+        batch: Images; None if unknown.
+        dtype: Of inputs and kernels.
+    """
+
+    image: tuple[int | None, ...]
+    channels: int
+    filters: int
+    window: tuple[int, ...]
+    strides: tuple[int, ...] = ()
+    padding: str = "valid"
+    dilation: tuple[int, ...] = ()
+    batch: int | None = None
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        ones = (1,) * len(self.window)
+        object.__setattr__(self, "strides", tuple(self.strides) or ones)
+        object.__setattr__(self, "dilation", tuple(self.dilation) or ones)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether neither strides nor dilation skip a pixel."""
+        return all(n == 1 for n in (*self.strides, *self.dilation))
+
+    @property
+    def pads(self) -> tuple[tuple[int, int], ...]:
+        """Zeros before and after each axis of a dense convolution."""
+        if self.padding == "valid":
+            return ((0, 0),) * len(self.window)
+        return tuple(((n - 1) // 2, n // 2) for n in self.window)
+
+    @property
+    def turned_pads(self) -> tuple[tuple[int, int], ...]:
+        """Of the convolution of `dy` with the kernel turned round, for dx."""
+        return tuple(
+            (window - 1 - before, window - 1 - after)
+            for window, (before, after) in zip(
+                self.window, self.pads, strict=True
+            )
+        )
+
+    @property
+    def output(self) -> tuple[int | None, ...]:
+        """Size of the feature maps on each spatial axis."""
+        sizes = []
+        for n, window, stride, dilation in zip(
+            self.image, self.window, self.strides, self.dilation, strict=True
+        ):
+            reach = 0
+            if self.padding == "valid":
+                reach = (window - 1) * dilation
+            sizes.append(None if n is None else -(-(n - reach) // stride))
+        return tuple(sizes)
+
+    @property
+    def multiplications(self) -> int:
+        """Of the direct algorithm, in any pass."""
+        sizes = (*self.output, self.batch)
+        return (
+            math.prod(1 if n is None else n for n in sizes)
+            * math.prod(self.window)
+            * self.channels
+            * self.filters
+        )
+
+
+class Algorithm(abc.ABC):
+    """One way to compute the passes of a convolution.
+
+    Tensors are channels last: `x` `(batch, *image, channels)`, `kernel`
+    `(*window, channels, filters)`, `dy` `(batch, *output, filters)`. An
+    algorithm is only asked for what it does not refuse.
+    """
+
+    # As users and caches name it; a tile size follows a colon: "winograd:4".
+    name: str
+
+    @abc.abstractmethod
+    def refuses(self, geometry: Geometry, which: str) -> str | None:
+        """Why it does not compute this pass; None if it does."""
+
+    @abc.abstractmethod
+    def forward(
+        self, x: tf.Tensor, kernel: tf.Tensor, geometry: Geometry
+    ) -> tf.Tensor:
+        """The feature maps, `(batch, *output, filters)`."""
+
+    @abc.abstractmethod
+    def input_gradient(
+        self,
+        dy: tf.Tensor,
+        kernel: tf.Tensor,
+        geometry: Geometry,
+        input_shape: Any,
+    ) -> tf.Tensor:
+        """The gradient for `x`, whose shape is an integer tensor or list."""
+
+    @abc.abstractmethod
+    def kernel_gradient(
+        self, x: tf.Tensor, dy: tf.Tensor, geometry: Geometry
+    ) -> tf.Tensor:
+        """The gradient for the kernel."""
+
+    @abc.abstractmethod
+    def multiplications(self, geometry: Geometry, which: str) -> int:
+        """How many a pass takes, transforms included."""
+
+    @abc.abstractmethod
+    def workspace(self, geometry: Geometry, which: str) -> int:
+        """Bytes a pass needs beside its arguments and its result."""
