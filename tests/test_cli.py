@@ -12,7 +12,7 @@ from processes import run
 import tf_convpar
 from tf_convpar.strategy.cluster import Cluster
 
-COMMANDS = ["check-build", "devices", "env", "launch", "worker"]
+COMMANDS = ["algorithms", "check-build", "devices", "env", "launch", "worker"]
 
 
 def run_json(*args, **changes):

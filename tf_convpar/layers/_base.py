@@ -15,9 +15,12 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.backend.common import global_state
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 
+from tf_convpar.algorithms import check_algorithm
 from tf_convpar.algorithms import convolve
+from tf_convpar.layers._files import is_merged
 from tf_convpar.layers._shards import resolve_shards
 from tf_convpar.layers._shards import validate_shards
 from tf_convpar.placement import Layout
@@ -40,12 +43,16 @@ class ConvParallel(keras.layers.Layer):
         *args: Any,
         shards: Sequence[float] | None = None,
         wire_dtype: str | None = None,
+        algorithm: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         check_wire_dtype(wire_dtype)
+        if algorithm is not None:
+            check_algorithm(algorithm)
         self.shards = validate_shards(shards, self.filters)
         self.wire_dtype = wire_dtype
+        self.algorithm = algorithm
         # XLA would compile the layer for one device.
         self.supports_jit = False
         self._layout: Layout | None = None
@@ -110,10 +117,12 @@ class ConvParallel(keras.layers.Layer):
 
     def call(self, inputs: Any) -> Any:
         """The convolution, each shard's part on its device."""
-        # Without its shards (not cut, exporting, LoRA, values from outside in
-        # a stateless call) it is the Keras layer.
-        if not self.is_sharded or self.lora_enabled or in_stateless_scope():
+        # Exporting, with LoRA, or with values from outside in a stateless call
+        # it is the Keras layer.
+        if is_merged() or self.lora_enabled or in_stateless_scope():
             return super().call(inputs)
+        if not self.is_sharded:
+            return self._call_whole(inputs)
         layout = self._kernel._value.layout
         wire = self._wire_dtype_for(inputs.dtype)
         copies = broadcast(inputs, layout.devices, layout.owner, wire.name)
@@ -121,6 +130,7 @@ class ConvParallel(keras.layers.Layer):
         biases: Sequence[Any] = [None] * len(kernels)
         if self.use_bias:
             biases = self.bias._value.sharded_value().shards
+        remember = _is_inference()
         maps = []
         first = 0
         for copy, kernel, bias, device, size in zip(
@@ -132,6 +142,8 @@ class ConvParallel(keras.layers.Layer):
                 # TensorFlow's CPU convolutions take that format only.
                 channels_last=device_type(device) == "CPU",
                 dtype=inputs.dtype if device == layout.owner else wire,
+                device=device,
+                remember=remember,
             )
             operands = [copy, kernel] if bias is None else [copy, kernel, bias]
             maps.append(on_device(part, device)(*operands))
@@ -141,6 +153,32 @@ class ConvParallel(keras.layers.Layer):
         if self.activation is not None:
             return self.activation(outputs)
         return outputs
+
+    def _call_whole(self, inputs: Any) -> Any:
+        """On one device; the Keras layer unless it has an algorithm."""
+        device = self._whole_device()
+        if self.algorithm in (None, "direct") or device_type(device) != "CPU":
+            return super().call(inputs)
+        outputs = self._convolve_shard(
+            tf.convert_to_tensor(inputs),
+            tf.convert_to_tensor(self.kernel),
+            tf.convert_to_tensor(self.bias) if self.use_bias else None,
+            filters=(0, self.filters),
+            channels_last=True,
+            dtype=tf.as_dtype(self.compute_dtype),
+            device=device,
+            remember=_is_inference(),
+        )
+        if self.activation is not None:
+            return self.activation(outputs)
+        return outputs
+
+    def _whole_device(self) -> str:
+        """Where the layer runs when it is not cut."""
+        strategy = tf.distribute.get_strategy()
+        if isinstance(strategy, ConvParallelStrategy):
+            return str(strategy.chief_device)
+        return default_devices()[0]
 
     def _wire_dtype_for(self, dtype: Any) -> tf.DType:
         """Never wider than what is computed: that would only cost bytes."""
@@ -162,6 +200,8 @@ class ConvParallel(keras.layers.Layer):
         filters: tuple[int, int],
         channels_last: bool,
         dtype: tf.DType,
+        device: str,
+        remember: bool,
     ) -> tf.Tensor:
         """One shard's feature maps; runs on its device, as does its gradient.
 
@@ -172,10 +212,14 @@ class ConvParallel(keras.layers.Layer):
             filters: The shard's first filter, and the layer's number of them.
             channels_last: Whether to compute in that format in any case.
             dtype: What to return, which is how it will travel.
+            device: Where it runs.
+            remember: Whether the kernel is likely to be the same next time.
         """
         channels_first = self.data_format == "channels_first"
         if channels_first and channels_last:
             inputs = _move_channels(inputs, 1, -1)
+        # On a GPU cuDNN chooses.
+        algorithm = self.algorithm if device_type(device) == "CPU" else None
         maps = convolve(
             inputs,
             tf.cast(kernel, inputs.dtype),
@@ -185,20 +229,22 @@ class ConvParallel(keras.layers.Layer):
             groups=self.groups,
             filters=filters,
             channels_last=channels_last or not channels_first,
+            algorithm=algorithm or "direct",
+            bias=None if bias is None else tf.cast(bias, inputs.dtype),
+            remember=remember,
+            device=device,
         )
         if channels_first and channels_last:
             maps = _move_channels(maps, -1, 1)
-        if bias is not None:
-            shape = [-1] + [1] * self.rank * channels_first
-            maps += tf.reshape(tf.cast(bias, maps.dtype), shape)
         return tf.cast(maps, dtype)
 
     def get_config(self) -> dict[str, Any]:
-        """The Keras layer's, with `shards` and `wire_dtype`."""
+        """The Keras layer's, with what this one adds."""
         return {
             **super().get_config(),
             "shards": self.shards,
             "wire_dtype": self.wire_dtype,
+            "algorithm": self.algorithm,
         }
 
     def __repr__(self) -> str:
@@ -207,6 +253,12 @@ class ConvParallel(keras.layers.Layer):
             f"shards={self._layout.sizes if self._layout else self.shards}, "
             f"built={self.built}>"
         )
+
+
+def _is_inference() -> bool:
+    """Whether Keras says that this is no training step: predict, evaluate."""
+    context = global_state.get_global_attribute("current_call_ctx")
+    return context is not None and context.get_value("training") is False
 
 
 def _move_channels(x: tf.Tensor, source: int, target: int) -> tf.Tensor:

@@ -17,7 +17,7 @@ class Conv2D(ConvParallel, keras.layers.Conv2D):
     ```
 
     Every argument of `keras.layers.Conv2D`, in its order and with its
-    meaning, then two of its own. From the same seed it starts from the same
+    meaning, then three of its own. From the same seed it starts from the same
     kernel as `Conv2D`, and gives the same feature maps, whatever the shards.
     Kernel and bias stay on the device of their shard, and so do their
     optimizer's slots in a model made in the strategy's scope.
@@ -36,11 +36,20 @@ class Conv2D(ConvParallel, keras.layers.Conv2D):
         wire_dtype: The dtype in which feature maps and gradients of this
             layer travel: `"float32"`, `"bfloat16"`, `"float16"`; None: the
             strategy's, else that of the computation.
+        algorithm: How each device computes its kernels' convolution and its
+            gradients. `"direct"`, as does None: as plain Keras, to the last
+            digit. `"auto"`: the fastest for the forward pass and for each
+            gradient, measured on the device the first time and remembered on
+            disk; faster, and other in the last digits. `"winograd"`, `"fft"`,
+            `"gemm"`: that one; a tile size may follow a colon,
+            `"winograd:4"`. Direct where that does not apply: strides,
+            dilation, kernels of one pixel, GPUs. Saved in the layer's config
+            only: exports are plain.
 
     Input shape: `(batch, height, width, channels)`, or with
     `data_format="channels_first"` `(batch, channels, height, width)`.
 
     Raises:
         ValueError: As `Conv2D`; `shards` do not fit `filters`; an unknown
-            `wire_dtype`.
+            `wire_dtype` or `algorithm`.
     """

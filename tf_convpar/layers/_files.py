@@ -13,6 +13,7 @@ sharded variables of the model hold ordinary merged ones:
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import os
 import pathlib
@@ -27,10 +28,14 @@ import tensorflow as tf
 
 from tf_convpar.placement import ShardedVariable
 
+_merged: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    "merged", default=False
+)
+
 
 @contextlib.contextmanager
 def merged_storage(variables: Iterable[keras.Variable]) -> Iterator[None]:
-    """For a while, each sharded variable is an ordinary one.
+    """For a while, each sharded variable is an ordinary one, each layer plain.
 
     ```python
     with merged_storage(model.variables):
@@ -38,6 +43,7 @@ def merged_storage(variables: Iterable[keras.Variable]) -> Iterator[None]:
     ```
     """
     stored = [(v, v._value) for v in _sharded(variables)]
+    token = _merged.set(True)
     try:
         for variable, value in stored:
             with tf.device("/device:CPU:0"):
@@ -46,8 +52,14 @@ def merged_storage(variables: Iterable[keras.Variable]) -> Iterator[None]:
                 )
         yield
     finally:
+        _merged.reset(token)
         for variable, value in stored:
             variable._value = value
+
+
+def is_merged() -> bool:
+    """Whether layers are traced for a file: as plain Keras layers."""
+    return _merged.get()
 
 
 def _sharded(variables: Iterable[keras.Variable]) -> list[keras.Variable]:

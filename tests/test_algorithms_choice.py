@@ -1,0 +1,431 @@
+"""How an algorithm is chosen, and how that is remembered."""
+
+import dataclasses
+import json
+import multiprocessing
+import os
+import sys
+import warnings
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+import tensorflow as tf
+from processes import run
+
+import tf_convpar as convpar
+from tf_convpar.algorithms import _cache
+from tf_convpar.algorithms import _candidates
+from tf_convpar.algorithms import _choose
+from tf_convpar.algorithms import _measure
+from tf_convpar.algorithms._algorithm import FORWARD
+from tf_convpar.algorithms._algorithm import PASSES
+from tf_convpar.algorithms._algorithm import Geometry
+from tf_convpar.algorithms._cache import Candidate
+from tf_convpar.algorithms._cache import Record
+from tf_convpar.algorithms._passes import named
+
+GEOMETRY = Geometry((14, 14), 32, 64, window=(3, 3), padding="same", batch=2)
+CPU = "/device:CPU:0"
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path, monkeypatch):
+    """No memory, no file, and little time."""
+    monkeypatch.setenv(_cache.FOLDER, str(tmp_path))
+    monkeypatch.delenv(_candidates.WORKSPACE, raising=False)
+    monkeypatch.setattr(_choose, "_BUDGET_S", 0.1)
+    forget()
+    _cache._warn_once.cache_clear()
+    yield
+    forget()
+
+
+def forget():
+    _cache.forget()
+    _choose._choices.clear()
+
+
+@pytest.fixture
+def races(monkeypatch):
+    """The passes that were really measured."""
+    seen, race = [], _measure.race
+
+    def count(algorithms, geometry, which, *args):
+        seen.append(which)
+        return race(algorithms, geometry, which, *args)
+
+    monkeypatch.setattr(_measure, "race", count)
+    return seen
+
+
+def names(choice):
+    return [getattr(choice, which).name for which in PASSES]
+
+
+def test_measured_once_then_read(races, tmp_path):
+    first = _choose.choose(GEOMETRY)
+    assert sorted(races) == sorted(PASSES)
+    assert _choose.choose(GEOMETRY) is first
+    forget()
+    assert names(_choose.choose(GEOMETRY)) == names(first)
+    assert len(races) == len(PASSES)
+    forget()
+    (tmp_path / "algorithms.json").unlink()
+    _choose.choose(GEOMETRY)
+    assert len(races) == 2 * len(PASSES)
+
+
+def test_record():
+    records = _choose.consult(GEOMETRY)
+    for which in PASSES:
+        record = records[which]
+        direct, *others = record.candidates
+        assert direct.name == "direct"
+        assert direct.ratio == 1
+        assert direct.error < 1e-5
+        assert {c.name.partition(":")[0] for c in others} <= {
+            "winograd",
+            "fft",
+            "gemm",
+        }
+        assert any(c.name.startswith("winograd:") for c in others)
+        assert len([c for c in others if c.name.startswith("fft:")]) <= 3
+        for candidate in record.candidates:
+            assert candidate.multiplications > 0
+            assert candidate.dropped or candidate.time_ms > 0
+            assert candidate.dropped or candidate.error <= 1e-4
+        assert record.winner.dropped is None
+        assert record.chosen == "direct" or record.winner.ratio <= 0.92
+
+
+def test_refresh_measures_again(races):
+    _choose.consult(GEOMETRY, passes=[FORWARD])
+    _choose.consult(GEOMETRY, passes=[FORWARD])
+    assert races == [FORWARD]
+    _choose.consult(GEOMETRY, passes=[FORWARD], refresh=True)
+    assert races == [FORWARD, FORWARD]
+
+
+def test_unknown_batch_is_32(races):
+    unknown = dataclasses.replace(GEOMETRY, batch=None)
+    known = dataclasses.replace(GEOMETRY, batch=32)
+    assert names(_choose.choose(unknown)) == names(_choose.choose(known))
+    assert len(races) == len(PASSES)
+
+
+def test_other_processes_read_it(races):
+    chosen = names(_choose.choose(GEOMETRY))
+    program = f"""
+import tensorflow as tf
+from tf_convpar.algorithms import _choose, _measure
+from tf_convpar.algorithms._algorithm import PASSES, Geometry
+_measure.race = None
+choice = _choose.choose({GEOMETRY!r})
+print([getattr(choice, which).name for which in PASSES])
+"""
+    code, output = run([sys.executable, "-c", program])
+    assert code == 0, output
+    assert output.splitlines()[-1] == repr(chosen)
+
+
+def keep_some(writer):
+    for i in range(10):
+        _cache.keep({f"{writer} {i}": Record("direct", (CANDIDATE,))})
+
+
+CANDIDATE = Candidate("direct", 1, 0)
+
+
+def test_several_processes_write():
+    # They touch files only, nothing of TensorFlow's.
+    fork = multiprocessing.get_context("fork")
+    writers = [fork.Process(target=keep_some, args=(i,)) for i in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    for i in range(4):
+        for j in range(10):
+            assert _cache.find(f"{i} {j}").direct == CANDIDATE
+    assert sorted(os.listdir(_cache.path().parent)) == [
+        "algorithms.json",
+        "algorithms.lock",
+    ]
+
+
+def content(**changes):
+    return json.dumps({**_cache._versions(), "records": {}, **changes})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "\x00",
+        content(records=[]),
+        content(records={"a": {"chosen": "direct"}}),
+        content(records={"a": {"chosen": 1, "rule": None, "candidates": []}}),
+        content(records={"a": None}),
+        content(format=0),
+        content(tensorflow="1.0"),
+    ],
+)
+def test_damaged_or_old_file(text, tmp_path):
+    file = tmp_path / "algorithms.json"
+    file.write_text(text)
+    with pytest.warns(RuntimeWarning, match=str(file)) as caught:
+        assert _cache.find("a") is None
+        _cache.keep({"a": Record("direct", (CANDIDATE,))})
+    assert len(caught) == 1
+    _cache.forget()
+    assert _cache.find("a").direct == CANDIDATE
+
+
+def test_folder_that_cannot_be_written(races, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(_cache.FOLDER, str(tmp_path / "file" / "folder"))
+    with pytest.warns(RuntimeWarning, match="Could not write") as caught:
+        _choose.choose(GEOMETRY)
+        _choose.consult(GEOMETRY, passes=[FORWARD], refresh=True)
+    assert len(caught) == 1
+    _choose._choices.clear()
+    _choose.choose(GEOMETRY)
+    assert len(races) == len(PASSES) + 1
+
+
+@pytest.mark.parametrize(
+    ("cache", "xdg", "expected"),
+    [
+        ("/a", "/b", "/a/algorithms.json"),
+        (None, "/b", "/b/tf_convpar/algorithms.json"),
+        (None, None, "/home/me/.cache/tf_convpar/algorithms.json"),
+    ],
+)
+def test_place_of_the_file(cache, xdg, expected, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    for name, value in ((_cache.FOLDER, cache), ("XDG_CACHE_HOME", xdg)):
+        monkeypatch.setenv(name, value or "")
+    assert str(_cache.path()) == expected
+
+
+def test_workspace_cap(monkeypatch):
+    monkeypatch.setenv(_candidates.WORKSPACE, "0")
+    records = _choose.consult(GEOMETRY)
+    for record in records.values():
+        assert record.chosen == "direct"
+        for candidate in record.candidates[1:]:
+            if candidate.workspace_bytes:
+                assert candidate.dropped == "workspace over 0 MiB"
+                assert candidate.time_ms is None
+
+
+def test_bad_workspace_cap(monkeypatch):
+    monkeypatch.setenv(_candidates.WORKSPACE, "1 GiB")
+    with pytest.raises(ValueError, match="Received: '1 GiB'"):
+        _choose.choose(GEOMETRY)
+
+
+@pytest.mark.parametrize(
+    ("changes", "device", "rule"),
+    [
+        ({}, "GPU:0", "GPU"),
+        ({}, "/job:worker/task:0/device:GPU:0", "GPU"),
+        ({"image": (None, 14)}, None, "unknown"),
+        ({"strides": (2, 2)}, None, "strides"),
+        ({"dilation": (2, 1)}, CPU, "dilation"),
+        ({"image": (3, 3)}, "cpu:1", "small"),
+    ],
+)
+def test_direct_by_rule(changes, device, rule, races, tmp_path):
+    geometry = dataclasses.replace(GEOMETRY, **changes)
+    for record in _choose.consult(geometry, device).values():
+        assert record.chosen == "direct"
+        assert rule in record.rule
+    assert names(_choose.choose(geometry, device)) == ["direct"] * 3
+    assert not races
+    assert not list(tmp_path.iterdir())
+
+
+def test_strided_1x1_may_be_a_matrix_product():
+    geometry = dataclasses.replace(GEOMETRY, window=(1, 1), strides=(2, 2))
+    assert (
+        _candidates.rule(dataclasses.replace(geometry, batch=64), CPU) is None
+    )
+    (gemm,) = _candidates.candidates(geometry, FORWARD)
+    assert gemm.name == "gemm"
+
+
+class Wrong(type(named("direct", GEOMETRY))):
+    name = "wrong"
+
+    def forward(self, x, kernel, geometry):
+        return super().forward(x, kernel, geometry) * 1.001
+
+
+def test_inaccurate_candidates_are_dropped():
+    direct = named("direct", GEOMETRY)
+    good, bad = _candidates.screened([direct, Wrong()], GEOMETRY, FORWARD, CPU)
+    assert good.dropped is None
+    assert bad.error == pytest.approx(1e-3, rel=1e-2)
+    assert bad.dropped == "error over 0.0001"
+
+
+class Failing(type(named("direct", GEOMETRY))):
+    name = "failing"
+
+    def forward(self, x, kernel, geometry):
+        tf.debugging.assert_equal(x, 0.0, "no kernel for this device")
+        return super().forward(x, kernel, geometry)
+
+
+def test_failing_candidates_are_dropped():
+    direct = named("direct", GEOMETRY)
+    _, bad = _candidates.screened([direct, Failing()], GEOMETRY, FORWARD, CPU)
+    assert bad.error is None
+    assert bad.dropped.startswith("InvalidArgumentError: ")
+
+
+TIMES = st.lists(st.floats(1e-6, 10), min_size=3, max_size=9)
+
+
+@st.composite
+def raced(draw):
+    """Times of direct and of others, some of which were left behind."""
+    direct = draw(TIMES)
+    others = draw(
+        st.lists(
+            st.lists(
+                st.floats(0.3, 2), min_size=len(direct), max_size=len(direct)
+            ).flatmap(
+                lambda ratios: st.integers(1, len(direct)).map(
+                    lambda n: ratios[:n]
+                )
+            ),
+            max_size=4,
+        )
+    )
+    times = {"direct": direct}
+    for i, ratios in enumerate(others):
+        times[f"fft:{i}"] = [
+            a * b for a, b in zip(ratios, direct, strict=False)
+        ]
+    return times
+
+
+@hypothesis.given(raced())
+def test_decided_only_with_the_margin(times):
+    chosen = _choose.decide(times)
+    if chosen == "direct":
+        return
+    own = times[chosen]
+    ratios = sorted(_choose.paired(own, times["direct"]))
+    assert len(own) >= 3
+    assert _measure.median(ratios) <= 1 - _choose.MARGIN
+    # Slower than direct in fewer than a quarter of the rounds.
+    assert sum(r >= 1 for r in ratios) < max(1, len(ratios) / 4)
+
+
+@hypothesis.given(raced(), st.randoms())
+def test_decision_knows_no_order_of_candidates(times, random):
+    shuffled = list(times)
+    random.shuffle(shuffled)
+    a = _choose.decide(times)
+    b = _choose.decide({name: times[name] for name in shuffled})
+
+    def ratio(name):
+        return _measure.median(_choose.paired(times[name], times["direct"]))
+
+    assert ratio(a) == pytest.approx(ratio(b))
+
+
+@hypothesis.given(raced(), st.integers(-9, 9))
+def test_decision_knows_no_unit(times, power):
+    # Powers of two change no digit of a ratio.
+    scaled = {k: [t * 2.0**power for t in v] for k, v in times.items()}
+    assert _choose.decide(scaled) == _choose.decide(times)
+
+
+@hypothesis.given(TIMES)
+def test_a_clear_winner_wins(times):
+    halved = [t / 2 for t in times]
+    assert _choose.decide({"direct": times, "fft:8": halved}) == "fft:8"
+    assert _choose.decide({"direct": halved, "fft:8": times}) == "direct"
+
+
+def test_direct_does_not_lose_to_itself():
+    direct = named("direct", GEOMETRY)
+    times = _measure.race(
+        [direct, direct],
+        GEOMETRY,
+        FORWARD,
+        CPU,
+        0.2,
+        lambda text: None,
+        lambda times: True,
+    )
+    decided = _choose.decide({"direct": times[0], "same": times[1]})
+    assert decided == "direct"
+
+
+def test_while_a_graph_is_traced(races):
+    chosen = []
+
+    @tf.function(input_signature=[tf.TensorSpec((None, 14, 14, 32))])
+    def traced(x):
+        geometry = dataclasses.replace(GEOMETRY, batch=x.shape[0])
+        chosen.append(_choose.choose(geometry))
+        return tf.reduce_sum(x)
+
+    traced(tf.ones((2, 14, 14, 32)))
+    assert len(races) == len(PASSES)
+    operations = traced.get_concrete_function().graph.get_operations()
+    assert not [op for op in operations if "Random" in op.type]
+
+
+def test_under_tapes_and_custom_gradients(races):
+    @tf.custom_gradient
+    def identity(x):
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            _choose.choose(GEOMETRY)
+            y = tf.identity(x)
+        return y, lambda upstream: inner.gradient(y, x, upstream)
+
+    for function in (identity, tf.function(identity)):
+        x = tf.Variable(2.0)
+        with tf.GradientTape() as tape, tf.device("CPU:1"):
+            y = function(x) ** 2
+        assert float(tape.gradient(y, x)) == 4
+        forget()
+        _cache.path().unlink(missing_ok=True)
+    assert len(races) == 2 * len(PASSES)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: convpar.ConvParallelStrategy(devices=["CPU:0", "CPU:1"]),
+        lambda: tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]),
+    ],
+    ids=["ConvParallelStrategy", "MirroredStrategy"],
+)
+def test_in_a_strategy(make, races):
+    strategy = make()
+
+    @tf.function
+    def step(x):
+        _choose.choose(GEOMETRY, CPU)
+        return x + 1
+
+    with strategy.scope():
+        strategy.run(step, args=(tf.constant(1.0),))
+    assert len(races) == len(PASSES)
+
+
+def test_no_warning_without_reason():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        _choose.choose(GEOMETRY)

@@ -1,0 +1,317 @@
+"""Algorithms where they are used: under tapes, in functions, in layers."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from models import largest_difference
+from models import small_cnn
+from models import train
+
+import tf_convpar as convpar
+from tf_convpar import ops
+from tf_convpar.algorithms import _choose
+from tf_convpar.algorithms import _passes
+from tf_convpar.algorithms import convolve
+from tf_convpar.algorithms._algorithm import Geometry
+from tf_convpar.algorithms._passes import Choice
+
+NAMES = ("gemm", "winograd", "fft")
+TOLERANCE = {"gemm": 1e-5, "winograd": 2e-3, "fft": 1e-4}
+
+
+def values(dtype="float32"):
+    """x, kernel and bias."""
+    rng = np.random.default_rng(0)
+    shapes = (2, 7, 9, 5), (3, 3, 5, 6), (6,)
+    return [tf.constant(rng.normal(size=s), dtype) for s in shapes]
+
+
+def derivatives(algorithm, x, kernel, bias):
+    """The result, its gradients, and the gradients of their squares."""
+    operands = [x, kernel, bias]
+    with tf.GradientTape() as outer:
+        outer.watch(operands)
+        with tf.GradientTape() as inner:
+            inner.watch(operands)
+            y = convolve(
+                x, kernel, padding="same", algorithm=algorithm, bias=bias
+            )
+            loss = tf.reduce_sum(tf.sin(y))
+        first = inner.gradient(loss, operands)
+        squares = tf.add_n([tf.reduce_sum(g**2) for g in first])
+    return [y, *first, *outer.gradient(squares, operands)]
+
+
+def assert_close(ours, exact, tolerance):
+    for a, b in zip(ours, exact, strict=True):
+        a, b = np.asarray(tf.cast(a, tf.float64)), np.asarray(b)
+        assert np.linalg.norm(a - b) <= tolerance * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("in_function", [False, True], ids=["eager", "graph"])
+@pytest.mark.parametrize("name", NAMES)
+def test_first_and_second_order(name, in_function):
+    exact = derivatives("direct", *values("float64"))
+
+    def compute(*operands):
+        return derivatives(name, *operands)
+
+    if in_function:
+        compute = tf.function(compute, autograph=False)
+    assert_close(compute(*values()), exact, TOLERANCE[name])
+    assert_close(compute(*values("float64")), exact, 1e-10)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", NAMES)
+def test_narrow_floats(name, dtype):
+    operands = values(dtype)
+    exact = derivatives("direct", *[tf.cast(o, "float64") for o in operands])
+    ours = derivatives(name, *operands)
+    assert {result.dtype.name for result in ours} == {dtype}
+    # What direct loses too, in what it takes and gives.
+    assert_close(ours[:4], exact[:4], 0.02 if dtype == "float16" else 0.1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_batch_and_image_unknown_when_traced(name):
+    x, kernel, bias = values()
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, None, None, 5])], autograph=False
+    )
+    def compute(x):
+        return derivatives(name, x, kernel, bias)
+
+    for images in (x, x[:1, 2:], x[:0], tf.repeat(x, 3, 2)):
+        ours = compute(images)
+        exact = derivatives(
+            "direct",
+            *[tf.cast(t, tf.float64) for t in (images, kernel, bias)],
+        )
+        assert [t.shape for t in ours] == [t.shape for t in exact]
+        assert_close(ours, exact, TOLERANCE[name])
+
+
+def test_auto_branches_on_a_batch_unknown_when_traced(monkeypatch):
+    names = {1: "direct", 8: "winograd:2", 32: "gemm"}
+
+    def choose(geometry, device=None):
+        best = _passes.named(names[geometry.batch], geometry)
+        direct = _passes.named("direct", geometry)
+        return Choice(best, direct, best)
+
+    monkeypatch.setattr(_choose, "choose", choose)
+    x, kernel, bias = values()
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, 7, 9, 5])], autograph=False
+    )
+    def compute(x):
+        return derivatives("auto", x, kernel, bias)
+
+    for batch in (1, 3, 4, 15, 16, 20):
+        images = tf.repeat(x, 10, 0)[:batch]
+        exact = derivatives(
+            "direct",
+            *[tf.cast(t, tf.float64) for t in (images, kernel, bias)],
+        )
+        assert_close(compute(images), exact, 1e-5)
+    graph = compute.get_concrete_function().graph
+    kinds = {op.type for op in graph.get_operations()}
+    assert kinds & {"Case", "StatelessCase"}
+
+
+def test_auto_makes_no_branch_where_all_agree(monkeypatch):
+    direct = _passes.named("direct", Geometry((7, 9), 5, 6, (3, 3)))
+    monkeypatch.setattr(
+        _choose, "choose", lambda geometry, device=None: Choice(*[direct] * 3)
+    )
+    _, kernel, _ = values()
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 7, 9, 5])])
+    def compute(x):
+        return convolve(x, kernel, algorithm="auto")
+
+    graph = compute.get_concrete_function().graph
+    kinds = [op.type for op in graph.get_operations()]
+    # Nothing around TensorFlow's own: it cannot be slower.
+    assert "Conv2D" in kinds
+    assert not {"IdentityN", "StatelessCase", "Case"} & set(kinds)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_trains_like_conv2d(name, images):
+    plain = train(small_cnn(False), images, epochs=1)
+    ours = train(small_cnn(True, algorithm=name), images, epochs=1)
+    assert largest_difference(plain, ours) < TOLERANCE[name]
+
+
+def gradients(layer, x):
+    x = tf.constant(x)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = layer(x)
+        loss = tf.reduce_sum(tf.sin(y))
+    return [y, *tape.gradient(loss, [x, *layer.trainable_variables])]
+
+
+CASES = {
+    "plain": {},
+    "same": {"padding": "same"},
+    "no bias": {"use_bias": False, "activation": "tanh"},
+    "groups": {"groups": 2},
+    "channels first": {"data_format": "channels_first"},
+    "strides": {"strides": 2},
+}
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "three devices"])
+@pytest.mark.parametrize("case", CASES)
+def test_layer_equals_conv2d_in_float64(case, cut, strategy):
+    kwargs = {"dtype": "float64", **CASES[case]}
+    x = np.random.default_rng(0).normal(size=(3, 8, 9, 8))
+    if "data_format" in kwargs:
+        x = np.moveaxis(x, -1, 1)
+        kwargs["data_format"] = "channels_last"
+        keras.utils.set_random_seed(7)
+        plain = keras.layers.Conv2D(10, 3, **kwargs)
+        expected = gradients(plain, np.moveaxis(x, 1, -1))
+        expected[:2] = [tf.transpose(t, [0, 3, 1, 2]) for t in expected[:2]]
+        kwargs["data_format"] = "channels_first"
+    else:
+        keras.utils.set_random_seed(7)
+        expected = gradients(keras.layers.Conv2D(10, 3, **kwargs), x)
+    keras.utils.set_random_seed(7)
+    if cut:
+        with strategy.scope():
+            layer = convpar.ConvParallel2D(
+                10, 3, shards=(5, 3, 2), algorithm="winograd:2", **kwargs
+            )
+            layer.build(x.shape)
+    else:
+        layer = convpar.ConvParallel2D(10, 3, algorithm="winograd:2", **kwargs)
+    for a, b in zip(gradients(layer, x), expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+def test_three_devices_equal_one(strategy):
+    x = np.random.default_rng(0).normal(size=(3, 9, 9, 8)).astype("float32")
+    results = []
+    for shards in (None, (5, 3, 2)):
+        keras.utils.set_random_seed(7)
+        with strategy.scope() if shards else keras.name_scope("one"):
+            layer = convpar.ConvParallel2D(
+                10, 3, shards=shards, algorithm="winograd"
+            )
+            layer.build(x.shape)
+        assert layer.is_sharded == bool(shards)
+        results.append(gradients(layer, x))
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_mixed_precision(name):
+    keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
+    x = np.random.default_rng(0).normal(size=(3, 9, 9, 8)).astype("float32")
+    results = []
+    for make in (
+        keras.layers.Conv2D,
+        lambda *args: convpar.ConvParallel2D(*args, algorithm=name),
+    ):
+        keras.utils.set_random_seed(7)
+        layer = make(10, 3)
+        results.append(gradients(layer, x))
+        assert layer.kernel.dtype == "float32"
+    assert [a.dtype for a in results[0]] == [b.dtype for b in results[1]]
+    assert_close(results[1], [tf.cast(a, tf.float64) for a in results[0]], 0.1)
+
+
+def model_with(algorithm, strategy=None):
+    layer = {"padding": "same", "algorithm": algorithm}
+    if strategy is None:
+        return keras.Sequential(
+            [
+                keras.Input((9, 9, 3)),
+                convpar.ConvParallel2D(6, 3, **layer),
+                keras.layers.GlobalAveragePooling2D(),
+            ]
+        )
+    with strategy.scope():
+        return model_with(algorithm)
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "three devices"])
+def test_exports_are_plain(cut, strategy, tmp_path):
+    model = model_with("winograd", strategy if cut else None)
+    x = np.random.default_rng(0).normal(size=(2, 9, 9, 3)).astype("float32")
+    expected = model.predict(x, verbose=0)
+    for i, write in enumerate((convpar.export, keras.Model.export)):
+        path = tmp_path / str(i)
+        write(model, path)
+        assert b"TfConvpar" not in (path / "saved_model.pb").read_bytes()
+        served = tf.saved_model.load(path)
+        np.testing.assert_allclose(served.serve(x), expected, 1e-4, 1e-4)
+
+
+def test_config_and_file(tmp_path):
+    model = model_with("fft:6")
+    path = tmp_path / "model.keras"
+    model.save(path)
+    loaded = keras.models.load_model(path)
+    assert loaded.layers[0].algorithm == "fft:6"
+    x = np.ones((2, 9, 9, 3), "float32")
+    np.testing.assert_array_equal(loaded(x), model(x))
+    layer = convpar.ConvParallel2D(6, 3)
+    assert layer.get_config()["algorithm"] is None
+
+
+@pytest.mark.parametrize("algorithm", ["strassen", "", "direct:4", 3])
+def test_unknown_algorithm(algorithm):
+    with pytest.raises(ValueError, match="Expected `algorithm`.*Received"):
+        convpar.ConvParallel2D(6, 3, algorithm=algorithm)
+
+
+@pytest.mark.skipif(not ops.load(), reason="no compiled ops")
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "three devices"])
+def test_inference_remembers_and_training_does_not(cut, strategy):
+    model = model_with("winograd", strategy if cut else None)
+    for training in (False, True):
+
+        @tf.function
+        def call(x, training=training):
+            return model(x, training=training)
+
+        graph = call.get_concrete_function(tf.TensorSpec([2, 9, 9, 3])).graph
+        found = [
+            op.get_attr("remember")
+            for op in graph.get_operations()
+            if op.type == "TfConvpar>BilinearForward"
+        ]
+        assert found == [not training] * (3 if cut else 1)
+
+
+def test_predict_follows_the_weights():
+    model = model_with("winograd")
+    x = np.random.default_rng(0).normal(size=(2, 9, 9, 3)).astype("float32")
+    first = model.predict(x, verbose=0)
+    kernel, bias = model.get_weights()
+    model.set_weights([2 * kernel, bias])
+    np.testing.assert_allclose(
+        model.predict(x, verbose=0), 2 * first, rtol=1e-4, atol=1e-5
+    )
+
+
+def test_lora_and_stateless_calls_are_plain():
+    model = model_with("winograd")
+    x = np.random.default_rng(0).normal(size=(2, 9, 9, 3)).astype("float32")
+    layer = model.layers[0]
+    expected = layer(x)
+    stateless, _ = layer.stateless_call(
+        layer.trainable_variables, layer.non_trainable_variables, x
+    )
+    np.testing.assert_allclose(stateless, expected, rtol=1e-4, atol=1e-5)
+    layer.enable_lora(2)
+    np.testing.assert_allclose(layer(x), expected, rtol=1e-4, atol=1e-5)

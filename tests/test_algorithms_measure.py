@@ -1,0 +1,71 @@
+"""How algorithms are timed side by side."""
+
+import sys
+import time
+
+import pytest
+
+from tf_convpar.algorithms import _choose
+from tf_convpar.algorithms import _measure
+from tf_convpar.algorithms._algorithm import PASSES
+from tf_convpar.algorithms._algorithm import Geometry
+
+
+@pytest.mark.parametrize("which", PASSES)
+def test_sample_keeps_sums_long_and_is_small(which):
+    large = Geometry((224, 224), 512, 512, window=(11, 11), batch=64)
+    part = _measure.sample(large, which)
+    assert part.batch == 1
+    assert part.multiplications < 2e8
+    summed = part.filters if which == "input_gradient" else part.channels
+    assert summed == 512
+
+
+def test_rounds():
+    order = []
+
+    def sleeper(name, seconds):
+        def sleep():
+            order.append(name)
+            time.sleep(seconds)
+
+        return sleep
+
+    runs = [sleeper("d", 0.01), sleeper("a", 0.009), sleeper("slow", 0.1)]
+    times = _measure.rounds(runs, 1e-3)
+    assert [len(t) for t in times] == [3, 3, 1]
+    # The first is timed once to see how long a sample must be.
+    assert order == ["d", "d", "a", "slow", "a", "d", "d", "a"]
+    alone = _measure.rounds([sleeper("d", 0.01), sleeper("s", 0.1)], 10.0)
+    assert [len(t) for t in alone] == [1, 1]
+
+
+def test_rounds_go_on_while_in_doubt():
+    def doubted(times):
+        return len(times[0]) == 6
+
+    def sleep():
+        time.sleep(0.01)
+
+    times = _measure.rounds([sleep, sleep], 0.05, settled=doubted)
+    assert [len(t) for t in times] == [6, 6]
+    for ratios, sure in (
+        ([0.5, 0.5, 0.5], True),
+        ([0.5, 0.5, 1.2], False),
+        ([0.97, 0.97, 1.2], True),
+        ([1.2, 1.2, 1.2], True),
+    ):
+        assert _choose.settled([[1, 1, 1], ratios]) is sure
+
+
+def test_status_line(monkeypatch, capsys):
+    with _measure.StatusLine("14x14x3 -> 8") as report:
+        report("fft:8")
+    monkeypatch.setattr(_measure.StatusLine, "PATIENCE_S", 0.0)
+    with _measure.StatusLine("14x14x3 -> 8") as report:
+        report("fft:8")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with _measure.StatusLine("14x14x3 -> 8") as report:
+        report("fft:8")
+    assert "14x14x3 -> 8, fft:8" in capsys.readouterr().err

@@ -1,0 +1,115 @@
+"""`convpar algorithms`."""
+
+import json
+
+import keras
+import pytest
+from click.testing import CliRunner
+from processes import CONVPAR
+from processes import run
+from test_cli import run_json
+
+from tf_convpar.cli import algorithms
+from tf_convpar.cli.algorithms import PASSES
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    """A file with two equal convolutions, a 1x1 one and a strided one."""
+    monkeypatch.setenv("TF_CONVPAR_CACHE", str(tmp_path))
+    layers = keras.layers
+    network = keras.Sequential(
+        [
+            layers.Input((14, 14, 32)),
+            layers.Conv2D(32, 3, padding="same", name="one"),
+            layers.Conv2D(32, 3, padding="same", name="two"),
+            layers.Conv2D(32, 3, strides=2, name="strided"),
+        ]
+    )
+    network.save(tmp_path / "model.keras")
+    return str(tmp_path / "model.keras")
+
+
+def test_choices_of_a_model(model, tmp_path):
+    code, report = run_json(
+        "algorithms", model, "--batch=4", "--threads=1", "--json"
+    )
+    assert code == 0
+    assert (report["model"], report["batch"]) == (model, 4)
+    same, strided = report["convolutions"]
+    assert same["convolution"] == "14x14x32 -> 32, 3x3 same"
+    assert same["layers"] == ["one", "two"]
+    assert same["geometry"]["window"] == [3, 3]
+    assert list(same["passes"]) == list(PASSES)
+    for which in PASSES:
+        assert strided["passes"][which]["rule"] == "strides or dilation"
+        record = same["passes"][which]
+        candidates = {c["name"]: c for c in record["candidates"]}
+        assert len(candidates) > 1
+        total = report["totals"][which]
+        assert total["direct_ms"] == pytest.approx(
+            2 * candidates["direct"]["time_ms"]
+        )
+        assert total["chosen_ms"] == pytest.approx(
+            2 * candidates[record["chosen"]]["time_ms"]
+        )
+    total = report["totals"]["all"]
+    assert total["gain"] == total["direct_ms"] / total["chosen_ms"]
+
+    # What is shown next is read, not measured.
+    written = (tmp_path / "algorithms.json").read_bytes()
+    code, output = run(
+        [*CONVPAR, "algorithms", model, "--batch=4", "--threads=1"],
+        COLUMNS="150",
+    )
+    assert code == 0
+    assert "14x14x32 -> 32, 3x3 same (2 layers)" in output
+    assert "strides or dilation" in output
+    assert output.count("chosen") >= len(PASSES)
+    time = same["passes"]["forward"]["candidates"][0]["time_ms"]
+    assert f"{time:.2f}" in output
+    assert (tmp_path / "algorithms.json").read_bytes() == written
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["ResNet51"], 1, "Expected MODEL to be a .keras file or one of"),
+        (["no.keras"], 1, "Received: no.keras, which is not there"),
+        (["{model}", "--image=9"], 1, "Received: --image 9"),
+        (["{other}"], 1, "other.keras"),
+        (["{model}", "--passes=back"], 2, "Expected some of forward"),
+        (["ResNet50", "--image=8"], 1, "at least 32x32"),
+    ],
+)
+def test_what_it_cannot_use(arguments, code, message, model, tmp_path):
+    other = tmp_path / "other.keras"
+    other.write_text("no model")
+    result = CliRunner().invoke(
+        algorithms.command,
+        [a.format(model=model, other=other) for a in arguments],
+    )
+    assert result.exit_code == code
+    assert message in result.output
+    assert "Traceback" not in result.output
+
+
+def test_bad_cap(model, monkeypatch):
+    monkeypatch.setenv("TF_CONVPAR_WORKSPACE_MIB", "much")
+    result = CliRunner().invoke(algorithms.command, [model])
+    assert result.exit_code == 1
+    assert "TF_CONVPAR_WORKSPACE_MIB" in result.output
+
+
+def test_one_pass_of_a_model_by_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("TF_CONVPAR_CACHE", str(tmp_path))
+    # All but the gradients of a network of 1x1 and depthwise convolutions.
+    result = CliRunner().invoke(
+        algorithms.command,
+        ["MobileNet", "--image=32", "--batch=1", "--passes=forward", "--json"],
+    )
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert set(report["totals"]) == {"forward", "all"}
+    names = [n for c in report["convolutions"] for n in c["layers"]]
+    assert names[:2] == ["conv1", "conv_pw_1"]

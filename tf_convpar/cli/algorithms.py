@@ -1,0 +1,289 @@
+"""`convpar algorithms`."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import pathlib
+from typing import TYPE_CHECKING
+from typing import Any
+
+import click
+
+from tf_convpar.cli._shared import as_json
+from tf_convpar.cli._shared import messages_only
+from tf_convpar.cli._shared import print_json
+from tf_convpar.cli._shared import without_chatter
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# As `tf_convpar.algorithms` names them, which this cannot import so early.
+PASSES = ("forward", "input_gradient", "kernel_gradient")
+
+
+@click.command(name="algorithms")
+@click.argument("model")
+@click.option(
+    "--batch",
+    type=click.IntRange(min=1),
+    default=32,
+    show_default=True,
+    help="Images in a batch.",
+)
+@click.option(
+    "--image",
+    type=click.IntRange(min=1),
+    help="Height and width for a model of keras.applications; its own by "
+    "default.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    help="Threads of one operation; one for each core by default.",
+)
+@click.option(
+    "--passes",
+    metavar="NAME,...",
+    default=",".join(PASSES),
+    show_default=True,
+    help="The passes to choose for.",
+)
+@click.option("--refresh", is_flag=True, help="Measure what is known already.")
+@as_json
+def command(
+    model: str,
+    batch: int,
+    image: int | None,
+    threads: int | None,
+    passes: str,
+    refresh: bool,
+    as_json: bool,
+) -> None:
+    """Show which algorithm is fastest for each convolution of a model.
+
+    MODEL is a .keras file, or a model of keras.applications by name, such as
+    ResNet50. What is not known yet is measured on this machine's CPU, a
+    second or so for each convolution, and kept for programs to come.
+    """
+    wanted = tuple(passes.split(","))
+    if not set(wanted) <= set(PASSES):
+        raise click.BadParameter(
+            f"Expected some of {', '.join(PASSES)}. Received: {passes}.",
+            param_hint="--passes",
+        )
+    with without_chatter():
+        import tensorflow as tf
+
+        if threads is not None:
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
+        with messages_only():
+            loaded = _load(model, image)
+    from rich.console import Console
+
+    found = _consult(loaded, batch, wanted, refresh, Console(stderr=True))
+    report = {
+        "model": model,
+        "batch": batch,
+        "threads": threads,
+        "convolutions": found,
+        "totals": _totals(found, wanted),
+    }
+    if as_json:
+        print_json(report)
+    else:
+        _print_table(report, Console())
+
+
+def _load(model: str, image: int | None) -> Any:
+    """The model of a file, or one that Keras offers.
+
+    Raises:
+        ValueError: There is none, or Keras cannot make it.
+    """
+    import keras
+
+    import tf_convpar  # noqa: F401 (registers its layers for files)
+
+    if model.endswith(".keras"):
+        if not pathlib.Path(model).is_file():
+            raise ValueError(
+                f"Expected MODEL to be a file. Received: {model}, which is "
+                "not there."
+            )
+        if image is not None:
+            raise ValueError(
+                "Expected --image with a model of keras.applications only. "
+                f"Received: --image {image} with {model}."
+            )
+        return keras.models.load_model(model, compile=False)
+    offered = [
+        name
+        for name in dir(keras.applications)
+        if name[0].isupper() and callable(getattr(keras.applications, name))
+    ]
+    if model not in offered:
+        raise ValueError(
+            "Expected MODEL to be a .keras file or one of "
+            f"{', '.join(offered)}. Received: {model}."
+        )
+    shape = {} if image is None else {"input_shape": (image, image, 3)}
+    return getattr(keras.applications, model)(weights=None, **shape)
+
+
+def _consult(
+    model: Any,
+    batch: int,
+    passes: tuple[str, ...],
+    refresh: bool,
+    console: Console,
+) -> list[dict[str, Any]]:
+    """Each distinct convolution, with its layers and its records."""
+    from rich.progress import BarColumn
+    from rich.progress import MofNCompleteColumn
+    from rich.progress import Progress
+    from rich.progress import TextColumn
+
+    from tf_convpar.algorithms import _candidates
+    from tf_convpar.algorithms import _choose
+    from tf_convpar.layers._geometries import convolutions
+
+    with messages_only():
+        _candidates.workspace_cap()
+    layers = collections.defaultdict(list)
+    for name, geometry in convolutions(model, batch):
+        layers[geometry].append(name)
+    found = []
+    with Progress(
+        TextColumn("Measuring"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+        console=console,
+        transient=True,
+        # A thread that draws would be measured too.
+        auto_refresh=False,
+        disable=not console.is_terminal,
+    ) as progress:
+        task = progress.add_task("", total=len(layers))
+        for geometry, names in layers.items():
+            text = _choose.describe(geometry)
+
+            def report(doing: str, text: str = text) -> None:
+                progress.update(task, description=f"{text}: {doing}")
+                progress.refresh()
+
+            report("")
+            records = _choose.consult(
+                geometry, None, passes, refresh=refresh, report=report
+            )
+            progress.advance(task)
+            found.append(
+                {
+                    "convolution": text,
+                    "layers": names,
+                    "geometry": dataclasses.asdict(geometry),
+                    "passes": {
+                        which: dataclasses.asdict(record)
+                        for which, record in records.items()
+                    },
+                }
+            )
+    return found
+
+
+def _totals(
+    found: list[dict[str, Any]], passes: tuple[str, ...]
+) -> dict[str, Any]:
+    """Sums over layers of what was measured, by pass and in all."""
+    totals = {}
+    for which in passes:
+        direct = chosen = 0.0
+        for convolution in found:
+            record = convolution["passes"][which]
+            times = {c["name"]: c["time_ms"] for c in record["candidates"]}
+            if times.get("direct") is not None:
+                count = len(convolution["layers"])
+                direct += count * times["direct"]
+                chosen += count * times[record["chosen"]]
+        totals[which] = {"direct_ms": direct, "chosen_ms": chosen}
+    totals["all"] = {
+        name: sum(total[name] for total in totals.values())
+        for name in ("direct_ms", "chosen_ms")
+    }
+    for total in totals.values():
+        total["gain"] = (
+            total["direct_ms"] / total["chosen_ms"]
+            if total["chosen_ms"]
+            else 1.0
+        )
+    return totals
+
+
+def _print_table(report: dict[str, Any], console: Console) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(
+        title=f"{escape(report['model'])}, batch {report['batch']}",
+        title_justify="left",
+    )
+    table.add_column("Convolution")
+    table.add_column("Pass")
+    table.add_column("Algorithm", no_wrap=True)
+    for column in ("Time (ms)", "Of direct", "Workspace (MiB)", "Error"):
+        table.add_column(column, justify="right")
+    table.add_column("")
+    for convolution in report["convolutions"]:
+        text = escape(convolution["convolution"])
+        if len(convolution["layers"]) > 1:
+            text += f" ({len(convolution['layers'])} layers)"
+        for which, record in convolution["passes"].items():
+            if record["rule"]:
+                table.add_row(
+                    text, _words(which), "direct", *[""] * 4, record["rule"]
+                )
+                text = ""
+            for i, candidate in enumerate(record["candidates"]):
+                chosen = candidate["name"] == record["chosen"]
+                table.add_row(
+                    text,
+                    "" if i else _words(which),
+                    candidate["name"],
+                    *_numbers(candidate),
+                    "chosen" if chosen else _why(candidate),
+                    style="bold" if chosen else None,
+                )
+                text = ""
+        table.add_section()
+    console.print(table)
+    for which, total in report["totals"].items():
+        if total["direct_ms"]:
+            console.print(
+                f"{_words(which)}: direct {total['direct_ms']:.1f} ms, chosen "
+                f"{total['chosen_ms']:.1f} ms, {total['gain']:.2f} times as "
+                "fast, where measured",
+                highlight=False,
+            )
+
+
+def _words(which: str) -> str:
+    return which.replace("_", " ")
+
+
+def _why(candidate: dict[str, Any]) -> str:
+    """Why it was dropped, without the details that JSON has."""
+    return str(candidate["dropped"] or "").partition(":")[0]
+
+
+def _numbers(candidate: dict[str, Any]) -> list[str]:
+    formats = (
+        ("time_ms", "{:.2f}", 1.0),
+        ("ratio", "{:.2f}", 1.0),
+        ("workspace_bytes", "{:.1f}", 2.0**20),
+        ("error", "{:.0e}", 1.0),
+    )
+    return [
+        "" if candidate[name] is None else form.format(candidate[name] / unit)
+        for name, form, unit in formats
+    ]

@@ -1,0 +1,64 @@
+"""The convolutions of a model, as `tf_convpar.algorithms` describes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from tf_convpar.algorithms._algorithm import Geometry
+
+
+def convolutions(
+    model: keras.Model, batch: int | None = None
+) -> list[tuple[str, Geometry]]:
+    """Every convolution that has a choice of algorithms, in layer order.
+
+    ```python
+    model = keras.applications.VGG16(weights=None)
+    convolutions(model, batch=32)[0]
+    # ("block1_conv1", Geometry((224, 224), 3, 64, (3, 3), padding="same", ...
+    ```
+
+    Those are the convolutions without groups of `Conv1D`, `Conv2D`, `Conv3D`
+    and their parallel forms, also in models within the model.
+
+    Args:
+        model: Any that is built. The size of an image is known where the
+            model was built with it.
+        batch: Images; None if unknown.
+
+    Returns:
+        Names of layers, and what they compute.
+    """
+    kinds = (keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Conv3D)
+    return [
+        (layer.name, _geometry(layer, batch))
+        for layer in model._flatten_layers(include_self=False)
+        if isinstance(layer, kinds) and layer.built and layer.groups == 1
+    ]
+
+
+def _geometry(layer: Any, batch: int | None) -> Geometry:
+    shape = layer.get_build_config()["input_shape"][1:]
+    if layer.data_format == "channels_first":
+        channels, *image = shape
+    else:
+        *image, channels = shape
+    padding = layer.padding
+    if padding == "causal":
+        # Keras pads before the image, and convolves what comes of it.
+        reach = (layer.kernel_size[0] - 1) * layer.dilation_rate[0]
+        image = [n and n + reach for n in image]
+        padding = "valid"
+    return Geometry(
+        tuple(image),
+        channels,
+        layer.filters,
+        window=tuple(layer.kernel_size),
+        strides=tuple(layer.strides),
+        padding=padding,
+        dilation=tuple(layer.dilation_rate),
+        batch=batch,
+        dtype=layer.compute_dtype,
+    )
