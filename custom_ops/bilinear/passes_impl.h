@@ -101,13 +101,15 @@ void TransformTiles(const Geometry& g, const Program& program,
     int64_t image;
     const Window w = window_of(g, t, &image);
     const float* pixels = images + image * Pixels(w.size) * channels;
-    for (int64_t c = 0; c < channels; c += kLanes) {
-      const Source from = TileSource(program, w, pixels + c, channels,
-                                     Min(kLanes, channels - c),
-                                     EdgeOf(program, scratch));
+    const int64_t most = VectorsOf(program) * kLanes;
+    for (int64_t c = 0; c < channels; c += most) {
+      const int64_t count = Min(most, channels - c);
+      const int64_t vectors = RoundUp(count, kLanes) / kLanes;
+      const Source from = TileSource(program, w, pixels + c, channels, count,
+                                     vectors, EdgeOf(program, scratch));
       Run(program, from,
           PackedTarget(Last(program), to + (t - first) * row + c, plane),
-          scratch);
+          vectors, scratch);
     }
   }
 }
@@ -120,50 +122,65 @@ int64_t SpectrumScratch(const Program& kernel, int threads) {
   return threads * ScratchOf(kernel);
 }
 
-// The kernels of one channel for LANES filters, or the other way round.
+// The kernels of one channel for `count` filters, or the other way round.
 void CopyKernel(const Geometry& g, bool adjoint, const float* k, int64_t from,
-                int64_t to, int64_t lanes, float* copy) {
+                int64_t to, int64_t count, int64_t vectors, float* copy) {
   const int64_t size = g.channels * g.filters;
   for (int64_t place = 0; place < Pixels(g.window); ++place) {
-    Vector v = {};
+    const float* source = k + place * size;
     if (adjoint) {
-      const float* source = k + place * size + to * g.filters + from;
-      for (int64_t i = 0; i < lanes; ++i) v[i] = source[i * g.filters];
-    } else if (lanes > 0) {
-      v = LoadLanes(k + place * size + from * g.filters + to, lanes);
+      source += to * g.filters + from;
+      for (int64_t i = 0; i < count; ++i) copy[i] = source[i * g.filters];
+      for (int64_t i = count; i < vectors * kLanes; ++i) copy[i] = 0;
+    } else {
+      CopyIn(source + from * g.filters + to, count, vectors, copy);
     }
-    Store(copy + place * kLanes, v);
+    copy += vectors * kLanes;
   }
 }
 
 void Spectrum(const Geometry& g, const Program& program, bool adjoint,
               const float* k, float* spectrum, float* scratch, Pool& pool) {
   const Sizes s(g, adjoint);
+  // One panel at a time.
+  constexpr int64_t kVectors = kPanel / kLanes;
+  const int64_t vectors = Min(kVectors, VectorsOf(program));
+  const int64_t size = g.channels * g.filters;
+  const int64_t places = Pixels(g.window);
   const int64_t workers = Min(pool.threads(), s.exact_depth);
   InParallel(pool, workers, [&](int64_t begin, int64_t end) {
     for (int64_t worker = begin; worker < end; ++worker) {
       float* mine = scratch + worker * ScratchOf(program);
+      float* edge = EdgeOf(program, mine);
       const int64_t first = s.exact_depth * worker / workers;
       const int64_t last = s.exact_depth * (worker + 1) / workers;
       const auto transform = [&](int64_t c, int64_t f) {
-        const int64_t lanes = Max(0, Min(kLanes, s.exact_width - f));
-        Source from = PackedSource(First(program), k + c * g.filters + f,
-                                   g.channels * g.filters);
-        if (adjoint || lanes < kLanes) {
-          float* edge = EdgeOf(program, mine);
-          CopyKernel(g, adjoint, k, c, f, lanes, edge);
-          from = PackedSource(First(program), edge, kLanes);
+        const int64_t most = vectors * kLanes;
+        const int64_t count = Max(0, Min(most, s.exact_width - f));
+        Source from =
+            PackedSource(First(program), k + c * g.filters + f, size);
+        if (adjoint || count < most) {
+          CopyKernel(g, adjoint, k, c, f, count, vectors, edge);
+          from = PackedSource(First(program), edge, most);
+        } else {
+          // Places are far apart, and so are channels: no processor guesses
+          // where the next ones are.
+          for (int64_t place = 0; place < places; ++place) {
+            const float* next =
+                k + place * size + Min(c + 4, last - 1) * g.filters + f;
+            for (int64_t i = 0; i < most; i += 16) __builtin_prefetch(next + i);
+          }
         }
         float* to = spectrum + (f / kPanel * s.exact_depth + c) * kPanel +
                     f % kPanel;
         Run(program, from,
-            PackedTarget(Last(program), to, s.SpectrumPlane()), mine);
+            PackedTarget(Last(program), to, s.SpectrumPlane()), vectors, mine);
       };
       // In runs long enough for both kernel and spectrum to stay in a page.
       constexpr int64_t kRun = 32;
       for (int64_t begin_c = first; begin_c < last; begin_c += kRun) {
         const int64_t end_c = Min(begin_c + kRun, last);
-        for (int64_t f = 0; f < s.width; f += kLanes) {
+        for (int64_t f = 0; f < s.width; f += vectors * kLanes) {
           for (int64_t c = begin_c; c < end_c; ++c) transform(c, f);
         }
       }
@@ -223,12 +240,15 @@ void Forward(const Geometry& g, bool adjoint, const Program& source,
           if (adjoint && t % unit == 0) {
             for (int64_t i = 0; i < y_size; ++i) pixels[i] = 0;
           }
-          for (int64_t f = 0; f < s.exact_width; f += kLanes) {
+          const int64_t most = VectorsOf(target) * kLanes;
+          for (int64_t f = 0; f < s.exact_width; f += most) {
+            const int64_t count = Min(most, s.exact_width - f);
             RunIntoTile(target,
                         PackedSource(First(target),
                                      to + (t - first) * s.width + f, to_plane),
                         w, bias ? bias + f : nullptr, adjoint, s.exact_width,
-                        Min(kLanes, s.exact_width - f), pixels + f, mine);
+                        count, RoundUp(count, kLanes) / kLanes, pixels + f,
+                        mine);
           }
         }
         first += tiles;
@@ -237,124 +257,7 @@ void Forward(const Geometry& g, bool adjoint, const Program& source,
   });
 }
 
-// Spectra of images, of feature maps in panels, of kernels; packed rows and
-// a program's scratch for each thread.
-int64_t GradientPacked(const Geometry& g, const Program& image,
-                       const Program& maps, const Program& kernel) {
-  return GradientTiles(g) * kRows + 2 * kLanes +
-         Max(ScratchOf(image), Max(ScratchOf(maps), ScratchOf(kernel)));
-}
-
-int64_t GradientScratch(const Geometry& g, const Program& image,
-                        const Program& maps, const Program& kernel,
-                        int threads) {
-  const Sizes s(g, false);
-  const int64_t tiles = GradientTiles(g);
-  return g.points * (Sizes::Plane(tiles, s.depth) +
-                     Sizes::Plane(tiles, s.width) +
-                     Sizes::Plane(g.channels, s.width)) +
-         threads * GradientPacked(g, image, maps, kernel);
-}
-
-void Gradient(const Geometry& g, const Program& image, const Program& maps,
-              const Program& kernel, const float* x, const float* dy,
-              float* dk, float* scratch, Pool& pool) {
-  const Sizes s(g, false);
-  const int64_t size = GradientTiles(g);
-  const int64_t x_plane = Sizes::Plane(size, s.depth);
-  const int64_t y_plane = Sizes::Plane(size, s.width);
-  const int64_t k_plane = Sizes::Plane(g.channels, s.width);
-  float* of_x = scratch;
-  float* of_y = of_x + g.points * x_plane;
-  float* of_k = of_y + g.points * y_plane;
-  float* private_part = of_k + g.points * k_plane;
-  const int64_t private_size = GradientPacked(g, image, maps, kernel);
-  const int threads = pool.threads();
-
-  for (int64_t first = 0; first < s.tiles; first += size) {
-    const int64_t tiles = Min(size, s.tiles - first);
-    // A' dy and B x of these tiles.
-    const int64_t movers = Min(threads, tiles);
-    InParallel(pool, movers, [&](int64_t begin, int64_t end) {
-      for (int64_t worker = begin; worker < end; ++worker) {
-        float* mine = private_part + worker * private_size;
-        const int64_t from = tiles * worker / movers;
-        const int64_t to = tiles * (worker + 1) / movers;
-        TransformTiles(g, image, InputWindow, x, g.channels, first + from,
-                       first + to, s.depth, x_plane, of_x + from * s.depth,
-                       mine);
-        for (int64_t t = from; t < to; ++t) {
-          int64_t which;
-          const Window w = OutputWindow(g, first + t, &which);
-          const float* pixels = dy + which * Pixels(g.output) * g.filters;
-          for (int64_t f = 0; f < s.width; f += kLanes) {
-            const int64_t lanes = Max(0, Min(kLanes, g.filters - f));
-            const Source source =
-                TileSource(maps, w, pixels + Min(f, g.filters), g.filters,
-                           lanes, EdgeOf(maps, mine));
-            float* target =
-                of_y + (f / kPanel * tiles + t) * kPanel + f % kPanel;
-            Run(maps, source, PackedTarget(Last(maps), target, y_plane), mine);
-          }
-        }
-      }
-    });
-    // Their product, added to the kernel's spectrum.
-    const int64_t multipliers = Min(threads, g.points);
-    InParallel(pool, multipliers, [&](int64_t begin, int64_t end) {
-      for (int64_t worker = begin; worker < end; ++worker) {
-        float* packed = private_part + worker * private_size;
-        const int64_t rows = RowsPerGroup(g.channels);
-        for (int64_t p = g.points * worker / multipliers;
-             p < g.points * (worker + 1) / multipliers; ++p) {
-          for (int64_t c = 0; c < g.channels; c += rows) {
-            const int64_t count = Min(rows, g.channels - c);
-            const float* source = of_x + p * x_plane + c;
-            // Whole vectors: the next row overwrites what is too much.
-            for (int64_t t = 0; t < tiles; ++t) {
-              for (int64_t i = 0; i < kRows; i += kLanes) {
-                Store(packed + t * count + i,
-                      Load(source + t * s.depth + i));
-              }
-            }
-            Multiply(count, s.panels, tiles, packed, 1, count,
-                     of_y + p * y_plane, of_k + p * k_plane + c * s.width,
-                     s.width, first > 0);
-          }
-        }
-      }
-    });
-  }
-  // G' of the sum.
-  const int64_t places = Pixels(g.window);
-  const int64_t finishers = Min(threads, g.channels);
-  InParallel(pool, finishers, [&](int64_t begin, int64_t end) {
-    for (int64_t worker = begin; worker < end; ++worker) {
-      float* mine = private_part + worker * private_size;
-      for (int64_t c = g.channels * worker / finishers;
-           c < g.channels * (worker + 1) / finishers; ++c) {
-        for (int64_t f = 0; f < g.filters; f += kLanes) {
-          const int64_t lanes = Min(kLanes, g.filters - f);
-          const Source from = PackedSource(
-              First(kernel), of_k + c * s.width + f, k_plane);
-          float* to = dk + c * g.filters + f;
-          if (lanes == kLanes) {
-            Run(kernel, from,
-                PackedTarget(Last(kernel), to, g.channels * g.filters), mine);
-            continue;
-          }
-          const float* values = EdgeOf(kernel, mine);
-          Run(kernel, from,
-              PackedTarget(Last(kernel), EdgeOf(kernel, mine), kLanes), mine);
-          for (int64_t place = 0; place < places; ++place) {
-            StorePart(to + place * g.channels * g.filters,
-                      Load(values + place * kLanes), lanes);
-          }
-        }
-      }
-    }
-  });
-}
+#include "custom_ops/bilinear/gradient_impl.h"
 
 }  // namespace
 

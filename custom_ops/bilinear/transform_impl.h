@@ -1,8 +1,8 @@
-// A program applied to one tile of LANES channels. Included by passes_impl.h,
-// once for each instruction set: no include guard.
+// A program applied to one tile of some vectors of channels. Included by
+// passes_impl.h, once for each instruction set: no include guard.
 
 // Where the values [outer, middle, inner] of a stage lie: floats from one to
-// the next on each axis.
+// the next on each axis. Vectors of one value are side by side.
 template <typename Float>
 struct View {
   Float* data;
@@ -98,13 +98,24 @@ inline void Apply(const Stage& stage, Source from, Target to, Vector plus) {
   }
 }
 
+// Vectors of channels that are transformed together: those whose tiles the
+// nearest caches hold. The last stage of a Fourier transform shares each of
+// its few factors among them.
+inline int64_t VectorsOf(const Program& program) {
+  return Min(4, Max(1, 2048 / program.largest));
+}
+
 // Two buffers to go back and forth between, and one for a tile at an edge.
+inline int64_t BufferOf(const Program& program) {
+  return program.largest * VectorsOf(program) * kLanes;
+}
+
 inline int64_t ScratchOf(const Program& program) {
-  return 3 * int64_t{program.largest} * kLanes;
+  return 3 * BufferOf(program);
 }
 
 inline float* EdgeOf(const Program& program, float* scratch) {
-  return scratch + 2 * int64_t{program.largest} * kLanes;
+  return scratch + 2 * BufferOf(program);
 }
 
 inline const Stage& First(const Program& program) { return program.stages[0]; }
@@ -113,18 +124,34 @@ inline const Stage& Last(const Program& program) {
   return program.stages[program.num_stages - 1];
 }
 
-inline void Run(const Program& program, Source from, Target to, float* scratch,
-                Vector plus = Vector{}) {
-  float* spare = scratch + int64_t{program.largest} * kLanes;
-  for (int s = 0; s + 1 < program.num_stages; ++s) {
+// `vectors` of each value at once; `plus` holds what is added to them.
+inline void Run(const Program& program, Source from, Target to,
+                int64_t vectors, float* scratch,
+                const Vector* plus = nullptr) {
+  const int64_t unit = vectors * kLanes;
+  float* spare = scratch + BufferOf(program);
+  for (int s = 0; s < program.num_stages; ++s) {
     const Stage& stage = program.stages[s];
-    Apply(stage, from, PackedTarget(stage, scratch, kLanes), Vector{});
-    from = PackedSource(program.stages[s + 1], scratch, kLanes);
+    const bool last = s + 1 == program.num_stages;
+    const Target target = last ? to : PackedTarget(stage, scratch, unit);
+    if (stage.outer == 1 && stage.inner == 1 && !(last && plus)) {
+      AnyColumns(vectors, stage, from.data, kLanes, from.middle, target.data,
+                 kLanes, target.middle, Vector{});
+    } else {
+      for (int64_t v = 0; v < vectors; ++v) {
+        Source own_from = from;
+        Target own_target = target;
+        own_from.data += v * kLanes;
+        own_target.data += v * kLanes;
+        Apply(stage, own_from, own_target, last && plus ? plus[v] : Vector{});
+      }
+    }
+    if (last) return;
+    from = PackedSource(program.stages[s + 1], scratch, unit);
     float* swap = scratch;
     scratch = spare;
     spare = swap;
   }
-  Apply(Last(program), from, to, plus);
 }
 
 // One tile's place in an image of `size`, from `first`, on each axis.
@@ -136,8 +163,8 @@ struct Window {
   }
 
   // Whether a stage can read or write it where it is.
-  bool InPlace(int64_t lanes) const {
-    bool inside = lanes == kLanes && count[0] == 1;
+  bool InPlace() const {
+    bool inside = count[0] == 1;
     for (int axis = 0; axis < kAxes; ++axis) {
       inside = inside && first[axis] >= 0 &&
                first[axis] + count[axis] <= size[axis];
@@ -146,25 +173,24 @@ struct Window {
   }
 };
 
-inline Vector LoadLanes(const float* p, int64_t lanes) {
-  return lanes == kLanes ? Load(p) : LoadPart(p, lanes);
-}
-
-inline void StoreLanes(float* p, Vector v, int64_t lanes) {
-  if (lanes == kLanes) {
-    Store(p, v);
-  } else {
-    StorePart(p, v, lanes);
+// `count` floats of `vectors` vectors.
+inline void CopyIn(const float* from, int64_t count, int64_t vectors,
+                   float* to) {
+  for (int64_t v = 0; v < vectors; ++v) {
+    const int64_t lanes = Max(0, Min(kLanes, count - v * kLanes));
+    const float* source = from + v * kLanes;
+    Store(to + v * kLanes,
+          lanes == kLanes ? Load(source) : LoadPart(source, lanes));
   }
 }
 
-// LANES channels of a tile, for the first stage of `program`: where they are,
-// or copied to `edge` with zeros where the tile leaves the image.
+// `count` channels of a tile, for the first stage of `program`: where they
+// are, or copied to `edge` with zeros where the tile leaves the image.
 inline Source TileSource(const Program& program, const Window& w,
-                         const float* image, int64_t channels, int64_t lanes,
-                         float* edge) {
+                         const float* image, int64_t channels, int64_t count,
+                         int64_t vectors, float* edge) {
   const Stage& stage = First(program);
-  if (w.InPlace(lanes)) {
+  if (w.InPlace() && count == vectors * kLanes) {
     const float* data =
         image + w.pixel(w.first[0], w.first[1], w.first[2]) * channels;
     // The first stage acts on rows; that of a transposed program on columns.
@@ -179,49 +205,54 @@ inline Source TileSource(const Program& program, const Window& w,
       const bool in_b = in_a && b >= 0 && b < w.size[1];
       for (int64_t c = w.first[2]; c < w.first[2] + w.count[2]; ++c) {
         const bool inside = in_b && c >= 0 && c < w.size[2];
-        Store(to, inside ? LoadLanes(image + w.pixel(a, b, c) * channels,
-                                     lanes)
-                         : Vector{});
-        to += kLanes;
+        CopyIn(inside ? image + w.pixel(a, b, c) * channels : image,
+               inside ? count : 0, vectors, to);
+        to += vectors * kLanes;
       }
     }
   }
-  return PackedSource(stage, edge, kLanes);
+  return PackedSource(stage, edge, vectors * kLanes);
 }
 
-// Runs `program` into a tile of `image`; what leaves the image is dropped.
-// With `add`, tiles overlap and sum up.
+// Runs `program` into `count` channels of a tile of `image`; what leaves the
+// image is dropped. With `add`, tiles overlap and sum up.
 inline void RunIntoTile(const Program& program, Source from, const Window& w,
                         const float* bias, bool add, int64_t channels,
-                        int64_t lanes, float* image, float* scratch) {
-  const Vector plus = bias ? LoadLanes(bias, lanes) : Vector{};
-  if (!add && w.InPlace(lanes)) {
+                        int64_t count, int64_t vectors, float* image,
+                        float* scratch) {
+  Vector plus[4] = {};
+  if (bias) CopyIn(bias, count, vectors, reinterpret_cast<float*>(plus));
+  if (!add && w.InPlace() && count == vectors * kLanes) {
     float* data =
         image + w.pixel(w.first[0], w.first[1], w.first[2]) * channels;
     Run(program, from, {data, w.size[2] * channels, channels, channels},
-        scratch, plus);
+        vectors, scratch, bias ? plus : nullptr);
     return;
   }
   const float* values = EdgeOf(program, scratch);
   Run(program, from,
-      PackedTarget(Last(program), EdgeOf(program, scratch), kLanes), scratch,
-      plus);
+      PackedTarget(Last(program), EdgeOf(program, scratch), vectors * kLanes),
+      vectors, scratch, bias ? plus : nullptr);
   for (int64_t a = w.first[0]; a < w.first[0] + w.count[0]; ++a) {
     const bool in_a = a >= 0 && a < w.size[0];
     for (int64_t b = w.first[1]; b < w.first[1] + w.count[1]; ++b) {
       const bool in_b = in_a && b >= 0 && b < w.size[1];
-      const int64_t c = w.first[2];
-      if (in_b) {
-        const int64_t begin = Max(0, -c);
-        const int64_t end = Min(w.count[2], w.size[2] - c);
-        for (int64_t i = begin; i < end; ++i) {
-          float* to = image + w.pixel(a, b, c + i) * channels;
-          Vector v = Load(values + i * kLanes);
-          if (add) v += LoadLanes(to, lanes);
-          StoreLanes(to, v, lanes);
+      for (int64_t c = w.first[2]; c < w.first[2] + w.count[2]; ++c) {
+        if (in_b && c >= 0 && c < w.size[2]) {
+          float* to = image + w.pixel(a, b, c) * channels;
+          for (int64_t i = 0; i < count; i += kLanes) {
+            const int64_t lanes = Min(kLanes, count - i);
+            Vector v = Load(values + i);
+            if (lanes == kLanes) {
+              Store(to + i, add ? Load(to + i) + v : v);
+            } else {
+              if (add) v += LoadPart(to + i, lanes);
+              StorePart(to + i, v, lanes);
+            }
+          }
         }
+        values += vectors * kLanes;
       }
-      values += w.count[2] * kLanes;
     }
   }
 }

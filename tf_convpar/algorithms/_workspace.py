@@ -88,12 +88,16 @@ def _plane(tiles: int, width: int) -> int:
 
 
 def _scratch(*programs: Program) -> int:
-    largest = max(
-        stage.outer * stage.inner * max(stage.matrix.shape)
-        for program in programs
-        for stage in program.stages
-    )
-    return 3 * LANES * largest
+    """Three buffers, each of some vectors of the largest stage's values."""
+    sizes = []
+    for program in programs:
+        largest = max(
+            stage.outer * stage.inner * max(stage.matrix.shape)
+            for stage in program.stages
+        )
+        vectors = min(4, max(1, 2048 // largest))
+        sizes.append(3 * LANES * vectors * largest)
+    return max(sizes)
 
 
 def _round_up(n: int, unit: int) -> int:

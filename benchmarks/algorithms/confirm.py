@@ -1,0 +1,83 @@
+"""Times the choice for convolutions beside direct, after it was made.
+
+The race that makes a choice favours who was lucky in it; so what is published
+is a second measurement, in rounds of its own. A child process for each number
+of threads: TensorFlow takes it once.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+
+
+def confirm(geometry, rounds, budget_s):
+    """What was chosen for each pass, and seconds of both in each round."""
+    import tensorflow as tf
+
+    from tf_convpar.algorithms import _choose
+    from tf_convpar.algorithms import _measure
+    from tf_convpar.algorithms._passes import named
+
+    cpu = tf.config.list_logical_devices("CPU")[0].name
+    records = _choose.consult(geometry)
+    passes = {}
+    for which, record in records.items():
+        row = {"chosen": record.chosen}
+        passes[which] = row
+        if record.chosen == "direct":
+            # The very same op: nothing to time.
+            continue
+        both = [named("direct", geometry), named(record.chosen, geometry)]
+        begin = time.perf_counter()
+        times = _measure.race(
+            both,
+            geometry,
+            which,
+            cpu,
+            budget_s,
+            lambda text: None,
+            lambda times: len(times[0]) >= rounds,
+        )
+        row["seconds"] = time.perf_counter() - begin
+        direct, chosen = times
+        row["direct_ms"] = statistics.median(direct) * 1e3
+        row["chosen_ms"] = statistics.median(chosen) * 1e3
+        row["speedup"] = statistics.median(
+            a / b for a, b in zip(direct, chosen, strict=False)
+        )
+        row["rounds"] = len(chosen)
+        for candidate in record.candidates:
+            if candidate.name == record.chosen:
+                row["error"] = candidate.error
+                row["workspace_mib"] = candidate.workspace_bytes / 2**20
+    return passes
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--budget", type=float, default=1.0)
+    options = parser.parse_args()
+    os.sched_setaffinity(0, range(options.threads))
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import tensorflow as tf
+
+    from tf_convpar.algorithms._algorithm import Geometry
+
+    tf.config.threading.set_intra_op_parallelism_threads(options.threads)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    for line in sys.stdin:
+        fields = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in json.loads(line).items()
+        }
+        passes = confirm(Geometry(**fields), options.rounds, options.budget)
+        print(json.dumps(passes), flush=True)
+
+
+if __name__ == "__main__":
+    main()
