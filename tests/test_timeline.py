@@ -167,6 +167,12 @@ def test_nothing_to_draw(tmp_path):
             "gradient_tape/m/c/B:DepthwiseConv2dNativeBackpropFilter",
             "kernel gradient",
         ),
+        ("m/c/B:TfConvpar>BilinearForward", "forward convolution"),
+        ("gradient_tape/m/B:TfConvpar>BilinearForward", "input gradient"),
+        (
+            "gradient_tape/m/B:TfConvpar>BilinearKernelGradient",
+            "kernel gradient",
+        ),
         ("m/c/T:TfConvpar>ConcatShards", "join and cut"),
         ("gradient_tape/m/c/T:TfConvpar>SplitShards", "join and cut"),
         ("m/c/concat:_MklConcatV2", "join and cut"),

@@ -41,6 +41,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument(
+        "--cases", type=int, nargs="*", default=range(len(CASES))
+    )
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     rows = []
@@ -48,7 +51,9 @@ def main():
     for threads in options.threads:
         ask = Confirm(threads)
         for size, channels, filters, window in rich.progress.track(
-            CASES, f"{threads} thread(s)", console=console
+            [CASES[i] for i in options.cases],
+            f"{threads} thread(s)",
+            console=console,
         ):
             passes = ask(
                 Geometry(

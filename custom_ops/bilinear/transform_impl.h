@@ -51,8 +51,11 @@ inline void AnyColumns(int64_t count, const Stage& stage, const float* from,
                        int64_t from_column, int64_t from_middle, float* to,
                        int64_t to_column, int64_t to_middle, Vector plus) {
   constexpr int64_t kMost = 12;  // sums that fit in registers
-  const int64_t groups = (count + kMost - 1) / kMost;
-  const int64_t each = (count + groups - 1) / groups;
+  int64_t each = count;
+  if (count > kMost) {  // A division would take as long as a small stage.
+    const int64_t groups = (count + kMost - 1) / kMost;
+    each = (count + groups - 1) / groups;
+  }
   while (count > 0) {
     const int64_t now = Min(each, count);
 #define TF_CONVPAR_CASE(n)                                             \

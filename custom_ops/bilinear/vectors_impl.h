@@ -84,21 +84,26 @@ inline int64_t RowsPerGroup(int64_t rows) {
   return (rows + groups - 1) / groups;
 }
 
-// All rows and panels of a product. Rows go in bands that stay in the nearest
-// cache while the panels pass by.
+// All rows and panels of a product. Rows go in bands, and a panel in parts that
+// stay in the nearest cache while the rows of a band pass by.
 inline void Multiply(int64_t rows, int64_t panels, int64_t depth,
                      const float* a, int64_t row, int64_t column,
                      const float* b, float* c, int64_t c_row, bool add) {
+  constexpr int64_t kPart = 224;
+  const int64_t parts = Max(1, (depth + kPart - 1) / kPart);
+  const int64_t part = (depth + parts - 1) / parts;
   const int64_t group = RowsPerGroup(rows);
   const int64_t band = 4 * group;
   for (int64_t first = 0; first < rows; first += band) {
     const int64_t last = Min(first + band, rows);
     for (int64_t panel = 0; panel < panels; ++panel) {
-      for (int64_t r = first; r < last; r += group) {
-        BlockOf(Min(group, last - r))(depth, a + r * row, row, column,
-                                      b + panel * depth * kPanel,
-                                      c + r * c_row + panel * kPanel, c_row,
-                                      add);
+      for (int64_t k = 0; k < depth; k += part) {
+        for (int64_t r = first; r < last; r += group) {
+          BlockOf(Min(group, last - r))(
+              Min(part, depth - k), a + r * row + k * column, row, column,
+              b + (panel * depth + k) * kPanel,
+              c + r * c_row + panel * kPanel, c_row, add || k > 0);
+        }
       }
     }
   }

@@ -26,8 +26,8 @@ LARGEST_ERROR = 1e-4
 # Tiles of a kind that are measured.
 _PER_KIND = 3
 # What it takes to write and read a number of the workspace that caches do not
-# hold, in multiplications: some 10 GB/s against 100 billion a second.
-_MULTIPLICATIONS_PER_FLOAT = 100
+# hold, in multiplications: some 20 GB/s against 100 billion a second.
+_MULTIPLICATIONS_PER_FLOAT = 40
 _CACHED_FLOATS = 1 << 19
 # About 0.05 ms of one core: the dispatch of several ops would cost as much.
 _SMALLEST = 4_000_000

@@ -19,8 +19,12 @@ STEP = "step"
 # (`ExecutorState::Process`, `EagerExecute`) is the runtime's own.
 _OPERATION = re.compile(r"(?P<scope>[^: ]+):(?P<type>[^: ]+)")
 _STEP = re.compile(r"EagerLocalExecute: __inference_(\w*step\w*?)_\d+")
-# Bare, fused and oneDNN forms: Conv2D, _FusedConv2D, _MklNativeConv2D...
-_CONVOLUTION = re.compile(r"(Conv[23]D|DepthwiseConv2dNative)")
+# Bare, fused and oneDNN forms: Conv2D, _FusedConv2D, _MklNativeConv2D...; and
+# this package's.
+_CONVOLUTION = re.compile(
+    r"(Conv[23]D|DepthwiseConv2dNative|TfConvpar>Bilinear)"
+)
+_OF_KERNEL = re.compile(r"BackpropFilter|KernelGradient")
 # The operations of this package, and what stands in for them.
 _JOIN = re.compile(
     r"TfConvpar>(Concat|Split)Shards|(_Mkl)?ConcatV2|SplitV?|_MklSlice|Slice"
@@ -49,7 +53,7 @@ def kind_of(name: str) -> str | None:
     if _CONVOLUTION.search(kind):
         if "gradient" not in operation["scope"]:
             return FORWARD
-        return KERNEL_GRADIENT if "BackpropFilter" in kind else INPUT_GRADIENT
+        return KERNEL_GRADIENT if _OF_KERNEL.search(kind) else INPUT_GRADIENT
     if _JOIN.fullmatch(kind):
         return JOIN
     return SEND if _SEND.fullmatch(kind) else REST
