@@ -103,9 +103,10 @@ def convolve(
             maps = _direct.run(x, kernel, geometry, channels_last)
             if bias is None:
                 return maps
-            return maps + (
-                bias if channels_last else tf.reshape(bias, [-1] + [1] * rank)
-            )
+            if channels_last:
+                # TensorFlow fuses that with the convolution.
+                return tf.nn.bias_add(maps, bias)
+            return maps + tf.reshape(bias, [-1] + [1] * rank)
         if algorithm == "auto":
             choice = _passes.by_measurement(geometry, device)
         else:

@@ -168,7 +168,7 @@ def convolution(
     """
     if choice.is_direct:
         maps = _direct.run(x, kernel, geometry)
-        return maps if bias is None else maps + bias
+        return maps if bias is None else tf.nn.bias_add(maps, bias)
     passes = _Passes(geometry, choice, remember)
     if bias is None:
         return passes.forward(x, kernel)
@@ -205,8 +205,8 @@ class _Passes:
             gradients = self._gradients(x, kernel)
 
             def gradient(dy: tf.Tensor) -> Any:
-                axes = list(range(dy.shape.rank - 1))
-                return *gradients(dy), tf.reduce_sum(dy, axes)
+                # Its own op: several times as fast as a sum over axes.
+                return *gradients(dy), tf.raw_ops.BiasAddGrad(out_backprop=dy)
 
             return self._forward(x, kernel, bias), gradient
 
@@ -279,7 +279,7 @@ def _run_forward(
     if isinstance(algorithm, Bilinear | _ByBatch):
         return algorithm.forward(x, kernel, geometry, bias, remember)
     maps = algorithm.forward(x, kernel, geometry)
-    return maps if bias is None else maps + bias
+    return maps if bias is None else tf.nn.bias_add(maps, bias)
 
 
 def _by_batch(algorithms: Sequence[Algorithm]) -> Algorithm:
