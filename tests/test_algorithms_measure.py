@@ -15,10 +15,18 @@ from tf_convpar.algorithms._algorithm import Geometry
 def test_sample_keeps_sums_long_and_is_small(which):
     large = Geometry((224, 224), 512, 512, window=(11, 11), batch=64)
     part = _measure.sample(large, which)
-    assert part.batch == 1
     assert part.multiplications < 2e8
+    if which == "kernel_gradient":
+        assert part.image == (224, 224)
+        return
+    assert part.batch == 1
     summed = part.filters if which == "input_gradient" else part.channels
     assert summed == 512
+
+
+def test_sums_of_kernel_gradients_run_over_all_images():
+    large = Geometry((14, 14), 512, 512, window=(3, 3), batch=64)
+    assert _measure.sample(large, "kernel_gradient").batch == 64
 
 
 def test_rounds():

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from tf_convpar.algorithms._algorithm import FORWARD
 from tf_convpar.algorithms._algorithm import INPUT_GRADIENT
+from tf_convpar.algorithms._algorithm import KERNEL_GRADIENT
 from tf_convpar.algorithms._algorithm import Algorithm
 from tf_convpar.algorithms._algorithm import Geometry
 
@@ -116,8 +117,8 @@ def relative_errors(
 ) -> list[float | str]:
     """Of each algorithm against direct's result in float64, the first's too.
 
-    Measured on a part of the work, a cut of one image. No sum over channels
-    or filters is cut short: rounding grows with its length.
+    Measured on a part of the work, in which no sum is cut short if that can
+    be: rounding grows with its length.
 
     Returns:
         Norms of differences, relative to the norm of the result; what went
@@ -145,13 +146,24 @@ def relative_errors(
 
 def sample(geometry: Geometry, which: str) -> Geometry:
     """A part of the work that takes milliseconds in float64."""
+    # Transforms are in float32 for narrower floats: that is what is judged.
+    dtype = "float64" if geometry.dtype == "float64" else "float32"
+    if which == KERNEL_GRADIENT:
+        # That sums over images and pixels: few channels and filters do.
+        part = dataclasses.replace(
+            geometry,
+            channels=min(geometry.channels, 4),
+            filters=min(geometry.filters, 4),
+            dtype=dtype,
+        )
+        batch = geometry.batch or 1
+        fit = int(1e8 * batch // max(part.multiplications, 1))
+        return dataclasses.replace(part, batch=max(1, min(batch, fit)))
     most = {1: 1024, 2: 48, 3: 16}[len(geometry.window)]
     image = tuple(
         min(n or most, most + window)
         for n, window in zip(geometry.image, geometry.window, strict=True)
     )
-    # Transforms are in float32 for narrower floats: that is what is judged.
-    dtype = "float64" if geometry.dtype == "float64" else "float32"
     part = dataclasses.replace(geometry, image=image, batch=1, dtype=dtype)
     # The axis that the pass does not sum over.
     axis = "channels" if which == INPUT_GRADIENT else "filters"
