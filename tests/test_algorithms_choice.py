@@ -25,7 +25,7 @@ from tf_convpar.algorithms._cache import Candidate
 from tf_convpar.algorithms._cache import Record
 from tf_convpar.algorithms._passes import named
 
-GEOMETRY = Geometry((14, 14), 32, 64, window=(3, 3), padding="same", batch=2)
+GEOMETRY = Geometry((14, 14), 32, 64, window=(3, 3), padding="same", batch=3)
 CPU = "/device:CPU:0"
 
 
@@ -252,7 +252,7 @@ def test_direct_by_rule(changes, device, rule, races, tmp_path):
 def test_strided_1x1_may_be_a_matrix_product():
     geometry = dataclasses.replace(GEOMETRY, window=(1, 1), strides=(2, 2))
     assert (
-        _candidates.rule(dataclasses.replace(geometry, batch=64), CPU) is None
+        _candidates.rule(dataclasses.replace(geometry, batch=128), CPU) is None
     )
     (gemm,) = _candidates.candidates(geometry, FORWARD)
     assert gemm.name == "gemm"

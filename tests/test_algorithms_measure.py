@@ -42,10 +42,26 @@ def test_rounds():
     runs = [sleeper("d", 0.01), sleeper("a", 0.009), sleeper("slow", 0.1)]
     times = _measure.rounds(runs, 1e-3)
     assert [len(t) for t in times] == [3, 3, 1]
-    # The first is timed once to see how long a sample must be.
-    assert order == ["d", "d", "a", "slow", "a", "d", "d", "a"]
+    assert order[:3] == ["d", "a", "slow"]  # A first time, not counted.
+    # The first is timed once more to see how long a sample must be.
+    assert order[3:] == ["d", "d", "a", "slow", "a", "d", "d", "a"]
     alone = _measure.rounds([sleeper("d", 0.01), sleeper("s", 0.1)], 10.0)
     assert [len(t) for t in alone] == [1, 1]
+
+
+def test_rounds_of_long_runs():
+    def sleeper(seconds):
+        return lambda: time.sleep(seconds)
+
+    runs = [sleeper(0.36), sleeper(0.12), sleeper(0.13), sleeper(0.2)]
+    times = _measure.rounds(runs, 1e-3)
+    # Direct is out at once, and who was 1.6 times the best after two rounds.
+    assert [len(t) for t in times] == [1, 3, 3, 2]
+    decided = _choose.decide({"direct": times[0], "a": times[1], "b": times[2]})
+    assert decided == "a"
+    # Nobody but direct is left: no need to go on.
+    times = _measure.rounds([sleeper(0.12), sleeper(0.3)], 1e-3)
+    assert [len(t) for t in times] == [2, 1]
 
 
 def test_rounds_go_on_while_in_doubt():

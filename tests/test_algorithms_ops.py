@@ -1,6 +1,7 @@
 """The raw ops: bad arguments, and memory."""
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import tensorflow as tf
 from tf_convpar import ops
 from tf_convpar.algorithms._algorithm import Geometry
 from tf_convpar.algorithms._bilinear import Bilinear
+from tf_convpar.algorithms._bilinear import instruction_set
 from tf_convpar.ops import _library
 
 pytestmark = pytest.mark.skipif(not ops.load(), reason="no compiled ops")
@@ -192,6 +194,48 @@ for predicted, call in sorted(runs, key=lambda run: run[0]):
     measured = _library.module().TfConvpar_WorkspaceBytes().numpy().tolist()
     print(json.dumps([predicted, *measured]))
 """
+
+
+ISA = "TF_CONVPAR_WIDEST_ISA"
+
+
+def in_a_process_with(isa, *arguments):
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, ISA: isa},
+        cwd=pathlib.Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.mark.parametrize("isa", ["base", "avx2"])
+def test_narrower_instruction_sets(isa):
+    if isa not in ("base", instruction_set()) and instruction_set() != "avx512":
+        pytest.skip("this processor does not have it")
+    program = (
+        "from tf_convpar.algorithms import _bilinear; "
+        "print(_bilinear.instruction_set())"
+    )
+    assert in_a_process_with(isa, "-c", program).stdout.split() == [isa]
+    tests = ("tests/test_algorithms_numerics.py", "-k", "error_of_each_pass")
+    done = in_a_process_with(
+        isa, "-m", "pytest", "-p", "no:cacheprovider", *tests
+    )
+    assert done.returncode == 0, done.stdout
+    assert "passed" in done.stdout
+
+
+def test_instruction_set_that_is_none():
+    program = (
+        "from tf_convpar.algorithms import _bilinear; "
+        "_bilinear.instruction_set()"
+    )
+    done = in_a_process_with("avx9", "-c", program)
+    assert done.returncode == 1
+    assert "Expected the environment variable" in done.stderr
+    assert "Received: avx9" in done.stderr
 
 
 def test_workspace_is_what_the_allocator_gives():

@@ -32,10 +32,10 @@ def model(tmp_path, monkeypatch):
 
 def test_choices_of_a_model(model, tmp_path):
     code, report = run_json(
-        "algorithms", model, "--batch=4", "--threads=1", "--json"
+        "algorithms", model, "--batch=6", "--threads=1", "--json"
     )
     assert code == 0
-    assert (report["model"], report["batch"]) == (model, 4)
+    assert (report["model"], report["batch"]) == (model, 6)
     same, strided = report["convolutions"]
     assert same["convolution"] == "14x14x32 -> 32, 3x3 same"
     assert same["layers"] == ["one", "two"]
@@ -59,7 +59,7 @@ def test_choices_of_a_model(model, tmp_path):
     # What is shown next is read, not measured.
     written = (tmp_path / "algorithms.json").read_bytes()
     code, output = run(
-        [*CONVPAR, "algorithms", model, "--batch=4", "--threads=1"],
+        [*CONVPAR, "algorithms", model, "--batch=6", "--threads=1"],
         COLUMNS="150",
     )
     assert code == 0

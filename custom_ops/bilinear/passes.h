@@ -97,8 +97,14 @@ struct Passes {
                    float* dk, float* scratch, Pool&);
 };
 
-// Those of the widest instruction set that this processor has.
-const Passes& BestPasses();
+// The environment variable that names the widest instruction set to use:
+// "avx512", "avx2" or "base". For comparisons, and for processors that slow
+// down where vectors are wide.
+constexpr char kWidest[] = "TF_CONVPAR_WIDEST_ISA";
+
+// Those of the widest instruction set that this processor has and `kWidest`
+// allows; null where that names none.
+const Passes* BestPasses();
 
 }  // namespace bilinear
 }  // namespace tf_convpar

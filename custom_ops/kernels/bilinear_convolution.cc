@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -61,6 +62,14 @@ absl::Status NoMemory(int64_t floats) {
       "Expected ", floats * sizeof(float) >> 20,
       " MiB for the workspace of a convolution. Received: none. A smaller "
       "batch, or algorithm=\"direct\", needs less."));
+}
+
+absl::Status CheckInstructionSet() {
+  if (BestPasses() != nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "Expected the environment variable ", bilinear::kWidest,
+      " to be avx512, avx2 or base, or not to be set. Received: ",
+      std::getenv(bilinear::kWidest)));
 }
 
 // The geometry of an op, of which attributes give a part. Images of fewer
@@ -169,6 +178,7 @@ struct Remembered {
 class BilinearForwardOp : public OpKernel {
  public:
   explicit BilinearForwardOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, CheckInstructionSet());
     OP_REQUIRES_OK(ctx, frame_.Read(ctx));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("adjoint", &adjoint_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("remember", &remember_));
@@ -206,7 +216,7 @@ class BilinearForwardOp : public OpKernel {
       return;
     }
 
-    const Passes& passes = BestPasses();
+    const Passes& passes = *BestPasses();
     OpPool pool(ctx);
     const int threads = pool.threads();
     const int64_t size = passes.spectrum_size(g, adjoint_);
@@ -260,6 +270,7 @@ class BilinearKernelGradientOp : public OpKernel {
  public:
   explicit BilinearKernelGradientOp(OpKernelConstruction* ctx)
       : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, CheckInstructionSet());
     OP_REQUIRES_OK(ctx, frame_.Read(ctx));
     OP_REQUIRES_OK(ctx, frame_.Read(ctx, "window", 1, &window_));
     OP_REQUIRES_OK(ctx, image_.Read(ctx, "image_"));
@@ -295,7 +306,7 @@ class BilinearKernelGradientOp : public OpKernel {
       dk->flat<float>().setZero();
       return;
     }
-    const Passes& passes = BestPasses();
+    const Passes& passes = *BestPasses();
     OpPool pool(ctx);
     const int64_t size =
         passes.gradient_scratch(g, image, maps, kernel, pool.threads());
@@ -332,6 +343,22 @@ REGISTER_KERNEL_BUILDER(
 REGISTER_KERNEL_BUILDER(
     Name("TfConvpar>BilinearKernelGradient").Device(tensorflow::DEVICE_CPU),
     BilinearKernelGradientOp);
+class InstructionSetOp : public OpKernel {
+ public:
+  explicit InstructionSetOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, CheckInstructionSet());
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    Tensor* name = nullptr;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape(), &name));
+    name->scalar<tensorflow::tstring>()() = BestPasses()->name;
+  }
+};
+
+REGISTER_KERNEL_BUILDER(
+    Name("TfConvpar>InstructionSet").Device(tensorflow::DEVICE_CPU),
+    InstructionSetOp);
 REGISTER_KERNEL_BUILDER(
     Name("TfConvpar>WorkspaceBytes").Device(tensorflow::DEVICE_CPU),
     WorkspaceBytesOp);

@@ -102,6 +102,15 @@ REGISTER_OP("TfConvpar>BilinearKernelGradient")
     .SetShapeFn(KernelShape)
     .Doc("G' [(B x)' (A' dy)]; the programs are those of B, A' and G'.");
 
+REGISTER_OP("TfConvpar>InstructionSet")
+    .Output("name: string")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      c->set_output(0, c->Scalar());
+      return absl::OkStatus();
+    })
+    .Doc("What the bilinear ops run with on this device.");
+
 REGISTER_OP("TfConvpar>WorkspaceBytes")
     .Output("bytes: int64")
     .SetIsStateful()

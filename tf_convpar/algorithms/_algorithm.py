@@ -114,9 +114,24 @@ class Algorithm(abc.ABC):
 
     @abc.abstractmethod
     def forward(
-        self, x: tf.Tensor, kernel: tf.Tensor, geometry: Geometry
+        self,
+        x: tf.Tensor,
+        kernel: tf.Tensor,
+        geometry: Geometry,
+        bias: tf.Tensor | None = None,
+        remember: bool = False,
     ) -> tf.Tensor:
-        """The feature maps, `(batch, *output, filters)`."""
+        """The feature maps, `(batch, *output, filters)`.
+
+        Args:
+            x: The input.
+            kernel: The kernel.
+            geometry: Of the convolution.
+            bias: One value for each filter, added.
+            remember: Whether to keep what was computed from the kernel alone,
+                if anything was, for the next call. For inference: it is made
+                anew whenever the kernel has changed, but takes memory.
+        """
 
     @abc.abstractmethod
     def input_gradient(

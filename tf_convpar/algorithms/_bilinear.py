@@ -59,6 +59,29 @@ _TRANSFORMS = {"winograd": _winograd.transforms, "fft": _fft.transforms}
 KINDS = tuple(_TRANSFORMS)
 
 
+@functools.cache
+def instruction_set() -> str | None:
+    """What the compiled ops run with here; None where the twin serves.
+
+    ```python
+    instruction_set()  # "avx512", "avx2" or "base"
+    ```
+
+    `TF_CONVPAR_WIDEST_ISA` limits it.
+
+    Raises:
+        ValueError: That variable names no instruction set.
+    """
+    if not _library.load():
+        return None
+    with tf.init_scope(), tf.device("CPU"):
+        try:
+            name = _library.module().TfConvpar_InstructionSet()
+        except tf.errors.InvalidArgumentError as error:
+            raise ValueError(str(error.message)) from None
+        return str(name.numpy().decode())
+
+
 class Bilinear(Algorithm):
     """One family of transforms, for tiles of one size.
 
@@ -128,17 +151,7 @@ class Bilinear(Algorithm):
         bias: tf.Tensor | None = None,
         remember: bool = False,
     ) -> tf.Tensor:
-        """The feature maps, plus `bias` if there is one.
-
-        Args:
-            x: The input.
-            kernel: The kernel.
-            geometry: Of the convolution.
-            bias: One value for each filter; added while the maps are at hand.
-            remember: Keeps the kernel's spectrum for the next call. For
-                inference: it is made anew whenever the kernel has changed, but
-                takes memory.
-        """
+        """The feature maps; `bias` is added while they are at hand."""
         wide = wide_dtype(x.dtype)
         images, wide_kernel = tf.cast(x, wide), tf.cast(kernel, wide)
         if self._is_compiled(wide):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import os
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -29,8 +30,10 @@ _PER_KIND = 3
 # hold, in multiplications: some 20 GB/s against 100 billion a second.
 _MULTIPLICATIONS_PER_FLOAT = 40
 _CACHED_FLOATS = 1 << 19
-# About 0.05 ms of one core: the dispatch of several ops would cost as much.
-_SMALLEST = 4_000_000
+# A candidate whose cost is further from the cheapest has not won yet.
+_FAR = 2
+# About 0.1 ms of one core: the dispatch of several ops would cost as much.
+_SMALLEST = 10_000_000
 
 
 def workspace_cap() -> int:
@@ -64,24 +67,31 @@ def rule(geometry: Geometry, device: str | None) -> str | None:
 def candidates(geometry: Geometry, which: str) -> list[Algorithm]:
     """Algorithms that may beat direct, the cheapest of each kind first."""
     found = []
-    if _gemm_may_pay(geometry):
-        found.append(named("gemm", geometry))
-    if geometry.is_dense:
-        most = MOST_MULTIPLICATIONS * geometry.multiplications
-        kinds: tuple[tuple[str, Callable[..., Any]], ...] = (
-            ("winograd", _winograd.tiles),
-            ("fft", _fft.tiles),
-        )
-        for kind, tiles in kinds:
-            costs: list[tuple[int, int, Algorithm]] = []
-            for tile in tiles(geometry):
-                algorithm = Bilinear(kind, tile)
-                if algorithm.refuses(geometry, which) is None:
-                    cost = _cost(algorithm, geometry, which)
-                    if cost <= most:
-                        costs.append((cost, len(costs), algorithm))
-            found += [best[-1] for best in sorted(costs)[:_PER_KIND]]
-    return [a for a in found if a.refuses(geometry, which) is None]
+    gemm = named("gemm", geometry)
+    if _gemm_may_pay(geometry) and gemm.refuses(geometry, which) is None:
+        found.append(gemm)
+    if not geometry.is_dense:
+        return found
+    kinds: tuple[tuple[str, Callable[..., Any]], ...] = (
+        ("winograd", _winograd.tiles),
+        ("fft", _fft.tiles),
+    )
+    cheapest = []
+    for kind, tiles in kinds:
+        costs = []
+        for tile in tiles(geometry):
+            algorithm = Bilinear(kind, tile)
+            if algorithm.refuses(geometry, which) is None:
+                costs.append((_cost(algorithm, geometry, which), algorithm))
+        cheapest += sorted(costs, key=_first)[:_PER_KIND]
+    most = min(
+        MOST_MULTIPLICATIONS * geometry.multiplications,
+        _FAR * min((cost for cost, _ in cheapest), default=0),
+    )
+    return found + [algorithm for cost, algorithm in cheapest if cost <= most]
+
+
+_first = operator.itemgetter(0)
 
 
 def _cost(algorithm: Algorithm, geometry: Geometry, which: str) -> int:

@@ -24,12 +24,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_convpar import ops
 from tf_convpar.algorithms import _cache
 from tf_convpar.algorithms import _candidates
 from tf_convpar.algorithms import _measure
 from tf_convpar.algorithms._algorithm import PASSES
 from tf_convpar.algorithms._algorithm import Geometry
+from tf_convpar.algorithms._bilinear import instruction_set
 from tf_convpar.algorithms._cache import Candidate
 from tf_convpar.algorithms._cache import Record
 from tf_convpar.algorithms._passes import Choice
@@ -151,14 +151,14 @@ def decide(times: Mapping[str, Sequence[float]]) -> str:
         A name. Not direct's only where the median ratio of times is at most
         1 - `MARGIN`, and the upper quartile is below 1.
     """
-    best, best_ratio = DIRECT, 1 - MARGIN
+    surely = {}
     for name, own in times.items():
         if name == DIRECT or len(own) < _measure.FEWEST_ROUNDS:
             continue
         ratio, quartile = _compared(own, times[DIRECT])
-        if quartile < 1 and ratio <= best_ratio:
-            best, best_ratio = name, ratio
-    return best
+        if quartile < 1 and ratio <= 1 - MARGIN:
+            surely[name] = _measure.median(own)
+    return min(surely, key=surely.__getitem__, default=DIRECT)
 
 
 def settled(times: Sequence[Sequence[float]]) -> bool:
@@ -286,7 +286,7 @@ def _key(geometry: Geometry, which: str, device: str) -> str:
             which,
             where,
             threads,
-            "compiled ops" if ops.load() else "twin",
+            instruction_set() or "twin",
             # Off, direct's gradients are three times slower.
             f"oneDNN {os.environ.get('TF_ENABLE_ONEDNN_OPTS', '1')}",
             f"workspace {_candidates.workspace_cap() // 2**20} MiB",

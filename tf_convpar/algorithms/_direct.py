@@ -38,10 +38,16 @@ class Direct(Algorithm):
         return None
 
     def forward(
-        self, x: tf.Tensor, kernel: tf.Tensor, geometry: Geometry
+        self,
+        x: tf.Tensor,
+        kernel: tf.Tensor,
+        geometry: Geometry,
+        bias: tf.Tensor | None = None,
+        remember: bool = False,
     ) -> tf.Tensor:
-        """The feature maps; differentiable."""
-        return run(x, kernel, geometry)
+        """The feature maps; differentiable. Nothing is remembered."""
+        maps = run(x, kernel, geometry)
+        return maps if bias is None else tf.nn.bias_add(maps, bias)
 
     def input_gradient(
         self,

@@ -52,11 +52,17 @@ class Gemm(Algorithm):
         return None
 
     def forward(
-        self, x: tf.Tensor, kernel: tf.Tensor, geometry: Geometry
+        self,
+        x: tf.Tensor,
+        kernel: tf.Tensor,
+        geometry: Geometry,
+        bias: tf.Tensor | None = None,
+        remember: bool = False,
     ) -> tf.Tensor:
-        """The feature maps."""
+        """The feature maps. Nothing is remembered."""
         pads = _pads(sizes_of(x)[1:-1], geometry)
-        return _multiply(x, kernel, pads, geometry.strides)
+        maps = _multiply(x, kernel, pads, geometry.strides)
+        return maps if bias is None else tf.nn.bias_add(maps, bias)
 
     def input_gradient(
         self,

@@ -31,6 +31,10 @@ _SAMPLE_S = 2e-3
 # much slower than direct all must be for the race to end.
 _HOPELESS = (3.0, 2.0)
 _BEHIND = 1.1
+# A run of this length averages over bursts: already the first one counts, who
+# is behind is so for good, and direct leaves the race like any other.
+_LONG_S = 0.1
+_HOPELESS_IF_LONG = (2.0, 1.3)
 # How many budgets are spent before doubt stays doubt.
 _PATIENCE = 3
 
@@ -65,18 +69,31 @@ def race(
 
     Returns:
         For each algorithm one list, element i of round i. A list ends early
-        where the algorithm was left behind; direct's never does.
+        where the algorithm was left behind; direct's only where runs are
+        long.
     """
-    with tf.init_scope(), tf.device(device):
+    with tf.init_scope():
+        return rounds(
+            runners(algorithms, geometry, which, device),
+            budget_s,
+            report,
+            settled,
+        )
+
+
+def runners(
+    algorithms: Sequence[Algorithm],
+    geometry: Geometry,
+    which: str,
+    device: str,
+) -> list[Callable[[], Any]]:
+    """Functions that each make the pass once, and wait for it; see `race`."""
+    with tf.device(device):
         operands = _operands(geometry, which)
-        runs = [
+        return [
             _runner(algorithm, geometry, which, operands, device)
             for algorithm in algorithms
         ]
-        for algorithm, run in zip(algorithms, runs, strict=True):
-            report(algorithm.name)
-            run()  # Traces, allocates, wakes threads.
-        return rounds(runs, budget_s, report, settled)
 
 
 def rounds(
@@ -86,27 +103,46 @@ def rounds(
     settled: Callable[[Times], bool] = lambda times: True,
 ) -> Times:
     """Runs all in turn until it is clear or `budget_s` is spent; see `race`."""
-    repeats = max(1, min(20, int(_SAMPLE_S / max(_timed(runs[0], 1), 1e-6))))
-    times: Times = [[] for _ in runs]
-    racing = list(range(len(runs)))
     start = time.perf_counter()
-    for number in range(_MOST_ROUNDS):
-        first = number % len(racing)
+    times: Times = []
+    for run in runs:
+        report("first round")
+        times.append([_timed(run, 1)])  # Allocates, wakes threads.
+    long = min(t[0] for t in times) > _LONG_S
+    racing = list(range(len(runs)))
+    repeats = 1
+    if long:
+        racing = _hopeful(racing, times, _HOPELESS_IF_LONG[0])
+    else:
+        times = [[] for _ in runs]
+        repeats = int(_SAMPLE_S / max(_timed(runs[0], 1), 1e-6))
+        repeats = max(1, min(20, repeats))
+        start = time.perf_counter()
+    while max(map(len, times)) < _MOST_ROUNDS:
+        done = max(map(len, times))
+        first = done % len(racing)
         for i in (*racing[first:], *racing[:first]):
-            report(f"round {number + 1}")
+            report(f"round {done + 1}")
             times[i].append(_timed(runs[i], repeats))
-        if number < len(_HOPELESS):
-            limit = _HOPELESS[number] * min(min(t) for t in times)
-            racing = [i for i in racing if i == 0 or min(times[i]) <= limit]
-        if number + 1 < FEWEST_ROUNDS and len(racing) > 1:
+        if done < len(_HOPELESS):
+            limits = _HOPELESS_IF_LONG if long else _HOPELESS
+            left = _hopeful(racing, times, limits[done])
+            racing = left if long else sorted({0, *left})
+        if done + 1 < FEWEST_ROUNDS and racing != [0]:
             continue
         direct = median(times[0])
-        if all(median(times[i]) > _BEHIND * direct for i in racing[1:]):
+        if all(median(times[i]) > _BEHIND * direct for i in racing if i):
             break
         spent = (time.perf_counter() - start) / budget_s
         if spent > _PATIENCE or (spent > 1 and settled(times)):
             break
     return times
+
+
+def _hopeful(racing: Sequence[int], times: Times, most: float) -> list[int]:
+    """Those whose best time is at most `most` times the best of all."""
+    limit = most * min(min(t) for t in times if t)
+    return [i for i in racing if min(times[i]) <= limit]
 
 
 def relative_errors(

@@ -20,7 +20,6 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 
 from tf_convpar.algorithms import _bilinear
-from tf_convpar.algorithms import _direct
 from tf_convpar.algorithms import _fft
 from tf_convpar.algorithms import _winograd
 from tf_convpar.algorithms._algorithm import FORWARD
@@ -167,8 +166,7 @@ def convolution(
         remember: Whether kernels' spectra are kept for the next call.
     """
     if choice.is_direct:
-        maps = _direct.run(x, kernel, geometry)
-        return maps if bias is None else tf.nn.bias_add(maps, bias)
+        return _DIRECT.forward(x, kernel, geometry, bias)
     passes = _Passes(geometry, choice, remember)
     if bias is None:
         return passes.forward(x, kernel)
@@ -247,13 +245,8 @@ class _Passes:
         self, x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor | None
     ) -> tf.Tensor:
         with record.stop_recording():
-            return _run_forward(
-                self._choice.forward,
-                x,
-                kernel,
-                self._geometry,
-                bias,
-                self._remember,
+            return self._choice.forward.forward(
+                x, kernel, self._geometry, bias, self._remember
             )
 
     def _gradients(self, x: tf.Tensor, kernel: tf.Tensor) -> Any:
@@ -266,20 +259,6 @@ class _Passes:
             )
 
         return gradient
-
-
-def _run_forward(
-    algorithm: Algorithm,
-    x: tf.Tensor,
-    kernel: tf.Tensor,
-    geometry: Geometry,
-    bias: tf.Tensor | None,
-    remember: bool,
-) -> tf.Tensor:
-    if isinstance(algorithm, Bilinear | _ByBatch):
-        return algorithm.forward(x, kernel, geometry, bias, remember)
-    maps = algorithm.forward(x, kernel, geometry)
-    return maps if bias is None else tf.nn.bias_add(maps, bias)
 
 
 def _by_batch(algorithms: Sequence[Algorithm]) -> Algorithm:
@@ -312,8 +291,8 @@ class _ByBatch(Algorithm):
     ) -> tf.Tensor:
         return self._switch(
             x,
-            lambda algorithm: _run_forward(
-                algorithm, x, kernel, geometry, bias, remember
+            lambda algorithm: algorithm.forward(
+                x, kernel, geometry, bias, remember
             ),
         )
 
