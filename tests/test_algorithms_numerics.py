@@ -33,6 +33,9 @@ GEOMETRIES = [
     Geometry((16, 13), 2, 5, (7, 7), batch=1),
     Geometry((5, 6, 7), 3, 16, (3, 3, 3), padding="same", batch=2),
     Geometry((4, 7, 9), 17, 5, (1, 3, 2), batch=1),
+    # Spectra of kernels that are made a few panels at a time.
+    Geometry((7, 7), 200, 330, (3, 3), padding="same", batch=5),
+    Geometry((9, 7), 333, 220, (3, 5), batch=3),
 ]
 IDS = [f"{g.image}x{g.channels}-{g.filters}-{g.window}" for g in GEOMETRIES]
 

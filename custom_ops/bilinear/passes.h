@@ -67,7 +67,6 @@ class Pool {
 // One instruction set's code.
 struct Passes {
   const char* name;
-  int panel;  // filters side by side in a spectrum of kernels
 
   // Floats that hold the spectrum of kernels, [points, panels, channels,
   // panel]; for the adjoint pass channels and filters change places.
@@ -77,6 +76,10 @@ struct Passes {
   int64_t (*forward_scratch)(const Geometry&, bool adjoint,
                              const Program& source, const Program& target,
                              int threads);
+  // Of `forward_by_parts`; 0 where `forward` is better.
+  int64_t (*parts_scratch)(const Geometry&, bool adjoint,
+                            const Program& source, const Program& target,
+                            const Program& kernel, int threads);
   int64_t (*gradient_scratch)(const Geometry&, const Program& image,
                               const Program& maps, const Program& kernel,
                               int threads);
@@ -91,6 +94,13 @@ struct Passes {
                   const Program& target, const float* x,
                   const float* spectrum, const float* bias, float* y,
                   float* scratch, Pool&);
+  // The same, but makes a part of the kernels' spectrum at a time, from the
+  // program of G.
+  void (*forward_by_parts)(const Geometry&, bool adjoint,
+                            const Program& source, const Program& target,
+                            const Program& kernel, const float* x,
+                            const float* k, const float* bias, float* y,
+                            float* scratch, Pool&);
   // G' [(B x)' (A' dy)] from the programs of B, A' and G'.
   void (*gradient)(const Geometry&, const Program& image, const Program& maps,
                    const Program& kernel, const float* x, const float* dy,

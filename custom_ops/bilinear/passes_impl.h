@@ -29,13 +29,18 @@ struct Sizes {
   Sizes(const Geometry& g, bool adjoint)
       : exact_depth(adjoint ? g.filters : g.channels),
         exact_width(adjoint ? g.channels : g.filters),
-        depth(RoundUp(exact_depth, kLanes)),
+        depth(RowOf(exact_depth)),
         width(RoundUp(exact_width, kPanel)),
         panels(width / kPanel),
         tiles(g.total_tiles()) {}
 
   int64_t SpectrumPlane() const {
     return Plane(panels * exact_depth, kPanel);
+  }
+
+  // Rows a power of two apart would fall into the same few cache sets.
+  static int64_t RowOf(int64_t width) {
+    return RoundUp(width, kLanes) + (width % 128 == 0 ? kLanes : 0);
   }
 
   static int64_t Plane(int64_t tiles, int64_t width) {
@@ -61,8 +66,22 @@ int64_t ForwardTiles(const Geometry& g, const Sizes& s) {
   return TilesPerBlock(g, s, 3 * kRows, 32 * kRows);
 }
 
-int64_t GradientTiles(const Geometry& g) {
-  return TilesPerBlock(g, Sizes(g, false), 8 * kRows, 24 * kRows);
+// Where all tiles are transformed at once, the spectrum of kernels is needed
+// once: it is then made, used and overwritten a part at a time, and never
+// leaves the caches. Not if it is too small to leave them anyway, or if the
+// spectra of tiles are so large that reading them once a part costs more.
+constexpr int64_t kNear = 160 << 10;  // floats: what a near cache holds
+constexpr int64_t kFar = 3 << 20;  // floats: what a far cache holds
+
+bool ByParts(const Geometry& g, const Sizes& s, int64_t tiles) {
+  return s.tiles <= tiles && g.points * s.tiles * s.depth <= kFar &&
+         g.points * s.exact_depth * s.exact_width > (1 << 20);
+}
+
+// Equal parts of `all`, of at most `fit`.
+int64_t PartOf(int64_t all, int64_t fit) {
+  const int64_t parts = (all + Max(fit, 1) - 1) / Max(fit, 1);
+  return (all + parts - 1) / parts;
 }
 
 Window InputWindow(const Geometry& g, int64_t tile, int64_t* image) {
@@ -139,51 +158,60 @@ void CopyKernel(const Geometry& g, bool adjoint, const float* k, int64_t from,
   }
 }
 
+// Spectra of the kernels of some channels and panels, to [points, panels,
+// row, kPanel].
+void SpectrumOf(const Geometry& g, const Sizes& s, const Program& program,
+                bool adjoint, const float* k, int64_t first_c, int64_t last_c,
+                int64_t first_panel, int64_t last_panel, float* spectrum,
+                int64_t row, int64_t plane, float* scratch) {
+  // One panel at a time.
+  const int64_t vectors = Min(kPanel / kLanes, VectorsOf(program));
+  const int64_t most = vectors * kLanes;
+  const int64_t size = g.channels * g.filters;
+  const int64_t places = Pixels(g.window);
+  float* edge = EdgeOf(program, scratch);
+  const auto transform = [&](int64_t c, int64_t f) {
+    const int64_t count = Max(0, Min(most, s.exact_width - f));
+    Source from = PackedSource(First(program), k + c * g.filters + f, size);
+    if (adjoint || count < most) {
+      CopyKernel(g, adjoint, k, c, f, count, vectors, edge);
+      from = PackedSource(First(program), edge, most);
+    } else {
+      // Places are far apart, and so are channels: no processor guesses
+      // where the next ones are.
+      for (int64_t place = 0; place < places; ++place) {
+        const float* next =
+            k + place * size + Min(c + 4, last_c - 1) * g.filters + f;
+        for (int64_t i = 0; i < most; i += 16) __builtin_prefetch(next + i);
+      }
+    }
+    float* to = spectrum +
+                ((f / kPanel - first_panel) * row + c - first_c) * kPanel +
+                f % kPanel;
+    Run(program, from, PackedTarget(Last(program), to, plane), vectors,
+        scratch);
+  };
+  // In runs long enough for both kernel and spectrum to stay in a page.
+  constexpr int64_t kRun = 32;
+  for (int64_t begin = first_c; begin < last_c; begin += kRun) {
+    const int64_t end = Min(begin + kRun, last_c);
+    for (int64_t f = first_panel * kPanel; f < last_panel * kPanel; f += most) {
+      for (int64_t c = begin; c < end; ++c) transform(c, f);
+    }
+  }
+}
+
 void Spectrum(const Geometry& g, const Program& program, bool adjoint,
               const float* k, float* spectrum, float* scratch, Pool& pool) {
   const Sizes s(g, adjoint);
-  // One panel at a time.
-  constexpr int64_t kVectors = kPanel / kLanes;
-  const int64_t vectors = Min(kVectors, VectorsOf(program));
-  const int64_t size = g.channels * g.filters;
-  const int64_t places = Pixels(g.window);
   const int64_t workers = Min(pool.threads(), s.exact_depth);
   InParallel(pool, workers, [&](int64_t begin, int64_t end) {
     for (int64_t worker = begin; worker < end; ++worker) {
-      float* mine = scratch + worker * ScratchOf(program);
-      float* edge = EdgeOf(program, mine);
       const int64_t first = s.exact_depth * worker / workers;
-      const int64_t last = s.exact_depth * (worker + 1) / workers;
-      const auto transform = [&](int64_t c, int64_t f) {
-        const int64_t most = vectors * kLanes;
-        const int64_t count = Max(0, Min(most, s.exact_width - f));
-        Source from =
-            PackedSource(First(program), k + c * g.filters + f, size);
-        if (adjoint || count < most) {
-          CopyKernel(g, adjoint, k, c, f, count, vectors, edge);
-          from = PackedSource(First(program), edge, most);
-        } else {
-          // Places are far apart, and so are channels: no processor guesses
-          // where the next ones are.
-          for (int64_t place = 0; place < places; ++place) {
-            const float* next =
-                k + place * size + Min(c + 4, last - 1) * g.filters + f;
-            for (int64_t i = 0; i < most; i += 16) __builtin_prefetch(next + i);
-          }
-        }
-        float* to = spectrum + (f / kPanel * s.exact_depth + c) * kPanel +
-                    f % kPanel;
-        Run(program, from,
-            PackedTarget(Last(program), to, s.SpectrumPlane()), vectors, mine);
-      };
-      // In runs long enough for both kernel and spectrum to stay in a page.
-      constexpr int64_t kRun = 32;
-      for (int64_t begin_c = first; begin_c < last; begin_c += kRun) {
-        const int64_t end_c = Min(begin_c + kRun, last);
-        for (int64_t f = 0; f < s.width; f += vectors * kLanes) {
-          for (int64_t c = begin_c; c < end_c; ++c) transform(c, f);
-        }
-      }
+      SpectrumOf(g, s, program, adjoint, k, first,
+                 s.exact_depth * (worker + 1) / workers, 0, s.panels,
+                 spectrum + first * kPanel, s.exact_depth, s.SpectrumPlane(),
+                 scratch + worker * ScratchOf(program));
     }
   });
 }
@@ -202,17 +230,45 @@ int64_t ForwardScratch(const Geometry& g, bool adjoint, const Program& source,
   return threads * ForwardScratchOfOne(g, adjoint, source, target);
 }
 
+// Tiles' spectra, [points, tiles, row] from `first_f` on, back to images.
+void Finish(const Geometry& g, const Sizes& s, const Program& target,
+            bool adjoint, const float* spectra, int64_t plane, int64_t row,
+            int64_t first, int64_t last, int64_t first_f, int64_t last_f,
+            const float* bias, float* y, float* scratch) {
+  const auto window = adjoint ? InputWindow : OutputWindow;
+  const int64_t pixels = Pixels(adjoint ? g.image : g.output);
+  const int64_t unit = s.tiles / g.batch;
+  const int64_t most = VectorsOf(target) * kLanes;
+  for (int64_t t = first; t < last; ++t) {
+    int64_t image;
+    const Window w = window(g, t, &image);
+    float* to = y + image * pixels * s.exact_width;
+    if (adjoint && t % unit == 0) {
+      for (int64_t i = 0; i < pixels; ++i) {
+        float* pixel = to + i * s.exact_width;
+        for (int64_t f = first_f; f < last_f; ++f) pixel[f] = 0;
+      }
+    }
+    for (int64_t f = first_f; f < last_f; f += most) {
+      const int64_t count = Min(most, last_f - f);
+      RunIntoTile(
+          target,
+          PackedSource(First(target),
+                       spectra + (t - first) * row + f - first_f, plane),
+          w, bias ? bias + f : nullptr, adjoint, s.exact_width, count,
+          RoundUp(count, kLanes) / kLanes, to + f, scratch);
+    }
+  }
+}
+
 void Forward(const Geometry& g, bool adjoint, const Program& source,
              const Program& target, const float* x, const float* spectrum,
              const float* bias, float* y, float* scratch, Pool& pool) {
   const Sizes s(g, adjoint);
   const auto from_window = adjoint ? OutputWindow : InputWindow;
-  const auto to_window = adjoint ? InputWindow : OutputWindow;
   const int64_t size = ForwardTiles(g, s);
   const int64_t from_plane = Sizes::Plane(size, s.depth);
   const int64_t to_plane = Sizes::Plane(size, s.width);
-  const int64_t y_size =
-      Pixels(adjoint ? g.image : g.output) * s.exact_width;
   // Tiles that overlap in the result belong to one worker.
   const int64_t unit = adjoint ? s.tiles / g.batch : 1;
   const int64_t workers = Min(pool.threads(), s.tiles / unit);
@@ -233,38 +289,23 @@ void Forward(const Geometry& g, bool adjoint, const Program& source,
                    s.depth, 1, spectrum + p * s.SpectrumPlane(),
                    to + p * to_plane, s.width, false);
         }
-        for (int64_t t = first; t < first + tiles; ++t) {
-          int64_t image;
-          const Window w = to_window(g, t, &image);
-          float* pixels = y + image * y_size;
-          if (adjoint && t % unit == 0) {
-            for (int64_t i = 0; i < y_size; ++i) pixels[i] = 0;
-          }
-          const int64_t most = VectorsOf(target) * kLanes;
-          for (int64_t f = 0; f < s.exact_width; f += most) {
-            const int64_t count = Min(most, s.exact_width - f);
-            RunIntoTile(target,
-                        PackedSource(First(target),
-                                     to + (t - first) * s.width + f, to_plane),
-                        w, bias ? bias + f : nullptr, adjoint, s.exact_width,
-                        count, RoundUp(count, kLanes) / kLanes, pixels + f,
-                        mine);
-          }
-        }
+        Finish(g, s, target, adjoint, to, to_plane, s.width, first,
+               first + tiles, 0, s.exact_width, bias, y, mine);
         first += tiles;
       }
     }
   });
 }
 
+#include "custom_ops/bilinear/parts_impl.h"
 #include "custom_ops/bilinear/gradient_impl.h"
 
 }  // namespace
 
 extern const Passes kPasses = {
-    NAME,           kPanel,          SpectrumSize, SpectrumScratch,
-    ForwardScratch, GradientScratch, Spectrum,     Forward,
-    Gradient,
+    NAME,           SpectrumSize,    SpectrumScratch, ForwardScratch,
+    PartsScratch,   GradientScratch, Spectrum,        Forward,
+    ForwardByParts, Gradient,
 };
 
 }  // namespace ISA

@@ -197,8 +197,8 @@ class BilinearForwardOp : public OpKernel {
     OP_REQUIRES_OK(ctx,
                    frame_.Fill(x.shape(), kernel.shape(), adjoint_, &g));
     g.points = source.outputs;
-    OP_REQUIRES_OK(ctx, CheckProgram(source, "image", adjoint_ ? Step(g) : Tile(g),
-                                     g.points));
+    OP_REQUIRES_OK(ctx, CheckProgram(source, "image",
+                                     adjoint_ ? Step(g) : Tile(g), g.points));
     OP_REQUIRES_OK(ctx, CheckProgram(target, "maps", g.points,
                                      adjoint_ ? Tile(g) : Step(g)));
     OP_REQUIRES_OK(ctx, CheckProgram(kernel_.program(), "kernel", Places(g),
@@ -219,9 +219,23 @@ class BilinearForwardOp : public OpKernel {
     const Passes& passes = *BestPasses();
     OpPool pool(ctx);
     const int threads = pool.threads();
+    const Program& kernel_program = kernel_.program();
+    const float* const added = bias.NumElements() ? Data(bias) : nullptr;
+    const int64_t by_parts =
+        remember_ ? 0
+                  : passes.parts_scratch(g, adjoint_, source, target,
+                                          kernel_program, threads);
+    if (by_parts > 0) {
+      const Workspace scratch(by_parts);
+      OP_REQUIRES(ctx, scratch.data() != nullptr, NoMemory(by_parts));
+      passes.forward_by_parts(g, adjoint_, source, target, kernel_program,
+                               Data(x), Data(kernel), added, Data(y),
+                               scratch.data(), pool);
+      return;
+    }
     const int64_t size = passes.spectrum_size(g, adjoint_);
     const int64_t scratch_size =
-        std::max(passes.spectrum_scratch(kernel_.program(), threads),
+        std::max(passes.spectrum_scratch(kernel_program, threads),
                  passes.forward_scratch(g, adjoint_, source, target, threads));
     const Workspace scratch(scratch_size + (remember_ ? 0 : size));
     OP_REQUIRES(ctx, scratch.data() != nullptr, NoMemory(scratch_size + size));
@@ -235,16 +249,15 @@ class BilinearForwardOp : public OpKernel {
     float* spectrum = remember_ ? remembered->spectrum.data()
                                 : scratch.data() + scratch_size;
     if (!known) {
-      passes.spectrum(g, kernel_.program(), adjoint_, Data(kernel), spectrum,
+      passes.spectrum(g, kernel_program, adjoint_, Data(kernel), spectrum,
                       scratch.data(), pool);
       if (remember_) {
         absl::MutexLock lock(&mutex_);
         last_ = remembered;
       }
     }
-    passes.forward(g, adjoint_, source, target, Data(x), spectrum,
-                   bias.NumElements() ? Data(bias) : nullptr, Data(y),
-                   scratch.data(), pool);
+    passes.forward(g, adjoint_, source, target, Data(x), spectrum, added,
+                   Data(y), scratch.data(), pool);
   }
 
  private:

@@ -17,8 +17,13 @@ from tf_convpar.algorithms._stages import Transforms
 LANES = 16
 PANEL = 2 * LANES
 ROWS = 14
-# Floats that a core keeps close.
+# Floats that a core keeps close, and those of its nearest and farthest caches
+# that a part of the kernels' spectrum and the spectra of tiles may fill.
 CACHE = 320 << 10
+NEAR = 160 << 10
+FAR = 3 << 20
+# Floats of a kernels' spectrum that is made as a whole.
+SMALL = 1 << 20
 # What the ops' memory is counted in.
 PAGE = 2 << 20
 
@@ -46,12 +51,17 @@ def forward_bytes(
         filters: Of the result.
         tiles: Of all images.
     """
-    padded, width = _round_up(channels, LANES), _round_up(filters, PANEL)
+    row, width = _row(channels), _round_up(filters, PANEL)
     points = transforms.points
-    block = _block(points * (padded + width), tiles, 3 * ROWS, 32 * ROWS)
-    own = points * (_plane(block, padded) + _plane(block, width))
-    own += _scratch(transforms.image, transforms.maps)
+    block = _block(points * (row + width), tiles, 3 * ROWS, 32 * ROWS)
     of_kernel = _scratch(transforms.kernel)
+    of_tiles = _scratch(transforms.image, transforms.maps)
+    if _by_parts(points, tiles, block, channels, filters):
+        depth = _part(channels, NEAR // (points * PANEL))
+        own = points * (_plane(depth, PANEL) + _plane(tiles, PANEL))
+        own += max(of_kernel, of_tiles)
+        return _pages(points * _plane(tiles, row) + threads() * own)
+    own = points * (_plane(block, row) + _plane(block, width)) + of_tiles
     spectrum = points * _plane(width // PANEL * channels, PANEL)
     return _pages(threads() * max(own, of_kernel) + spectrum)
 
@@ -60,18 +70,41 @@ def kernel_gradient_bytes(
     transforms: Transforms, channels: int, filters: int, tiles: int
 ) -> int:
     """Of `BilinearKernelGradient`, whose spectra all threads share."""
-    padded, width = _round_up(channels, LANES), _round_up(filters, PANEL)
+    row, width = _row(channels), _round_up(filters, PANEL)
     points = transforms.points
-    block = _block(points * (padded + width), tiles, 8 * ROWS, 24 * ROWS)
-    shared = points * (
-        _plane(block, padded) + _plane(block, width) + _plane(channels, width)
-    )
+    block = _block(points * (row + width), tiles, 8 * ROWS, 24 * ROWS)
+    of_kernel = points * _plane(channels, width)
+    if _by_parts(points, tiles, block, channels, filters):
+        each = -(-channels // threads())
+        rows = _part(each, FAR // (points * width))
+        of_kernel = threads() * points * _plane(rows, width)
     own = (
         block * ROWS
         + 2 * LANES
         + _scratch(transforms.image, transforms.maps, transforms.kernel)
     )
-    return _pages(shared + threads() * own)
+    shared = points * (_plane(block, row) + _plane(block, width))
+    return _pages(shared + of_kernel + threads() * own)
+
+
+def _by_parts(
+    points: int, tiles: int, block: int, channels: int, filters: int
+) -> bool:
+    """Whether the kernels' spectrum is made and used a part at a time."""
+    return (
+        tiles <= block
+        and points * tiles * _row(channels) <= FAR
+        and points * channels * filters > SMALL
+    )
+
+
+def _part(whole: int, fit: int) -> int:
+    """Equal parts of at most `fit`."""
+    return -(-whole // -(-whole // max(fit, 1)))
+
+
+def _row(width: int) -> int:
+    return _round_up(width, LANES) + (LANES if width % 128 == 0 else 0)
 
 
 def _block(floats_per_tile: int, tiles: int, enough: int, many: int) -> int:
