@@ -7,17 +7,23 @@ struct GradientSizes {
         tiles(TilesPerBlock(g, s, 8 * kRows, 24 * kRows)),
         by_parts(ByParts(g, s, tiles)),
         rows(by_parts ? PartOf((g.channels + threads - 1) / threads,
-                             kFar / (g.points * s.width))
-                     : g.channels),
+                               kFar / (g.points * s.width))
+                      : g.channels),
         x_plane(Sizes::Plane(tiles, s.depth)),
         y_plane(Sizes::Plane(tiles, s.width)),
-        k_plane(Sizes::Plane(rows, s.width)) {}
+        k_plane(Sizes::Plane(rows, s.width)),
+        apart(!by_parts && threads > 1 &&
+              g.points * k_plane <= kFar / threads) {}
 
   // Packed rows and a program's scratch.
   int64_t OfOne(const Program& image, const Program& maps,
                 const Program& kernel) const {
     return tiles * kRows + 2 * kLanes +
            Max(ScratchOf(image), Max(ScratchOf(maps), ScratchOf(kernel)));
+  }
+
+  int64_t OfTiles(const Geometry& g) const {
+    return g.points * (x_plane + y_plane);
   }
 
   Sizes s;
@@ -27,14 +33,19 @@ struct GradientSizes {
   bool by_parts;
   int64_t rows;  // channels at a time
   int64_t x_plane, y_plane, k_plane;
+  // Where the kernel's spectrum is small each thread has one of its own, and
+  // tiles of its own: none waits for another, and none reads what another has
+  // in its caches, before the sum.
+  bool apart;
 };
 
 int64_t GradientScratch(const Geometry& g, const Program& image,
                         const Program& maps, const Program& kernel,
                         int threads) {
   const GradientSizes sizes(g, threads);
-  return g.points * (sizes.x_plane + sizes.y_plane +
-                     (sizes.by_parts ? threads : 1) * sizes.k_plane) +
+  return (sizes.apart ? threads : 1) * sizes.OfTiles(g) +
+         (sizes.apart || sizes.by_parts ? threads : 1) * g.points *
+             sizes.k_plane +
          threads * sizes.OfOne(image, maps, kernel);
 }
 
@@ -115,22 +126,17 @@ void FinishKernel(const Geometry& g, const GradientSizes& sizes,
   }
 }
 
-void Gradient(const Geometry& g, const Program& image, const Program& maps,
-              const Program& kernel, const float* x, const float* dy,
-              float* dk, float* scratch, Pool& pool) {
-  const int threads = pool.threads();
-  const GradientSizes sizes(g, threads);
+// The kernel's spectrum from all tiles, by threads that share each block.
+void GradientTogether(const Geometry& g, const GradientSizes& sizes,
+                      const Program& image, const Program& maps,
+                      const float* x, const float* dy, float* of_tiles,
+                      float* of_k, float* own, int64_t of_one, Pool& pool) {
   const Sizes& s = sizes.s;
-  const int64_t of_one = sizes.OfOne(image, maps, kernel);
-  float* of_x = scratch;
+  float* of_x = of_tiles;
   float* of_y = of_x + g.points * sizes.x_plane;
-  float* of_k = of_y + g.points * sizes.y_plane;
-  float* own = of_k + (sizes.by_parts ? threads : 1) * g.points * sizes.k_plane;
-  const int64_t finishers = Min(threads, g.channels);
-
   for (int64_t block = 0; block < s.tiles; block += sizes.tiles) {
     const int64_t tiles = Min(sizes.tiles, s.tiles - block);
-    const int64_t movers = Min(threads, tiles);
+    const int64_t movers = Min(pool.threads(), tiles);
     InParallel(pool, movers, [&](int64_t begin, int64_t end) {
       for (int64_t worker = begin; worker < end; ++worker) {
         TransformBoth(g, sizes, image, maps, x, dy, block, tiles,
@@ -138,9 +144,9 @@ void Gradient(const Geometry& g, const Program& image, const Program& maps,
                       of_x, of_y, own + worker * of_one);
       }
     });
-    if (sizes.by_parts) break;
+    if (sizes.by_parts) return;
     // Their product, added to the kernel's spectrum.
-    const int64_t multipliers = Min(threads, g.points);
+    const int64_t multipliers = Min(pool.threads(), g.points);
     InParallel(pool, multipliers, [&](int64_t begin, int64_t end) {
       for (int64_t worker = begin; worker < end; ++worker) {
         for (int64_t p = g.points * worker / multipliers;
@@ -153,6 +159,65 @@ void Gradient(const Geometry& g, const Program& image, const Program& maps,
       }
     });
   }
+}
+
+// The same by threads that share nothing until the sum, which is that of the
+// first.
+void GradientApart(const Geometry& g, const GradientSizes& sizes,
+                   const Program& image, const Program& maps, const float* x,
+                   const float* dy, float* of_tiles, float* of_k, float* own,
+                   int64_t of_one, Pool& pool) {
+  const Sizes& s = sizes.s;
+  const int64_t workers = Min(pool.threads(), s.tiles);
+  const int64_t of_kernel = g.points * sizes.k_plane;
+  InParallel(pool, workers, [&](int64_t begin, int64_t end) {
+    for (int64_t worker = begin; worker < end; ++worker) {
+      float* of_x = of_tiles + worker * sizes.OfTiles(g);
+      float* of_y = of_x + g.points * sizes.x_plane;
+      float* mine = own + worker * of_one;
+      const int64_t first = s.tiles * worker / workers;
+      const int64_t stop = s.tiles * (worker + 1) / workers;
+      for (int64_t block = first; block < stop; block += sizes.tiles) {
+        const int64_t tiles = Min(sizes.tiles, stop - block);
+        TransformBoth(g, sizes, image, maps, x, dy, block, tiles, 0, tiles,
+                      of_x, of_y, mine);
+        for (int64_t p = 0; p < g.points; ++p) {
+          MultiplyChannels(sizes, tiles, 0, g.channels,
+                           of_x + p * sizes.x_plane, of_y + p * sizes.y_plane,
+                           of_k + worker * of_kernel + p * sizes.k_plane,
+                           block > first, mine);
+        }
+      }
+    }
+  });
+  InParallel(pool, workers, [&](int64_t begin, int64_t end) {
+    const int64_t last = of_kernel * end / workers / kLanes * kLanes;
+    for (int64_t i = of_kernel * begin / workers / kLanes * kLanes; i < last;
+         i += kLanes) {
+      Vector sum = Load(of_k + i);
+      for (int64_t other = 1; other < workers; ++other) {
+        sum += Load(of_k + other * of_kernel + i);
+      }
+      Store(of_k + i, sum);
+    }
+  });
+}
+
+void Gradient(const Geometry& g, const Program& image, const Program& maps,
+              const Program& kernel, const float* x, const float* dy,
+              float* dk, float* scratch, Pool& pool) {
+  const int threads = pool.threads();
+  const GradientSizes sizes(g, threads);
+  const Sizes& s = sizes.s;
+  const int64_t of_one = sizes.OfOne(image, maps, kernel);
+  float* of_tiles = scratch;
+  float* of_k = of_tiles + (sizes.apart ? threads : 1) * sizes.OfTiles(g);
+  float* own = of_k + (sizes.apart || sizes.by_parts ? threads : 1) *
+                          g.points * sizes.k_plane;
+  const auto run = sizes.apart ? GradientApart : GradientTogether;
+  run(g, sizes, image, maps, x, dy, of_tiles, of_k, own, of_one, pool);
+
+  const int64_t finishers = Min(threads, g.channels);
   InParallel(pool, finishers, [&](int64_t begin, int64_t end) {
     for (int64_t worker = begin; worker < end; ++worker) {
       float* mine = own + worker * of_one;
@@ -163,6 +228,8 @@ void Gradient(const Geometry& g, const Program& image, const Program& maps,
                      mine);
         continue;
       }
+      const float* of_x = of_tiles;
+      const float* of_y = of_x + g.points * sizes.x_plane;
       float* spectra = of_k + worker * g.points * sizes.k_plane;
       for (; first < stop; first += sizes.rows) {
         const int64_t last = Min(first + sizes.rows, stop);

@@ -69,22 +69,25 @@ def forward_bytes(
 def kernel_gradient_bytes(
     transforms: Transforms, channels: int, filters: int, tiles: int
 ) -> int:
-    """Of `BilinearKernelGradient`, whose spectra all threads share."""
+    """Of `BilinearKernelGradient`, whose threads share all or nothing."""
     row, width = _row(channels), _round_up(filters, PANEL)
     points = transforms.points
     block = _block(points * (row + width), tiles, 8 * ROWS, 24 * ROWS)
+    of_tiles = points * (_plane(block, row) + _plane(block, width))
     of_kernel = points * _plane(channels, width)
     if _by_parts(points, tiles, block, channels, filters):
         each = -(-channels // threads())
         rows = _part(each, FAR // (points * width))
         of_kernel = threads() * points * _plane(rows, width)
+    elif threads() > 1 and of_kernel <= FAR // threads():
+        of_tiles *= threads()
+        of_kernel *= threads()
     own = (
         block * ROWS
         + 2 * LANES
         + _scratch(transforms.image, transforms.maps, transforms.kernel)
     )
-    shared = points * (_plane(block, row) + _plane(block, width))
-    return _pages(shared + of_kernel + threads() * own)
+    return _pages(of_tiles + of_kernel + threads() * own)
 
 
 def _by_parts(
