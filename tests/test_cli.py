@@ -12,7 +12,18 @@ from processes import run
 import tf_convpar
 from tf_convpar.strategy.cluster import Cluster
 
-COMMANDS = ["algorithms", "check-build", "devices", "env", "launch", "worker"]
+COMMANDS = [
+    "algorithms",
+    "calibrate",
+    "check-build",
+    "devices",
+    "env",
+    "estimate",
+    "launch",
+    "plan",
+    "simulate",
+    "worker",
+]
 
 
 def run_json(*args, **changes):

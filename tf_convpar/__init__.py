@@ -17,7 +17,14 @@ import sys
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["ConvParallel2D", "ConvParallelStrategy", "export"]
+__all__ = [
+    "ConvParallel2D",
+    "ConvParallelStrategy",
+    "calibrate",
+    "export",
+    "plan",
+    "simulate",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -31,12 +38,18 @@ def __getattr__(name: str) -> Any:
 def _load() -> None:
     from tf_convpar.export import export
     from tf_convpar.layers import ConvParallel2D
+    from tf_convpar.planner._calibrate import calibrate
+    from tf_convpar.planner._plan import plan
+    from tf_convpar.planner._simulate import simulate
     from tf_convpar.strategy.strategy import ConvParallelStrategy
 
     globals().update(
         ConvParallel2D=ConvParallel2D,
         ConvParallelStrategy=ConvParallelStrategy,
+        calibrate=calibrate,
         export=export,
+        plan=plan,
+        simulate=simulate,
     )
 
 

@@ -78,7 +78,7 @@ def command(
         if threads is not None:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
         with messages_only():
-            loaded = _load(model, image)
+            loaded = load_model(model, image)
     from rich.console import Console
 
     found = _consult(loaded, batch, wanted, refresh, Console(stderr=True))
@@ -95,7 +95,7 @@ def command(
         _print_table(report, Console())
 
 
-def _load(model: str, image: int | None) -> Any:
+def load_model(model: str, image: int | None) -> Any:
     """The model of a file, or one that Keras offers.
 
     Raises:

@@ -59,17 +59,17 @@ class ConvParallel(keras.layers.Layer):
 
     def build(self, input_shape: Any) -> None:
         """Makes the kernel and the bias, each shard on its device."""
-        self._layout = self._make_layout()
+        self._layout = self._make_layout(input_shape)
         super().build(input_shape)
 
-    def _make_layout(self) -> Layout | None:
+    def _make_layout(self, input_shape: Any) -> Layout | None:
         """The layout of kernel and bias; None where nothing is to be cut."""
         strategy = tf.distribute.get_strategy()
         shards, wire = self.shards, self.wire_dtype
         if isinstance(strategy, ConvParallelStrategy):
             devices, owner = strategy.devices, strategy.chief_device
             shards = shards or validate_shards(
-                strategy.plan.get(self.name), self.filters
+                strategy.shares(self, input_shape), self.filters
             )
             wire = wire or strategy.wire_dtype
         elif shards is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -33,18 +34,24 @@ def convolutions(
     """
     kinds = (keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Conv3D)
     return [
-        (layer.name, _geometry(layer, batch))
+        (layer.name, geometry(layer, _input_shape(layer), batch))
         for layer in model._flatten_layers(include_self=False)
         if isinstance(layer, kinds) and layer.built and layer.groups == 1
     ]
 
 
-def _geometry(layer: Any, batch: int | None) -> Geometry:
-    shape = layer.get_build_config()["input_shape"][1:]
-    if layer.data_format == "channels_first":
-        channels, *image = shape
-    else:
-        *image, channels = shape
+def geometry(
+    layer: Any, input_shape: Sequence[int | None], batch: int | None
+) -> Geometry:
+    """What a convolution without groups computes.
+
+    Args:
+        layer: Keras' or ours; need not be built.
+        input_shape: With the batch, in the layer's data format.
+        batch: Images; None if unknown.
+    """
+    image: list[Any] = list(input_shape[1:])
+    channels = image.pop(0 if layer.data_format == "channels_first" else -1)
     padding = layer.padding
     if padding == "causal":
         # Keras pads before the image, and convolves what comes of it.
@@ -62,3 +69,8 @@ def _geometry(layer: Any, batch: int | None) -> Geometry:
         batch=batch,
         dtype=layer.compute_dtype,
     )
+
+
+def _input_shape(layer: Any) -> Sequence[int | None]:
+    shape: Sequence[int | None] = layer.get_build_config()["input_shape"]
+    return shape

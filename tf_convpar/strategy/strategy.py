@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -56,7 +57,9 @@ class ConvParallelStrategy(tf.distribute.Strategy):
             the CPU of tasks without one; on a machine alone, for its GPUs and
             CPUs. `"CPU:1"` names a device of this process.
         plan: Kernels per device for each layer: a mapping from layer names to
-            counts or weights. A layer's own `shards=` goes first.
+            counts or weights, such as `tf_convpar.plan` returns; the path of
+            a plan's JSON file; or `"auto"`, which measures and plans each
+            layer when it is built. A layer's own `shards=` goes first.
         wire_dtype: The dtype in which feature maps and their gradients travel
             between devices: `"float32"`, `"bfloat16"` or `"float16"`; None for
             the dtype in which the layer computes.
@@ -72,16 +75,12 @@ class ConvParallelStrategy(tf.distribute.Strategy):
         self,
         cluster_resolver: Any = None,
         devices: Sequence[str] | None = None,
-        plan: Mapping[str, Sequence[float]] | None = None,
+        plan: Mapping[str, Sequence[float]] | str | None = None,
         wire_dtype: str | None = None,
         connect_timeout: float = 60.0,
     ) -> None:
         check_wire_dtype(wire_dtype)
-        if plan is not None and not isinstance(plan, Mapping):
-            raise ValueError(
-                "Expected `plan` to map layer names to kernels per device, "
-                f"such as {{'conv2d': (3, 1)}}. Received: plan={plan!r}."
-            )
+        plan, automatic = _read_plan(plan)
         cluster = cluster_lib.resolve(cluster_resolver)
         if cluster is not None:
             cluster_lib.connect(cluster, connect_timeout)
@@ -94,10 +93,57 @@ class ConvParallelStrategy(tf.distribute.Strategy):
         own = [name for name in names if name.startswith(here)]
         self.devices = tuple(names)
         self.chief_device = (own or devices_lib.available())[0]
-        self.plan = dict(plan or {})
+        self.plan = dict(plan)
+        self._automatic: Any = None
         self.wire_dtype = wire_dtype
         self.cluster = cluster
         super().__init__(_Extended(self, self.chief_device))
+        if automatic:
+            # The one place where something is imported from below: the
+            # planner measures on the devices of a strategy.
+            from tf_convpar.planner._automatic import Automatic
+
+            self._automatic = Automatic(self)
+
+    def shares(
+        self, layer: Any, input_shape: Sequence[int | None]
+    ) -> Sequence[float] | None:
+        """What the plan gives a layer: counts or weights per device.
+
+        Args:
+            layer: About to be built.
+            input_shape: Of its input, with the batch.
+
+        Returns:
+            None where there is no plan for it.
+        """
+        if self._automatic is None or layer.name in self.plan:
+            return self.plan.get(layer.name)
+        found: Sequence[float] | None = self._automatic.counts(
+            layer, input_shape
+        )
+        if found is not None:
+            self.plan[layer.name] = found
+        return found
+
+
+def _read_plan(
+    plan: Mapping[str, Sequence[float]] | str | None,
+) -> tuple[Mapping[str, Sequence[float]], bool]:
+    """Kernels for each layer, and whether layers are planned when built."""
+    if plan is None or plan == "auto":
+        return {}, plan == "auto"
+    if isinstance(plan, Mapping):
+        return plan, False
+    if isinstance(plan, str | os.PathLike):
+        from tf_convpar.planner._plan import load
+
+        return load(plan), False
+    raise ValueError(
+        "Expected `plan` to map layer names to kernels per device, such as "
+        "{'conv2d': (3, 1)}, or to be the path of a plan's file, or 'auto'. "
+        f"Received: plan={plan!r}."
+    )
 
 
 def check_wire_dtype(wire_dtype: str | None) -> None:

@@ -1,0 +1,126 @@
+"""`convpar plan`."""
+
+import json
+
+import pytest
+from planner_cases import cluster
+from planner_cases import device_name
+from processes import CONVPAR
+from processes import run
+from test_cli import run_json
+
+from tf_convpar.planner import _calibration_file
+from tf_convpar.planner import _plan
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A folder with a calibration of two devices."""
+    calibration = cluster([1.2e11, 6e10], rate=1.25e9)
+    _calibration_file.save(calibration, tmp_path / "cluster.json")
+    return tmp_path
+
+
+def convpar_plan(files, *args):
+    return run([*CONVPAR, "plan", files / "cluster.json", *args], COLUMNS="100")
+
+
+def test_plan(files):
+    code, output = convpar_plan(
+        files, "--output", files / "plan.json", "--png", files / "plan.png"
+    )
+    assert code == 0
+    calibration = _calibration_file.load(files / "cluster.json")
+    plan = _plan.load(files / "plan.json", calibration)
+    assert plan == _plan.plan(calibration)
+    for count in plan["conv2d_1"]:
+        assert f" {count} │" in output
+    assert "Predicted step " in output
+    assert " times as fast as chief 0 CPU:0 alone" in " ".join(output.split())
+    assert f"Written: {files / 'plan.json'}\n" in output
+    assert (files / "plan.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_quantum(files):
+    _, content = run_json(
+        "plan", str(files / "cluster.json"), "--quantum=64", "--json"
+    )
+    kernels = content["layers"][1]["kernels"]
+    assert sum(kernels) == 1500
+    assert sorted(n % 64 > 0 for n in kernels) == [False, True]
+
+
+def test_json(files):
+    code, content = run_json("plan", str(files / "cluster.json"), "--json")
+    assert code == 0
+    calibration = _calibration_file.load(files / "cluster.json")
+    assert content == json.loads(
+        json.dumps(_plan.to_json(_plan.plan(calibration)))
+    )
+
+
+def test_existing_plan(files):
+    convpar_plan(files, "--output", files / "plan.json")
+    content = json.loads((files / "plan.json").read_text())
+    content["layers"][1]["kernels"] = [100, 1400]
+    (files / "plan.json").write_text(json.dumps(content))
+    code, output = convpar_plan(files, "--plan", files / "plan.json")
+    assert code == 0
+    assert "As given: 2 devices take " in output
+    assert " 1400 │" in output
+
+    content["layers"][1]["kernels"] = [100, 1000]
+    (files / "plan.json").write_text(json.dumps(content))
+    code, output = convpar_plan(files, "--plan", files / "plan.json")
+    assert code == 1
+    assert output.startswith("Error: Expected 2 numbers of kernels")
+    assert "[100, 1000], which sum to 1100" in output
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["--quantum=0"], 2, "--quantum"),
+        (["--quantum=2", "--plan={files}/cluster.json"], 2, "not both"),
+        (["--plan={files}/none.json"], 2, "none.json' does not exist"),
+        (["--plan={files}/cluster.json"], 1, "Error: Expected a plan: a file"),
+        (
+            ["--output={files}/no/plan.json"],
+            1,
+            "Error: Could not write {files}",
+        ),
+        (["--png={files}/plan.doc"], 1, "ormat 'doc'"),
+    ],
+)
+def test_bad_arguments(files, args, code, message):
+    found, output = convpar_plan(
+        files, *[arg.format(files=files) for arg in args]
+    )
+    assert found == code
+    assert message.format(files=files) in output
+    assert "Traceback" not in output
+
+
+def test_bad_calibration(files):
+    file = files / "cluster.json"
+    content = json.loads(file.read_text())
+    content["devices"][1]["times"]["conv2d"]["forward"][2] = -1
+    file.write_text(json.dumps(content))
+    code, output = convpar_plan(files)
+    assert code == 1
+    assert output == (
+        "Error: Expected a number, at least 0, at "
+        f"devices[1].times.conv2d.forward[2] of {file}. Received: -1.\n"
+    )
+
+
+def test_no_memory(files):
+    file = files / "cluster.json"
+    content = json.loads(file.read_text())
+    for device in content["devices"]:
+        device["memory_bytes"] = 1000
+    file.write_text(json.dumps(content))
+    code, output = convpar_plan(files)
+    assert code == 1
+    assert output.startswith("Error: Expected devices that hold the kernels")
+    assert f"{device_name(1)} has 1000 bytes" in output

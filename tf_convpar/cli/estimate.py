@@ -1,0 +1,441 @@
+"""`convpar estimate`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pathlib
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from typing import Any
+
+import click
+
+from tf_convpar.cli._shared import as_json
+from tf_convpar.cli._shared import messages_only
+from tf_convpar.cli._shared import print_json
+from tf_convpar.cli._shared import without_chatter
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_UNITS = {
+    "": 1,
+    **{f"{prefix}B": 1000**i for i, prefix in enumerate(("", *"kMGT"))},
+    **{f"{prefix}iB": 1024**i for i, prefix in enumerate("KMGT", 1)},
+}
+
+
+class _Size(click.ParamType):
+    """Bytes: `8GiB`, `244MB`."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([kKMGT]?i?B?)", value)
+        unit = match and match[2]
+        if unit == "KB":
+            unit = "kB"
+        if match is None or unit not in _UNITS or not float(match[1]):
+            self.fail(
+                "Expected bytes above 0, such as 8GiB (of 1024) or 244MB (of "
+                f"1000). Received: {value}."
+            )
+        return max(1, round(float(match[1]) * _UNITS[unit or ""]))
+
+
+class _Unit(click.ParamType):
+    """What a function of `tf_convpar.planner._units` reads."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        from tf_convpar.planner import _units
+
+        try:
+            found: float = getattr(_units, self.name)(value)
+        except ValueError as error:
+            self.fail(str(error))
+        return found
+
+
+def _model_options(function: Callable[..., None]) -> Callable[..., None]:
+    """What sub-commands about a model have in common."""
+    for option in (
+        click.option(
+            "--optimizer",
+            default="sgd",
+            show_default=True,
+            help="Keras' name, such as adam.",
+        ),
+        click.option(
+            "--image",
+            type=click.IntRange(min=1),
+            help="Height and width for a model of keras.applications; its own "
+            "by default.",
+        ),
+        click.argument("model"),
+    ):
+        function = option(function)
+    return function
+
+
+@click.group(name="estimate")
+def command() -> None:
+    """Estimate memory, mini-batch and numbers of devices.
+
+    Of a training step before it is run. MODEL is a .keras file, or a model of
+    keras.applications by name, such as ResNet50.
+    """
+
+
+@command.command()
+@_model_options
+@click.option(
+    "--batch",
+    type=click.IntRange(min=1),
+    multiple=True,
+    default=(32,),
+    show_default=True,
+    help="Images in a batch; may be given several times.",
+)
+@click.option(
+    "--algorithm",
+    help="Of every convolution, for its workspace. By default what layers "
+    "say, and that is TensorFlow's own for Keras'.",
+)
+@click.option(
+    "--layers",
+    type=click.IntRange(min=1),
+    default=12,
+    show_default=True,
+    help="Layers to show, the largest first. JSON has all.",
+)
+@click.option("--memory", type=_Size(), help="A line for the picture.")
+@click.option(
+    "--png",
+    type=click.Path(dir_okay=False, path_type=pathlib.Path),
+    help="Draw memory by kind over batches.",
+)
+@click.option(
+    "--measure",
+    is_flag=True,
+    help="Also train some steps, and show what TensorFlow's allocator says.",
+)
+@as_json
+def memory(
+    model: str,
+    image: int | None,
+    optimizer: str,
+    batch: tuple[int, ...],
+    algorithm: str | None,
+    layers: int,
+    memory: int | None,
+    png: pathlib.Path | None,
+    measure: bool,
+    as_json: bool,
+) -> None:
+    """Show what a training step takes, layer by layer."""
+    if png is not None and not png.absolute().parent.is_dir():
+        raise click.BadParameter(
+            f"Expected a file in a folder that exists. Received: {png}.",
+            param_hint="--png",
+        )
+    step = _step(model, image, optimizer)
+    from rich.console import Console
+
+    from tf_convpar.planner import _allocator
+
+    batches = sorted(set(batch))
+    with messages_only():
+        found = [step.memory(n, algorithm) for n in batches]
+    if png is not None:
+        from tf_convpar.planner._memory_plot import draw_memory
+
+        with messages_only():
+            draw_memory(found, png, f"A training step of {model}", memory)
+    measured: list[Any] = [None] * len(batches)
+    if measure:
+        with messages_only():
+            measured = [
+                _allocator.measured_memory(step.model, n, optimizer)
+                for n in batches
+            ]
+    if as_json:
+        print_json(
+            {
+                "model": model,
+                "optimizer": optimizer,
+                "batches": [
+                    {**f.to_dict(), "measured": m and dataclasses.asdict(m)}
+                    for f, m in zip(found, measured, strict=True)
+                ],
+            }
+        )
+        return
+    console = Console()
+    for estimate, peak in zip(found, measured, strict=True):
+        console.print(f"{model}, batch {estimate.batch}", highlight=False)
+        console.print(estimate.table(layers))
+        _print_peak(console, estimate, peak)
+
+
+@command.command()
+@_model_options
+@click.option(
+    "--memory", type=_Size(), required=True, help="What a step may take: 8GiB."
+)
+@click.option(
+    "--algorithm",
+    help="As for `memory`, for the largest batch.",
+)
+@click.option(
+    "--best", is_flag=True, help="Measure which batch trains fastest."
+)
+@click.option(
+    "--batch",
+    type=click.IntRange(min=1),
+    multiple=True,
+    help="A candidate for --best; may be given several times. By default "
+    "powers of 2 up to 256 that fit.",
+)
+@click.option(
+    "--sum",
+    "literal",
+    is_flag=True,
+    help="Workspaces of all passes count, as in the paper, not the largest.",
+)
+@as_json
+def batch(
+    model: str,
+    image: int | None,
+    optimizer: str,
+    memory: int,
+    algorithm: str | None,
+    best: bool,
+    batch: tuple[int, ...],
+    literal: bool,
+    as_json: bool,
+) -> None:
+    """Find the largest mini-batch that fits, and the best."""
+    if (batch or literal) and not best:
+        raise click.UsageError("Expected --batch and --sum with --best only.")
+    step = _step(model, image, optimizer)
+    from tf_convpar.planner import _allocator
+    from tf_convpar.planner import _batch
+
+    with messages_only():
+        report: dict[str, Any] = {
+            "model": model,
+            "memory_bytes": memory,
+            "largest": _batch.largest_batch(step, memory, algorithm=algorithm),
+        }
+    if best:
+        fitting = [n for n in _batch.BATCHES if n <= report["largest"]]
+        with messages_only():
+            rows = _batch.best_batch(
+                step,
+                memory,
+                batch or fitting,
+                shared=not literal,
+                direct_step_s=lambda n: _allocator.measured_step_s(
+                    step.model, n, optimizer
+                ),
+            )
+        report["best"] = rows[0].batch
+        report["batches"] = [row.to_dict() for row in rows]
+    if as_json:
+        print_json(report)
+        return
+    click.echo(f"Largest batch: {report['largest']} images")
+    if best:
+        _print_batches(report)
+
+
+@command.command()
+@click.option(
+    "--overhead",
+    type=float,
+    help="Seconds of a step that devices do not share, by seconds that they "
+    "do: 0.05 for 5 %.",
+)
+@click.option("--devices", type=click.IntRange(min=1), help="How many.")
+@click.option("--speedup", type=float, help="Wanted, against one device.")
+@click.option("--efficiency", type=float, help="Wanted, of each device.")
+@as_json
+def devices(
+    overhead: float | None,
+    devices: int | None,
+    speedup: float | None,
+    efficiency: float | None,
+    as_json: bool,
+) -> None:
+    """Say what more devices gain, in data parallelism.
+
+    With --overhead and --devices, their speedup and efficiency. With
+    --overhead and --speedup, the fewest devices that reach it. With
+    --efficiency and --devices, the overhead up to which they reach it.
+    """
+    from tf_convpar.planner import _counts
+
+    given = {
+        name
+        for name, value in (
+            ("overhead", overhead),
+            ("devices", devices),
+            ("speedup", speedup),
+            ("efficiency", efficiency),
+        )
+        if value is not None
+    }
+    with messages_only():
+        if given == {"overhead", "speedup"}:
+            devices = _counts.devices_for(speedup or 0.0, overhead or 0.0)
+        elif given == {"efficiency", "devices"}:
+            overhead = _counts.overhead_for(efficiency or 0.0, devices or 0)
+        elif given != {"overhead", "devices"}:
+            raise click.UsageError(
+                "Expected --overhead with --devices or --speedup, or "
+                "--efficiency with --devices. Received: "
+                f"{', '.join(sorted(f'--{g}' for g in given)) or 'nothing'}."
+            )
+        count, ratio = devices or 1, overhead or 0.0
+        any_overhead = math.isinf(ratio)
+        report: dict[str, Any] = {
+            "devices": count,
+            "overhead_ratio": None if any_overhead else ratio,
+            "speedup": 1.0 if any_overhead else _counts.speedup(count, ratio),
+            "efficiency": (
+                1 / count if any_overhead else _counts.efficiency(count, ratio)
+            ),
+        }
+    if as_json:
+        print_json(report)
+    elif any_overhead:
+        click.echo(f"{count} devices: any overhead leaves that efficiency")
+    else:
+        click.echo(
+            f"{count} devices, overhead {ratio:.2%} of one device's "
+            f"computation: {report['speedup']:.2f} times as fast, each "
+            f"{report['efficiency']:.1%} efficient"
+        )
+
+
+@command.command()
+@click.option(
+    "--parameters", type=_Size(), required=True, help="Of the model: 244MB."
+)
+@click.option(
+    "--workers", type=click.IntRange(min=1), required=True, help="How many."
+)
+@click.option(
+    "--link",
+    type=_Unit("bytes_per_s"),
+    required=True,
+    help="Of each server: 10Gbit, 1.2GB.",
+)
+@click.option(
+    "--compute",
+    type=_Unit("seconds"),
+    required=True,
+    help="Of a worker's step: 1s, 300ms.",
+)
+@click.option(
+    "--full-duplex",
+    is_flag=True,
+    help="Servers send and receive at full rate at once.",
+)
+@as_json
+def servers(
+    parameters: int,
+    workers: int,
+    link: float,
+    compute: float,
+    full_duplex: bool,
+    as_json: bool,
+) -> None:
+    """Say how many parameter servers workers do not wait for."""
+    from tf_convpar.planner import _counts
+
+    with messages_only():
+        found = _counts.parameter_servers(
+            parameters, workers, link, compute, full_duplex
+        )
+    traffic = (1 if full_duplex else 2) * parameters * workers / link / found
+    report = {"servers": found, "busy_s": traffic, "compute_s": compute}
+    if as_json:
+        print_json(report)
+    else:
+        click.echo(
+            f"{found} parameter server{'s'[: found > 1]}: each busy for "
+            f"{traffic:.3g} s of a step's {compute:.3g} s"
+        )
+
+
+def _step(model: str, image: int | None, optimizer: str) -> Any:
+    """The model's training step, traced."""
+    with without_chatter():
+        from tf_convpar.cli.algorithms import load_model
+        from tf_convpar.planner._memory import Step
+
+        with messages_only():
+            return Step(load_model(model, image), optimizer)
+
+
+def _print_peak(console: Console, memory: Any, measured: Any) -> None:
+    parts = ", ".join(
+        f"{kind} {size / 2**20:.1f}" for kind, size in memory.peak.items()
+    )
+    console.print(
+        f"At the peak {memory.peak_bytes / 2**20:.1f} MiB, in layer "
+        f"{memory.peak_layer}: {parts}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if measured is None:
+        return
+    for words, estimate, found in (
+        ("was asked for", memory.asked_bytes, measured.asked_bytes),
+        ("handed out", memory.peak_bytes, measured.peak_bytes),
+    ):
+        console.print(
+            f"TensorFlow's allocator {words} {found / 2**20:.1f} MiB; "
+            f"estimate {estimate / 2**20:.1f}, {estimate / found - 1:+.1%}",
+            highlight=False,
+        )
+
+
+def _print_batches(report: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    for column in (
+        "Batch",
+        "Image (ms)",
+        "Step (ms)",
+        "Memory (MiB)",
+        "Workspace (MiB)",
+        "Not direct",
+    ):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in report["batches"]:
+        names = [n for c in row["choices"].values() for n in c.values()]
+        cells = [f"{row['memory_bytes'] / 2**20:.0f}"]
+        if row["step_s"] is None:
+            cells = ["", "does not fit", *cells, "", ""]
+        else:
+            other = sum(name != "direct" for name in names)
+            cells = [
+                f"{row['image_s'] * 1e3:.2f}",
+                f"{row['step_s'] * 1e3:.1f}",
+                *cells,
+                f"{row['workspace_bytes'] / 2**20:.0f}",
+                f"{other} of {len(names)}",
+            ]
+        table.add_row(str(row["batch"]), *cells)
+    Console().print(table)

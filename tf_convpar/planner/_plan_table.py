@@ -1,0 +1,91 @@
+"""Plans as tables for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tf_convpar.planner._plan_type import Plan
+from tf_convpar.planner._plan_type import busiest
+from tf_convpar.planner._plan_type import seconds_text
+from tf_convpar.planner._plan_type import short
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+# More do not fit a terminal.
+_COLUMNS = 4
+
+
+def table(plan: Plan) -> Table:
+    """A row for each layer, a column for each device that has kernels.
+
+    ```python
+    rich.print(table(plan))
+    ```
+
+    Below are the predicted step, who is busiest in it, and what one device
+    and equal shares would take.
+    """
+    from rich.markup import escape
+    from rich.table import Table
+
+    made = Table(
+        title="Kernels of each device",
+        title_justify="left",
+        title_style="bold",
+    )
+    made.add_column("Layer", no_wrap=True)
+    made.add_column("Kernels", justify="right")
+    order = [d for d, name in enumerate(plan.devices) if name in plan.used]
+    first, more = order[:_COLUMNS], order[_COLUMNS:]
+    for d in first:
+        made.add_column(escape(short(plan.devices[d])), justify="right")
+    if more:
+        made.add_column(f"{len(more)} more, each", justify="right")
+    for layer, counts in plan.items():
+        cells = [_count(counts[d]) for d in first]
+        if more:
+            rest = [counts[d] for d in more]
+            low, high = min(rest), max(rest)
+            cells.append(_count(low) if low == high else f"{low}-{high}")
+        made.add_row(escape(layer), str(sum(counts)), *cells)
+    below = Table.grid(padding=(0, 2))
+    for label, text in summary(plan):
+        below.add_row(label, escape(text))
+    # Not in the table's own columns: a caption would be cut to their width.
+    both = Table.grid()
+    both.add_row(made)
+    both.add_row(below)
+    return both
+
+
+def summary(plan: Plan) -> list[tuple[str, str]]:
+    """What it takes, and what else would: labels and texts."""
+    rows = []
+    if plan.prediction is None:
+        rows.append(("Predicted step", "none: the counts were changed by hand"))
+    else:
+        step = plan.prediction.step_s
+        rows.append(("Predicted step", seconds_text(step)))
+        for label, links in (("Busiest device", False), ("Busiest link", True)):
+            found = busiest(plan.prediction, links=links)
+            if found and step:
+                rows.append(
+                    (label, f"{short(found[0])}, {found[1] / step:.0%} of it")
+                )
+    if plan.best_single is None:
+        rows.append(("Best single device", "none has the memory"))
+    else:
+        name, seconds = plan.best_single
+        rows.append(
+            ("Best single device", f"{seconds_text(seconds)}, {short(name)}")
+        )
+    equal = "needs more memory than there is"
+    if plan.equal_s is not None:
+        equal = seconds_text(plan.equal_s)
+    rows.append(("Equal split", equal))
+    return rows
+
+
+def _count(kernels: int) -> str:
+    return str(kernels) if kernels else "-"

@@ -1,0 +1,398 @@
+"""A training step as TensorFlow's graph: what it makes, and what needs it.
+
+The graph is traced, never run. It is traced for a batch of a large prime
+number of images: where a size is divisible by that prime it grows with the
+batch, so that one trace tells the bytes of every tensor for every batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+# Larger than any other size, and no factor of one.
+_MANY = 1_000_003
+# In an operation's name, before a layer's place.
+_MARK = "convpar.layer."
+
+# Results that are their first argument under another name.
+_ALIASES = frozenset(
+    "Identity IdentityN StopGradient PreventGradient Reshape Squeeze "
+    "ExpandDims Bitcast CheckNumerics EnsureShape".split()
+)
+# What is computed number by number, and so into the memory of an argument
+# that nothing needs any more. (TensorFlow: `forward_input_or_allocate_output`.)
+_IN_PLACE = frozenset(
+    "Abs Add AddN AddV2 BiasAdd Ceil ClipByValue Div DivNoNan Elu EluGrad "
+    "Erf Exp Expm1 Floor FloorDiv Inv LeakyRelu LeakyReluGrad Log Log1p "
+    "LogSoftmax Maximum Minimum Mul MulNoNan Neg Pow RealDiv Reciprocal Relu "
+    "Relu6 Relu6Grad ReluGrad Round Rsqrt RsqrtGrad SelectV2 Selu SeluGrad "
+    "Sigmoid SigmoidGrad Sign Softmax Softplus SoftplusGrad Softsign Sqrt "
+    "SqrtGrad Square SquaredDifference Sub Tanh TanhGrad Xdivy".split()
+)
+# Results that are not kept in memory of their own.
+_FREE = frozenset("Const Placeholder ReadVariableOp VarHandleOp".split())
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """Bytes that grow with the batch: `each * batch**power`."""
+
+    each: int
+    power: int
+
+    def at(self, batch: int) -> int:
+        """Bytes for that many images."""
+        return self.each * batch**self.power
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """One operation of a step, in the order in which they were traced.
+
+    Attributes:
+        name: TensorFlow's, a path of layers' names.
+        kind: `"Conv2D"`.
+        layer: The place among `model._flatten_layers(include_self=False)` of
+            the innermost layer that it belongs to, with the gradients of what
+            that layer computes; None outside of layers.
+        is_backward: Whether it belongs to the gradients or the update.
+        is_update: Whether it belongs to the update.
+        inputs: Tensors that it reads, as indices into `StepGraph.sizes`.
+        outputs: Tensors that it makes.
+        after: Operations that it waits for beside those that make inputs.
+    """
+
+    name: str
+    kind: str
+    layer: int | None
+    is_backward: bool
+    is_update: bool
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class StepGraph:
+    """Of a model and an optimizer, for any batch.
+
+    Attributes:
+        operations: Each after those whose results it needs.
+        sizes: Of tensors. Other names of the same memory are the same tensor.
+        reads: Of each variable, the tensors that are its value.
+        inputs: Bytes of what is fed to the model.
+        slots: Bytes of the optimizer's variables, by the path of the weight
+            that each belongs to; "" for the others.
+    """
+
+    operations: tuple[Operation, ...]
+    sizes: tuple[Size, ...]
+    reads: dict[int, tuple[int, ...]]
+    inputs: Size
+    slots: dict[str, int]
+
+
+def trace(model: Any, optimizer: Any) -> StepGraph:
+    """The graph of a training step.
+
+    Args:
+        model: A Keras model, built.
+        optimizer: A Keras optimizer; neither it nor the model is changed.
+
+    Raises:
+        ValueError: The model has no inputs of known size.
+    """
+    import keras
+    import tensorflow as tf
+
+    specs = [
+        tf.TensorSpec((_MANY, *_shape(x)), x.dtype) for x in _inputs(model)
+    ]
+    own = optimizer.__class__.from_config(optimizer.get_config())
+    own.build(model.trainable_variables)
+    slots = _slots(own, model)
+
+    # Operations after the forward pass, and after the gradients.
+    ends: list[int] = []
+
+    def step(*inputs: Any) -> None:
+        ends.clear()
+        images = inputs[0] if len(inputs) == 1 else list(inputs)
+        with tf.GradientTape() as tape:
+            results = keras.tree.flatten(model(images, training=True))
+            # Any loss whose gradient needs the predictions: it takes about as
+            # little as they do.
+            loss = tf.add_n(
+                [
+                    tf.reduce_sum(tf.square(tf.cast(r, tf.float32)))
+                    for r in results
+                ]
+            )
+        ends.append(_count())
+        gradients = tape.gradient(loss, model.trainable_variables)
+        ends.append(_count())
+        own.apply(gradients, model.trainable_variables)
+
+    # Whatever still refers to the graph keeps its variables; not their memory.
+    for variable in own.variables:
+        tf.raw_ops.AssignVariableOp(
+            resource=variable.value.handle, value=tf.zeros((), variable.dtype)
+        )
+    with _direct(model), _marked(model):
+        # AutoGraph would rewrite what Keras does not need rewritten.
+        graph = (
+            tf.function(step, autograph=False)
+            .get_concrete_function(*specs)
+            .graph
+        )
+    operations = graph.get_operations()
+    parts = {
+        op.name: sum(place >= end for end in ends)
+        for place, op in enumerate(operations)
+    }
+    reader = _Reader()
+    for op in _needed(operations):
+        reader.take(op, parts[op.name])
+    return StepGraph(
+        tuple(reader.operations),
+        tuple(reader.sizes),
+        reader.reads,
+        Size(sum(_size(spec).each for spec in specs), 1),
+        slots,
+    )
+
+
+def _inputs(model: Any) -> list[Any]:
+    try:
+        found = list(model.inputs or ())
+    except (AttributeError, ValueError):
+        found = []
+    if not found:
+        raise ValueError(
+            "Expected a Sequential or functional model that is built, so that "
+            f"the sizes of its inputs are known. Received: '{model.name}', a "
+            f"{type(model).__name__} without."
+        )
+    return found
+
+
+def _shape(tensor: Any) -> tuple[int, ...]:
+    """Of one of the model's inputs, without its batch."""
+    shape = tuple(tensor.shape[1:])
+    if None in shape:
+        raise ValueError(
+            "Expected a model whose inputs have known sizes, apart from the "
+            f"batch. Received an input '{tensor.name}' of shape "
+            f"{tuple(tensor.shape)}. Build the model for one size of images."
+        )
+    return shape
+
+
+def _slots(optimizer: Any, model: Any) -> dict[str, int]:
+    """Bytes of its variables, by the weight's path."""
+    # Keras names a slot after its weight.
+    names = {
+        weight.path.replace("/", "_") + "_": weight.path
+        for weight in model.trainable_variables
+    }
+    found: dict[str, int] = {}
+    for variable in optimizer.variables:
+        name = variable.path.rpartition("/")[2]
+        of = max((n for n in names if name.startswith(n)), key=len, default="")
+        path = names.get(of, "")
+        found[path] = found.get(path, 0) + variable_bytes(variable)
+    return found
+
+
+def variable_bytes(variable: Any) -> int:
+    """Of a Keras variable."""
+    import tensorflow as tf
+
+    return int(math.prod(variable.shape) * tf.as_dtype(variable.dtype).size)
+
+
+@contextlib.contextmanager
+def _direct(model: Any) -> Iterator[None]:
+    """Has layers with a choice of algorithms make none meanwhile.
+
+    They would measure their candidates, for the batch of this trace.
+    """
+    layers = [
+        layer
+        for layer in model._flatten_layers()
+        if getattr(layer, "algorithm", None) is not None
+    ]
+    before = [layer.algorithm for layer in layers]
+    for layer in layers:
+        layer.algorithm = None
+    try:
+        yield
+    finally:
+        for layer, algorithm in zip(layers, before, strict=True):
+            layer.algorithm = algorithm
+
+
+@contextlib.contextmanager
+def _marked(model: Any) -> Iterator[None]:
+    """Puts each layer's place into the names of its operations.
+
+    Keras puts the layer's name there, but TensorFlow numbers what would be
+    named twice, and that may be the name of another layer.
+    """
+    import tensorflow as tf
+
+    layers = model._flatten_layers(include_self=False)
+    # Beside Keras' attributes, which it would track.
+    spaces = [vars(layer) for layer in layers]
+
+    def mark(call: Callable[..., Any], place: int) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def marked(*args: Any, **kwargs: Any) -> Any:
+            with tf.name_scope(f"{_MARK}{place}"):
+                return call(*args, **kwargs)
+
+        return marked
+
+    try:
+        for place, (layer, space) in enumerate(
+            zip(layers, spaces, strict=True)
+        ):
+            space["call"] = mark(layer.call, place)
+        yield
+    finally:
+        for space in spaces:
+            space.pop("call", None)
+
+
+def _layer(operation: str) -> int | None:
+    places = re.findall(re.escape(_MARK) + r"(\d+)", operation)
+    return int(places[-1]) if places else None
+
+
+class _Reader:
+    """Takes down one operation after the other."""
+
+    def __init__(self) -> None:
+        self.sizes: list[Size] = []
+        self.operations: list[Operation] = []
+        self.reads: dict[int, tuple[int, ...]] = {}
+        self._tensors: dict[str, int] = {}
+        self._places: dict[str, int] = {}
+        # What a pooling noted, by its result.
+        self._notes: dict[int, int] = {}
+
+    def take(self, op: Any, part: int) -> None:
+        """Notes an operation of the forward pass (0), gradients or update."""
+        read = [self._tensors[tensor.name] for tensor in op.inputs]
+        same = read if op.type in _ALIASES else _factors_of_one(op, read)
+        if same:
+            # Control dependencies on these say nothing new.
+            for output, tensor in zip(op.outputs, same, strict=False):
+                self._tensors[output.name] = tensor
+            return
+        made = []
+        for output in op.outputs:
+            size = Size(0, 0) if op.type in _FREE else _size(output)
+            self._tensors[output.name] = self._new(size)
+            made.append(self._tensors[output.name])
+        if op.type == "ReadVariableOp":
+            before = self.reads.get(read[0], ())
+            self.reads[read[0]] = (*before, made[0])
+        elif op.type == "MaxPool":
+            note = _size(op.outputs[0], each=1)
+            self._notes[made[0]] = self._new(note)
+            made.append(self._notes[made[0]])
+        elif op.type == "MaxPoolGrad" and read[1] in self._notes:
+            read.append(self._notes[read[1]])
+        after = [
+            self._places[before.name]
+            for before in op.control_inputs
+            if before.name in self._places
+        ]
+        self._places[op.name] = len(self.operations)
+        self.operations.append(
+            Operation(
+                op.name,
+                op.type,
+                _layer(op.name),
+                part > 0,
+                part > 1,
+                tuple(dict.fromkeys(read)),
+                tuple(made),
+                tuple(after),
+            )
+        )
+
+    def _new(self, size: Size) -> int:
+        self.sizes.append(size)
+        return len(self.sizes) - 1
+
+
+def _factors_of_one(op: Any, read: list[int]) -> list[int]:
+    """What is multiplied by 1, which TensorFlow leaves out (in a silu)."""
+    from tensorflow.python.framework import tensor_util
+
+    if op.type != "Mul":
+        return []
+    for factor, other in zip(op.inputs, reversed(read), strict=True):
+        if factor.op.type == "Const" and factor.shape.rank == 0:
+            value = tensor_util.constant_value(factor)
+            if value is not None and value == 1:
+                return [other]
+    return []
+
+
+def _count() -> int:
+    """Operations in the graph that is being traced."""
+    import tensorflow as tf
+
+    return len(tf.compat.v1.get_default_graph().get_operations())
+
+
+def _needed(operations: list[Any]) -> list[Any]:
+    """Those that an update of a variable waits for.
+
+    TensorFlow runs no others: the gradient of the images, for example.
+    """
+    wanted = set()
+    for op in reversed(operations):
+        if "Assign" in op.type or op.name in wanted:
+            wanted.add(op.name)
+            wanted.update(t.op.name for t in op.inputs)
+            wanted.update(before.name for before in op.control_inputs)
+    return [op for op in operations if op.name in wanted]
+
+
+def _values(tensor: Any) -> int:
+    """Numbers in a tensor, 0 where its shape is unknown."""
+    shape = tensor.shape
+    return 0 if shape.num_elements() is None else int(shape.num_elements())
+
+
+def _size(tensor: Any, each: int | None = None) -> Size:
+    """Of a tensor, with `each` bytes a number."""
+    if each is None:
+        # Handles and strings have no size that matters.
+        each = 0 if tensor.dtype in _handles() else int(tensor.dtype.size)
+    size, power = _values(tensor) * each, 0
+    while size and size % _MANY == 0:
+        size, power = size // _MANY, power + 1
+    return Size(size, power)
+
+
+def _handles() -> tuple[Any, ...]:
+    import tensorflow as tf
+
+    return (tf.resource, tf.variant, tf.string)
+
+
+def is_in_place(operation: Operation) -> bool:
+    """Whether it may write over an argument that nothing else needs."""
+    return operation.kind in _IN_PLACE

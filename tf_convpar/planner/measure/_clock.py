@@ -1,0 +1,77 @@
+"""Medians, and whether they can be believed."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+# Of the samples' quartiles, relative to their median: more says that others
+# work on the machine.
+WIDE = 0.1
+_FEWEST = 5
+_MOST = 25
+_TRIES = 3
+# Shorter samples say more about the clock: runs are then counted together.
+_SAMPLE_S = 2e-3
+
+
+@dataclasses.dataclass
+class Clock:
+    """Times functions one after the other.
+
+    ```python
+    clock = Clock()
+    seconds = clock.time(lambda: function(x).numpy(), "conv2d, 64 kernels")
+    clock.wide  # what was too unsteady, after three tries
+    ```
+
+    Attributes:
+        budget_s: For the samples of one function; at least five are taken.
+        report: Called with what is timed next.
+        wide: Names and spreads of what stayed unsteady.
+        again: How often something was measured again.
+    """
+
+    budget_s: float = 0.15
+    report: Callable[[str], None] = lambda name: None
+    wide: dict[str, float] = dataclasses.field(default_factory=dict)
+    again: int = 0
+
+    def time(self, run: Callable[[], Any], name: str) -> float:
+        """Seconds of one run, in the median of the steadiest try."""
+        self.report(name)
+        run()  # Allocates, wakes threads.
+        tries = []
+        for _ in range(_TRIES):
+            samples = self._samples(run)
+            median = statistics.median(samples)
+            low, _, high = statistics.quantiles(samples, n=4)
+            tries.append(((high - low) / median, median))
+            if tries[-1][0] <= WIDE:
+                break
+            self.again += 1
+        spread, median = min(tries)
+        if spread > WIDE:
+            self.wide[name] = spread
+        return median
+
+    def _samples(self, run: Callable[[], Any]) -> list[float]:
+        once = _seconds(run, 1)
+        repeats = max(1, min(50, int(_SAMPLE_S / max(once, 1e-6))))
+        samples = [once] if repeats == 1 else []
+        begin = time.perf_counter()
+        while len(samples) < _FEWEST or (
+            len(samples) < _MOST and time.perf_counter() - begin < self.budget_s
+        ):
+            samples.append(_seconds(run, repeats))
+        return samples
+
+
+def _seconds(run: Callable[[], Any], repeats: int) -> float:
+    begin = time.perf_counter()
+    for _ in range(repeats):
+        run()
+    return (time.perf_counter() - begin) / repeats

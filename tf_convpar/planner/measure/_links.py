@@ -1,0 +1,93 @@
+"""What travels between devices, and what that costs the chief."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_convpar import ops
+from tf_convpar.planner._calibration import Link
+from tf_convpar.planner.measure._clock import Clock
+
+# Of a tensor that takes as long as this to travel, or of the largest.
+_TRAVEL_S = 0.1
+_LARGEST = 32 << 20
+_FIRST = 1 << 20
+
+
+def measure_link(source: str, target: str, clock: Clock) -> Link:
+    """Latency and rate of one direction, by tensors small and large.
+
+    ```python
+    measure_link(chief, worker, Clock())
+    ```
+
+    A function takes a tensor that lies on `source`, and of what arrives on
+    `target` one number returns to this process. What the same costs with a
+    tensor that is there already is taken off.
+    """
+    name = f"{source} -> {target}"
+    nothing = clock.time(_move(target, target, 4), f"{name}: empty call")
+    small = clock.time(_move(source, target, 4), f"{name}: latency")
+    latency = max(small - nothing, 1e-6)
+    size = _FIRST
+    while True:
+        run = _move(source, target, size)
+        seconds = clock.time(run, f"{name}: {size / 2**20:.0f} MiB")
+        travel = max(seconds - small, 1e-9)
+        if travel >= _TRAVEL_S / 2 or size >= _LARGEST:
+            break
+        grow = max(2.0, min(16.0, _TRAVEL_S / travel))
+        size = min(_LARGEST, int(size * grow) // 4 * 4)
+    return Link(source, target, size / travel, latency)
+
+
+def transfer_s(chief: str, others: Sequence[str], threads: int) -> float:
+    """Seconds of the chief's processor for a byte that it sends.
+
+    Divided by its threads: what is left of them computes meanwhile. The
+    smallest of a few runs: whatever else this process does is not the
+    transfer's.
+    """
+    if not others:
+        return 0.0
+    size = _LARGEST // 2
+    run = _move(chief, others[0], size)
+    run()
+    found = []
+    for _ in range(5):
+        before = time.process_time()
+        run()
+        found.append(time.process_time() - before)
+    return min(found) / size / max(threads, 1)
+
+
+def join_s(chief: str, clock: Clock) -> float:
+    """Seconds of the chief for one byte that is joined, cut or added."""
+    pixels, width = 4096, 512
+    with tf.device(chief):
+        halves = [tf.ones((pixels, width // 2)) for _ in range(2)]
+
+    def join(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+        with tf.device(chief):
+            return ops.concat_shards([a, b], axis=-1)[0, 0]
+
+    concrete = tf.function(join, autograph=False).get_concrete_function(*halves)
+    seconds = clock.time(lambda: concrete(*halves).numpy(), f"{chief}: join")
+    return seconds / (4 * pixels * width)
+
+
+def _move(source: str, target: str, size: int) -> Callable[[], Any]:
+    with tf.device(source):
+        x = tf.zeros([size // 4])
+
+    def move(x: tf.Tensor) -> tf.Tensor:
+        with tf.device(target):
+            return tf.identity(x)[0]
+
+    concrete = tf.function(move, autograph=False).get_concrete_function(x)
+    return lambda: concrete(x).numpy()

@@ -1,0 +1,46 @@
+"""What the optimizer costs where kernels are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_convpar.planner.measure._clock import Clock
+
+# Parameters: more than the nearest caches hold, as kernels are.
+_PARAMETERS = 1 << 20
+
+
+def update_s(optimizer: Any, device: str, clock: Clock) -> float:
+    """Seconds of an update of one parameter on a device, slots included.
+
+    ```python
+    update_s(keras.optimizers.Adam(), "/device:CPU:0", Clock())
+    ```
+    """
+    with tf.device(device):
+        copy = optimizer.__class__.from_config(optimizer.get_config())
+        variable = keras.Variable(tf.zeros([1024, _PARAMETERS // 1024]))
+        copy.build([variable])
+        gradient = tf.fill(variable.shape, 1e-3)
+
+    def step(gradient: tf.Tensor) -> tf.Tensor:
+        with tf.device(device):
+            copy.apply([gradient], [variable])
+            return tf.identity(variable.value[0, 0])
+
+    function = tf.function(step, autograph=False)
+    concrete = function.get_concrete_function(gradient)
+    name = f"{device}: update by {optimizer.name}"
+    return clock.time(lambda: concrete(gradient).numpy(), name) / _PARAMETERS
+
+
+def slots_of(optimizer: Any) -> int:
+    """Numbers that it keeps for each parameter."""
+    copy = optimizer.__class__.from_config(optimizer.get_config())
+    variable = keras.Variable(tf.zeros([3, 5]))
+    copy.build([variable])
+    same = [v for v in copy.variables if tuple(v.shape) == (3, 5)]
+    return len(same)
