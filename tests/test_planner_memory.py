@@ -366,6 +366,7 @@ def test_a_small_network_by_the_allocator(batch, optimizer, tmp_path):
     assert handed_out == pytest.approx(1, abs=0.3)
 
 
+@UNFINISHED
 def test_a_real_network_by_the_allocator():
     asked, handed_out = ratios("MobileNetV2", 16, "sgd", image=112)
     assert asked == pytest.approx(1, abs=0.05)
