@@ -41,8 +41,8 @@ def build(kernels, strategy):
     return model
 
 
-def measure(model, strategy, batch, seconds, least):
-    """Seconds of each of some training steps, after two to warm up."""
+def steps(model, batch):
+    """A function that makes one training step, warmed up."""
     import numpy as np
     import tensorflow as tf
 
@@ -51,15 +51,30 @@ def measure(model, strategy, batch, seconds, least):
     y = rng.integers(0, 10, batch)
     data = iter(tf.data.Dataset.from_tensors((x, y)).repeat())
     model.make_train_function()
-    times = []
-    begin = time.perf_counter()
-    while len(times) < least + 2 or time.perf_counter() - begin < seconds:
+
+    def step():
         start = time.perf_counter()
-        logs = model.train_function(data)
-        for value in tf.nest.flatten(logs):
+        for value in tf.nest.flatten(model.train_function(data)):
             value.numpy()
-        times.append(time.perf_counter() - start)
-    return times[2:]
+        return time.perf_counter() - start
+
+    for _ in range(2):
+        step()
+    return step
+
+
+def measure(models, batch, seconds, least):
+    """Seconds of training steps of each model; they take turns."""
+    run = {name: steps(model, batch) for name, model in models.items()}
+    times = {name: [] for name in models}
+    begin = time.perf_counter()
+    while (
+        len(times[next(iter(times))]) < least
+        or time.perf_counter() - begin < seconds
+    ):
+        for name, step in run.items():
+            times[name].append(step())
+    return times
 
 
 def main():
@@ -67,7 +82,7 @@ def main():
     parser.add_argument("--kernels", required=True)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--seconds", type=float, default=12.0)
     parser.add_argument("--least", type=int, default=5)
     parser.add_argument("--splits", nargs="*", default=["plan"])
     options = parser.parse_args()
@@ -107,13 +122,13 @@ def main():
     }
     if "KEEP" in os.environ:
         planner.save(calibration, os.environ["KEEP"])
+    models = {}
     for name in options.splits or splits:
+        strategy.plan = {k: list(v) for k, v in splits[name].items()}
+        models[name] = build(kernels, strategy)
+    measured = measure(models, options.batch, options.seconds, options.least)
+    for name, times in measured.items():
         split = splits[name]
-        strategy.plan = {k: list(v) for k, v in split.items()}
-        model = build(kernels, strategy)
-        times = measure(
-            model, strategy, options.batch, options.seconds, options.least
-        )
         quartiles = statistics.quantiles(times, n=4)
         row = {
             "kernels": options.kernels,
@@ -126,7 +141,6 @@ def main():
             "calibration_s": calibrated,
         }
         print(json.dumps(row), flush=True)
-        del model
 
 
 if __name__ == "__main__":

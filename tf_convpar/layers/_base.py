@@ -146,7 +146,7 @@ class ConvParallel(keras.layers.Layer):
                 remember=remember,
             )
             operands = [copy, kernel] if bias is None else [copy, kernel, bias]
-            maps.append(on_device(part, device)(*operands))
+            maps.append(on_device(part, device, input_first=True)(*operands))
             first += size
         axis = -1 if self.data_format == "channels_last" else 1
         outputs = concat_shards(maps, layout.owner, axis, inputs.dtype)
@@ -155,19 +155,29 @@ class ConvParallel(keras.layers.Layer):
         return outputs
 
     def _call_whole(self, inputs: Any) -> Any:
-        """On one device; the Keras layer unless it has an algorithm."""
+        """On one device.
+
+        The Keras layer, unless it has an algorithm, or is in a cluster: there
+        the chief has threads enough to compute both gradients at once, and
+        would.
+        """
         device = self._whole_device()
-        if self.algorithm in (None, "direct") or device_type(device) != "CPU":
+        strategy = tf.distribute.get_strategy()
+        direct = self.algorithm in (None, "direct")
+        alone = getattr(strategy, "cluster", None) is None
+        if (direct and alone) or device_type(device) != "CPU":
             return super().call(inputs)
-        outputs = self._convolve_shard(
-            tf.convert_to_tensor(inputs),
-            tf.convert_to_tensor(self.kernel),
-            tf.convert_to_tensor(self.bias) if self.use_bias else None,
+        part = functools.partial(
+            self._convolve_shard,
             filters=(0, self.filters),
             channels_last=True,
             dtype=tf.as_dtype(self.compute_dtype),
             device=device,
             remember=_is_inference(),
+        )
+        weights = [self.kernel, self.bias] if self.use_bias else [self.kernel]
+        outputs = on_device(part, device, input_first=True)(
+            *map(tf.convert_to_tensor, [inputs, *weights])
         )
         if self.activation is not None:
             return self.activation(outputs)

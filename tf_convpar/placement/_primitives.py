@@ -18,11 +18,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager import record
 
 from tf_convpar import ops
 
 
-def on_device(fn: Callable[..., Any], device: str) -> Callable[..., Any]:
+def on_device(
+    fn: Callable[..., Any], device: str, *, input_first: bool = False
+) -> Callable[..., Any]:
     """`fn`, run on `device`, and its gradient on the *same* device.
 
     ```python
@@ -35,29 +38,47 @@ def on_device(fn: Callable[..., Any], device: str) -> Callable[..., Any]:
             differentiable TensorFlow ops. It must not read variables: read
             them outside and pass the tensors.
         device: A device name.
+        input_first: Whether the gradient of the first argument, which others
+            may wait for, is computed before those of the rest, and not beside
+            them: two convolutions on one core keep each other from its caches.
 
     Returns:
         A function of the same arguments. Derivatives of any order are taken
         on `device`.
     """
 
-    @tf.custom_gradient
-    def placed(*args: tf.Tensor) -> Any:
+    def placed(ordered: bool, *args: tf.Tensor) -> Any:
         # Persistent, because the outer tape may be: it may come back here.
         with tf.GradientTape(persistent=True) as tape:
             tape.watch(args)
             result = fn(*args)
 
         def gradient(*upstream: tf.Tensor) -> Any:
+            given = list(upstream)
             with tf.device(device):
-                grads = tape.gradient(result, args, list(upstream))
+                if ordered:
+                    grads = [tape.gradient(result, args[0], given)]
+                    with tf.control_dependencies(grads):
+                        grads += tape.gradient(result, args[1:], given)
+                else:
+                    grads = tape.gradient(result, args, given)
+                # What comes through unchanged comes here all the same: the
+                # tape adds up a tensor's gradients where all of them are.
+                grads = [g if g is None else tf.identity(g) for g in grads]
             return grads[0] if len(args) == 1 else grads
 
         return result, gradient
 
     def run(*args: Any) -> Any:
+        # Nothing waits for a gradient that nobody asks for, nor is it made.
+        ordered = (
+            input_first
+            and len(args) > 1
+            and not tf.executing_eagerly()
+            and record.should_record_backprop([args[0]])
+        )
         with tf.device(device):
-            return placed(*args)
+            return tf.custom_gradient(lambda *a: placed(ordered, *a))(*args)
 
     return run
 

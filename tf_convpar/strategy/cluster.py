@@ -1,5 +1,6 @@
 """Joining a cluster: from TF_CONFIG to devices TensorFlow can use."""
 
+import contextlib
 import errno
 import os
 import socket
@@ -22,6 +23,8 @@ GRPC_OPTIONS = (
     "grpc.keepalive_time_ms=10000,"
     "grpc.keepalive_timeout_ms=5000"
 )
+
+_FEWEST_INTER_OP = 4
 
 _connected: Cluster | None = None
 
@@ -73,6 +76,12 @@ def connect(cluster: Cluster, timeout_s: float = 60.0) -> None:
     # Imported last: every error above comes without this wait of seconds.
     import tensorflow as tf
 
+    if not tf.config.threading.get_inter_op_parallelism_threads():
+        # Refused where TensorFlow has begun to work: it keeps its threads.
+        with contextlib.suppress(RuntimeError):
+            tf.config.threading.set_inter_op_parallelism_threads(
+                inter_op_threads()
+            )
     tf.config.experimental_connect_to_cluster(
         tf.train.ClusterSpec(dict(cluster.spec)),
         job_name=cluster.job,
@@ -80,6 +89,20 @@ def connect(cluster: Cluster, timeout_s: float = 60.0) -> None:
         protocol="grpc",
     )
     _connected = cluster
+
+
+def inter_op_threads() -> int:
+    """How many operations a task may work on at a time: its cores, or more.
+
+    Requests for tensors are served by the same threads. With one of them, as
+    on a task of one core, they would wait for the convolution that runs there,
+    and nothing would be computed on two tasks at once.
+    """
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:  # Not on Linux.
+        cores = os.cpu_count() or 1
+    return max(_FEWEST_INTER_OP, cores)
 
 
 def set_grpc_defaults() -> None:

@@ -7,6 +7,7 @@ import time
 from typing import NoReturn
 
 from tf_convpar.strategy.cluster import check_port_free
+from tf_convpar.strategy.cluster import inter_op_threads
 from tf_convpar.strategy.cluster import set_grpc_defaults
 from tf_convpar.strategy.spec import Cluster
 from tf_convpar.strategy.spec import Task
@@ -59,6 +60,7 @@ def serve(cluster: Cluster, threads: int | None = None) -> NoReturn:
     config = tf.compat.v1.ConfigProto()
     if threads is not None:
         config.intra_op_parallelism_threads = threads
+    config.inter_op_parallelism_threads = inter_op_threads()
     try:
         _server = tf.distribute.Server(
             tf.train.ClusterSpec(dict(cluster.spec)),

@@ -112,7 +112,7 @@ def measure_cluster(
         tuple(links),
         rest_s=rest,
         join_s=_links.join_s(chief, clock) if others else 0.0,
-        transfer_s=_links.transfer_s(chief, others, _workspace.threads()),
+        transfer_s=_links.transfer_s(chief, others, clock),
         quantum=quantum or 1,
         facts=_facts(devices, clock),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import functools
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +17,8 @@ from tf_convpar.planner.measure._clock import Clock
 _TRAVEL_S = 0.1
 _LARGEST = 32 << 20
 _FIRST = 1 << 20
+# Of 1024 by 1024: longer than the transfers beside them.
+_PRODUCTS = 6
 
 
 def measure_link(source: str, target: str, clock: Clock) -> Link:
@@ -46,24 +48,42 @@ def measure_link(source: str, target: str, clock: Clock) -> Link:
     return Link(source, target, size / travel, latency)
 
 
-def transfer_s(chief: str, others: Sequence[str], threads: int) -> float:
-    """Seconds of the chief's processor for a byte that it sends.
+def transfer_s(chief: str, others: Sequence[str], clock: Clock) -> float:
+    """Seconds by which a byte that travels holds up what the chief computes.
 
-    Divided by its threads: what is left of them computes meanwhile. The
-    smallest of a few runs: whatever else this process does is not the
-    transfer's.
+    The chief multiplies matrices, alone and while a tensor goes to another
+    device and comes back: its processor also copies what is sent, and finds
+    less of its own in the caches.
     """
     if not others:
         return 0.0
-    size = _LARGEST // 2
-    run = _move(chief, others[0], size)
-    run()
-    found = []
-    for _ in range(5):
-        before = time.process_time()
-        run()
-        found.append(time.process_time() - before)
-    return min(found) / size / max(threads, 1)
+    size = 8 << 20
+    with tf.device(chief):
+        x = tf.zeros([size // 4])
+        a = tf.ones([1024, 1024])
+
+    def work(x: tf.Tensor, a: tf.Tensor, *, travels: bool) -> tf.Tensor:
+        there = others[0] if travels else chief
+        with tf.device(there):
+            y = x + 1.0
+        with tf.device(chief):
+            back = tf.identity(y)
+            for _ in range(_PRODUCTS):
+                a = tf.matmul(a, a)
+            return back[0] + a[0, 0]
+
+    seconds = []
+    for travels in (False, True):
+        concrete = tf.function(
+            functools.partial(work, travels=travels), autograph=False
+        ).get_concrete_function(x, a)
+        seconds.append(
+            clock.time(
+                lambda concrete=concrete: concrete(x, a).numpy(),
+                f"{chief}: computes{' and sends' * travels}",
+            )
+        )
+    return max(0.0, seconds[1] - seconds[0]) / (2 * size)
 
 
 def join_s(chief: str, clock: Clock) -> float:
