@@ -48,6 +48,19 @@ def test_a_burst_of_others_is_forgotten(lasting):
     assert clock.wide == {}
 
 
+def test_two_long_runs_that_agree_are_enough(lasting):
+    clock = _clock.Clock()
+    assert clock.time(lasting([1.30, 1.25]), "long") == 1.25
+    assert clock.time(lasting([1.9, 1.3, 1.31]), "disturbed at first") == 1.31
+    assert (clock.again, clock.wide) == (1, {})
+
+
+def test_long_runs_that_never_agree(lasting):
+    clock = _clock.Clock()
+    assert clock.time(lasting([1.0, 2.0, 1.0, 2.0, 3.0]), "never") == 2.0
+    assert clock.wide["never"] == pytest.approx(1 / 3)
+
+
 def test_short_runs_are_counted_together():
     calls = []
     clock = _clock.Clock(budget_s=0.01)

@@ -9,6 +9,7 @@ import contextlib
 import os
 import pathlib
 import subprocess
+import sys
 import uuid
 
 GROUPS = pathlib.Path("/sys/fs/cgroup")
@@ -40,6 +41,39 @@ def quota(share):
                 group.rmdir()
                 break
             os.sched_yield()
+
+
+_BUSY = """
+import os
+import sys
+os.sched_setaffinity(0, {int(sys.argv[1])})
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+import numpy as np
+a = np.ones((1024, 1024), "float32")
+while True:
+    a @ a
+"""
+
+
+@contextlib.contextmanager
+def company(cores):
+    """Keeps cores busy with what gives way to anything else.
+
+    Cores of one machine share its memory, and the kernel its clock: what one
+    does alone it does faster than beside the others. Machines of a cluster
+    have no such neighbours, so that here nobody must ever be without.
+    """
+    busy = [
+        subprocess.Popen([sys.executable, "-c", _BUSY, str(core)])
+        for core in cores
+    ]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
 
 
 @contextlib.contextmanager

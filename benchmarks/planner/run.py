@@ -17,6 +17,7 @@ import sys
 import rich.console
 import rich.progress
 import rich.table
+from emulate import company
 from emulate import link
 from emulate import quota
 
@@ -56,6 +57,7 @@ def rows(cluster, network, splits):
     workers, chief_share, worker_share, rate = CLUSTERS[cluster]
     with contextlib.ExitStack() as stack:
         env = dict(os.environ)
+        stack.enter_context(company((0, 1)))
         prefix, here, there = stack.enter_context(link(rate))
         if workers:
             spec = {

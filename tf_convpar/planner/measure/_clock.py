@@ -12,6 +12,13 @@ from typing import Any
 # work on the machine.
 WIDE = 0.1
 _FEWEST = 5
+# Of samples that take longer than the first number of seconds. Of those that
+# take longer than the second, two in a row that agree are enough: what disturbs
+# others is over before they are.
+_FEWEST_LONG = 3
+_RATHER_LONG_S = 0.08
+_LONG_S = 0.3
+_MOST_LONG = 5
 _MOST = 25
 _TRIES = 3
 # Shorter samples say more about the clock: runs are then counted together.
@@ -29,7 +36,8 @@ class Clock:
     ```
 
     Attributes:
-        budget_s: For the samples of one function; at least five are taken.
+        budget_s: For the samples of one function; at least five are taken,
+            fewer where each takes long.
         report: Called with what is timed next.
         wide: Names and spreads of what stayed unsteady.
         again: How often something was measured again.
@@ -43,7 +51,9 @@ class Clock:
     def time(self, run: Callable[[], Any], name: str) -> float:
         """Seconds of one run, in the median of the steadiest try."""
         self.report(name)
-        run()  # Allocates, wakes threads.
+        first = _seconds(run, 1)  # Allocates, wakes threads.
+        if first > _LONG_S:
+            return self._long(run, name, first)
         tries = []
         for _ in range(_TRIES):
             samples = self._samples(run)
@@ -58,12 +68,26 @@ class Clock:
             self.wide[name] = spread
         return median
 
+    def _long(self, run: Callable[[], Any], name: str, first: float) -> float:
+        """The second of two runs in a row that agree."""
+        samples = [first]
+        while len(samples) < _MOST_LONG:
+            samples.append(_seconds(run, 1))
+            before, last = samples[-2:]
+            spread = abs(last - before) / last
+            if spread <= WIDE:
+                self.again += len(samples) > 2
+                return last
+        self.wide[name] = spread
+        return statistics.median(samples)
+
     def _samples(self, run: Callable[[], Any]) -> list[float]:
         once = _seconds(run, 1)
         repeats = max(1, min(50, int(_SAMPLE_S / max(once, 1e-6))))
         samples = [once] if repeats == 1 else []
         begin = time.perf_counter()
-        while len(samples) < _FEWEST or (
+        fewest = _FEWEST_LONG if once > _RATHER_LONG_S else _FEWEST
+        while len(samples) < fewest or (
             len(samples) < _MOST and time.perf_counter() - begin < self.budget_s
         ):
             samples.append(_seconds(run, repeats))

@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 
 from tf_convpar.algorithms import _workspace
+from tf_convpar.algorithms._algorithm import PASSES
 from tf_convpar.planner import _describe
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import Device
@@ -129,7 +130,8 @@ def _measured(
     """Times on each device, and the quantum of the chief's."""
     times = []
     for name in devices:
-        on_device = _convolutions.Convolutions(name, clock)
+        runs = len(PASSES) * _convolutions.WIDTHS * len(subject.works)
+        on_device = _convolutions.Convolutions(name, clock, runs)
         if quantum is None:
             largest = max(
                 subject.works, key=lambda work: work.geometry.multiplications

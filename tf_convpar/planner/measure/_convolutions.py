@@ -19,13 +19,18 @@ from tf_convpar.algorithms._algorithm import Geometry
 from tf_convpar.planner._calibration import Times
 from tf_convpar.planner.measure._clock import Clock
 
-# Of a sample: longer ones are measured with fewer images.
-_RUN_S = 0.1
+# Of a sample: longer ones are measured with fewer images. More where a network
+# has few convolutions: so much for all samples of a device.
+_RUN_S = 0.16
+_DEVICE_S = 20.0
 # Multiplications a second, until one has been timed.
 _FIRST_GUESS = 2e10
-# The fixed cost of a convolution is no more than this part of its time where
-# a run takes as long as it does here. Noise would say otherwise.
-_MOST_FIXED = 0.15
+# The fixed cost of a convolution, to read and sort its kernels, is no more than
+# this part of its time where a run takes as long as it does here.
+_MOST_FIXED = 0.5
+# Of a layer's kernels, beside all of them.
+_PARTS = (8, 4, 2)
+WIDTHS = 1 + len(_PARTS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +60,16 @@ class Convolutions:
     ```
     """
 
-    def __init__(self, device: str, clock: Clock) -> None:
+    def __init__(self, device: str, clock: Clock, runs: int = 1000) -> None:
+        """Prepares them.
+
+        Args:
+            device: Its name.
+            clock: That measures.
+            runs: How many passes will be asked for, each of one width.
+        """
         self._device = device
+        self._run_s = max(_RUN_S, _DEVICE_S / runs)
         self._clock = clock
         # Known after the first, per pass.
         self._rates: dict[str, float] = {}
@@ -102,13 +115,13 @@ class Convolutions:
         return seconds + slope * (batch - images)
 
     def _images(self, geometry: Geometry, which: str) -> int:
-        """How many of the batch take about `_RUN_S`."""
+        """How many of the batch take about the time of a sample."""
         batch = geometry.batch or 1
         each = dataclasses.replace(geometry, batch=1).multiplications
         rate = self._rates.get(which) or max(
             self._rates.values(), default=_FIRST_GUESS
         )
-        fit = int(_RUN_S * rate / max(each, 1))
+        fit = int(self._run_s * rate / max(each, 1))
         # Vectors and blocks run over images too.
         if fit >= 8:
             fit = fit // 8 * 8
@@ -143,7 +156,7 @@ def widths_of(filters: int, quantum: int) -> tuple[int, ...]:
     """An eighth, a quarter, half and all of the kernels, in whole quanta."""
     parts = {
         min(filters, max(1, round(filters / part / quantum)) * quantum)
-        for part in (8, 4, 2, 1)
+        for part in _PARTS
     }
     return tuple(sorted(parts | {filters}))
 
