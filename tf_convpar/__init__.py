@@ -17,11 +17,25 @@ import sys
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = [
+_LAYERS = (
+    "ConvParallel1D",
+    "ConvParallel1DTranspose",
     "ConvParallel2D",
+    "ConvParallel2DTranspose",
+    "ConvParallel3D",
+    "ConvParallel3DTranspose",
+    "DepthwiseConvParallel1D",
+    "DepthwiseConvParallel2D",
+    "SeparableConvParallel1D",
+    "SeparableConvParallel2D",
+)
+__all__ = [
+    *_LAYERS,
     "ConvParallelStrategy",
     "calibrate",
     "export",
+    "merge",
+    "parallelize",
     "plan",
     "simulate",
 ]
@@ -36,18 +50,22 @@ def __getattr__(name: str) -> Any:
 
 
 def _load() -> None:
+    from tf_convpar import layers
     from tf_convpar.export import export
-    from tf_convpar.layers import ConvParallel2D
     from tf_convpar.planner._calibrate import calibrate
     from tf_convpar.planner._plan import plan
     from tf_convpar.planner._simulate import simulate
+    from tf_convpar.sharding import merge
+    from tf_convpar.sharding import parallelize
     from tf_convpar.strategy.strategy import ConvParallelStrategy
 
     globals().update(
-        ConvParallel2D=ConvParallel2D,
+        **{name: getattr(layers, name) for name in _LAYERS},
         ConvParallelStrategy=ConvParallelStrategy,
         calibrate=calibrate,
         export=export,
+        merge=merge,
+        parallelize=parallelize,
         plan=plan,
         simulate=simulate,
     )

@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 
 import tf_convpar as convpar
-from tf_convpar.layers import step_traffic
+from tf_convpar.sharding import step_traffic
 
 STEPS = 6
 options = json.loads(sys.argv[1])

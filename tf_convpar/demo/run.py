@@ -23,7 +23,7 @@ from tf_convpar.demo.report import Run
 from tf_convpar.demo.settings import Settings
 from tf_convpar.demo.steps import Steps
 from tf_convpar.export import export
-from tf_convpar.layers import step_traffic
+from tf_convpar.sharding import step_traffic
 
 # Opens a part of the work of so many pieces; what it yields counts them.
 Progress = Callable[[str, int], AbstractContextManager[Callable[[], None]]]

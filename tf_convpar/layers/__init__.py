@@ -1,8 +1,46 @@
 """Keras layers whose kernels are spread over devices."""
 
-from tf_convpar.layers._conv2d import Conv2D as ConvParallel2D
+from tf_convpar.layers._activations import (
+    is_elementwise_activation as is_elementwise_activation,
+)
+from tf_convpar.layers._base import ConvParallel as ConvParallel
+from tf_convpar.layers._convolution import Conv1D as ConvParallel1D
+from tf_convpar.layers._convolution import Conv2D as ConvParallel2D
+from tf_convpar.layers._convolution import Conv3D as ConvParallel3D
+from tf_convpar.layers._depthwise import (
+    DepthwiseConv1D as DepthwiseConvParallel1D,
+)
+from tf_convpar.layers._depthwise import (
+    DepthwiseConv2D as DepthwiseConvParallel2D,
+)
+from tf_convpar.layers._files import is_merged as is_merged
 from tf_convpar.layers._files import merged_storage as merged_storage
-from tf_convpar.layers._traffic import Traffic as Traffic
-from tf_convpar.layers._traffic import step_traffic as step_traffic
+from tf_convpar.layers._separable import (
+    SeparableConv1D as SeparableConvParallel1D,
+)
+from tf_convpar.layers._separable import (
+    SeparableConv2D as SeparableConvParallel2D,
+)
+from tf_convpar.layers._transposed import (
+    Conv1DTranspose as ConvParallel1DTranspose,
+)
+from tf_convpar.layers._transposed import (
+    Conv2DTranspose as ConvParallel2DTranspose,
+)
+from tf_convpar.layers._transposed import (
+    Conv3DTranspose as ConvParallel3DTranspose,
+)
 
-__all__ = ["ConvParallel2D", "Traffic", "merged_storage", "step_traffic"]
+__all__ = [
+    "ConvParallel1D",
+    "ConvParallel1DTranspose",
+    "ConvParallel2D",
+    "ConvParallel2DTranspose",
+    "ConvParallel3D",
+    "ConvParallel3DTranspose",
+    "DepthwiseConvParallel1D",
+    "DepthwiseConvParallel2D",
+    "SeparableConvParallel1D",
+    "SeparableConvParallel2D",
+    "merged_storage",
+]

@@ -1,33 +1,40 @@
-"""What all parallel layers share: shards, their layout, and the star.
+"""What all parallel layers share: weights in shards, and the way of a call.
 
 A parallel layer is the Keras layer it replaces with other storage and another
 `call`. It inherits arguments, checks, shapes and serialization, and so that
 files written by either load into the other, it carries the same class name:
 Keras addresses a layer in a weights file by its class.
+
+What kinds of layers differ in is stated by three members: which axis of each
+weight is cut (`_cut_axes`), how many channels there are to give out
+(`_given_out`), and what happens on the devices (`_maps`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import warnings
+from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.backend.common import global_state
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 
 from tf_convpar.algorithms import check_algorithm
-from tf_convpar.algorithms import convolve
+from tf_convpar.layers._activations import is_elementwise_activation
 from tf_convpar.layers._files import is_merged
+from tf_convpar.layers._on_shards import constraint_on_shards
+from tf_convpar.layers._on_shards import regularizer_on_shards
 from tf_convpar.layers._shards import resolve_shards
 from tf_convpar.layers._shards import validate_shards
 from tf_convpar.placement import Layout
 from tf_convpar.placement import PlacedVariable
+from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import ShardedVariable
-from tf_convpar.placement import broadcast
-from tf_convpar.placement import concat_shards
 from tf_convpar.placement import device_type
 from tf_convpar.placement import on_device
 from tf_convpar.strategy.devices import default_devices
@@ -37,6 +44,9 @@ from tf_convpar.strategy.strategy import check_wire_dtype
 
 class ConvParallel(keras.layers.Layer):
     """Mixed into a Keras convolution layer, in front of it."""
+
+    # Of each weight that is cut, by its name.
+    _cut_axes: Mapping[str, int] = {"kernel": -1, "bias": -1}
 
     def __init__(
         self,
@@ -50,26 +60,67 @@ class ConvParallel(keras.layers.Layer):
         check_wire_dtype(wire_dtype)
         if algorithm is not None:
             check_algorithm(algorithm)
-        self.shards = validate_shards(shards, self.filters)
+        self.shards = validate_shards(shards, getattr(self, "filters", None))
         self.wire_dtype = wire_dtype
         self.algorithm = algorithm
         # XLA would compile the layer for one device.
         self.supports_jit = False
+        # In a region feature maps stay in shards for the next layer.
+        self._in_region = False
         self._layout: Layout | None = None
 
+    def _given_out(self, input_shape: Sequence[int | None]) -> int:
+        """How many channels `shards` refer to."""
+        return int(self.filters)
+
+    def _maps(self, inputs: Any) -> ShardedTensor:
+        """Feature maps on the devices, without activation."""
+        raise NotImplementedError
+
     def build(self, input_shape: Any) -> None:
-        """Makes the kernel and the bias, each shard on its device."""
-        self._layout = self._make_layout(input_shape)
+        """Makes the weights, each shard on its device."""
+        if self._layout is None:
+            self._layout = self._make_layout(input_shape)
         super().build(input_shape)
 
+    def join_region(
+        self, input_shape: Any, incoming: Layout | None
+    ) -> Layout | None:
+        """From now on feature maps stay in shards; called before `build`.
+
+        Args:
+            input_shape: Of the layer.
+            incoming: How its input lies in shards; None if on the chief.
+
+        Returns:
+            How its feature maps will; None if they will be on the chief.
+        """
+        self._layout = self._layout_in_region(input_shape, incoming)
+        if self._layout is None or not is_elementwise_activation(
+            self.activation
+        ):
+            return None
+        self._in_region = True
+        return self._layout_of_maps(self._layout, input_shape)
+
+    def _layout_in_region(
+        self, input_shape: Any, incoming: Layout | None
+    ) -> Layout | None:
+        return self._make_layout(input_shape)
+
+    def _layout_of_maps(self, layout: Layout, input_shape: Any) -> Layout:
+        return dataclasses.replace(layout, axis=self._channel_axis())
+
     def _make_layout(self, input_shape: Any) -> Layout | None:
-        """The layout of kernel and bias; None where nothing is to be cut."""
+        """The layout of what is given out; None where nothing is to be cut."""
         strategy = tf.distribute.get_strategy()
         shards, wire = self.shards, self.wire_dtype
+        total = self._given_out(input_shape)
+        shards = validate_shards(shards, total)
         if isinstance(strategy, ConvParallelStrategy):
             devices, owner = strategy.devices, strategy.chief_device
             shards = shards or validate_shards(
-                strategy.shares(self, input_shape), self.filters
+                strategy.shares(self, input_shape), total
             )
             wire = wire or strategy.wire_dtype
         elif shards is None:
@@ -77,7 +128,6 @@ class ConvParallel(keras.layers.Layer):
         else:
             devices = tuple(default_devices())
             owner = devices[0]
-        self._wire = wire
         if shards and len(shards) > len(devices):
             warnings.warn(
                 f"Layer '{self.name}' has {len(shards)} shards and this "
@@ -85,19 +135,33 @@ class ConvParallel(keras.layers.Layer):
                 "Results stay the same.",
                 stacklevel=2,
             )
-        counts = resolve_shards(shards, self.filters, len(devices))
+        counts = resolve_shards(shards, total, len(devices))
         held = [
             (devices[i % len(devices)], n) for i, n in enumerate(counts) if n
         ]
         if {device for device, _ in held} == {owner}:
             return None
         names, sizes = zip(*held, strict=True)
-        return Layout(owner=owner, devices=names, sizes=sizes)
+        return Layout(owner=owner, devices=names, sizes=sizes, wire=wire)
+
+    def _layout_of(self, name: str | None, shape: Any) -> Layout | None:
+        """The layout of a weight; None where it is not cut."""
+        axis = self._cut_axes.get(name or "")
+        if self._layout is None or axis is None:
+            return None
+        # A bias may have several numbers for each channel given out.
+        times = shape[axis] // self._layout.total
+        return dataclasses.replace(
+            self._layout,
+            axis=axis,
+            sizes=tuple(times * n for n in self._layout.sizes),
+            wire=None,
+        )
 
     def add_weight(self, shape: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """As of any Keras layer; kernel and bias are placed."""
-        placed = kwargs.get("name") in ("kernel", "bias")
-        if self._layout is None or not placed:
+        """As of any Keras layer; what is cut is placed."""
+        layout = self._layout_of(kwargs.get("name"), shape)
+        if layout is None:
             return super().add_weight(shape, *args, **kwargs)
         with keras.name_scope(self.name, caller=self):
             variable = PlacedVariable(
@@ -106,12 +170,12 @@ class ConvParallel(keras.layers.Layer):
                 dtype=kwargs["dtype"],
                 trainable=kwargs["trainable"],
                 name=kwargs["name"],
-                layout=self._layout,
+                layout=layout,
             )
         if kwargs["regularizer"] is not None:
-            variable.regularizer = _RegularizerOnShards(kwargs["regularizer"])
+            variable.regularizer = regularizer_on_shards(kwargs["regularizer"])
         if kwargs["constraint"] is not None:
-            variable.constraint = _ConstraintOnShards(kwargs["constraint"])
+            variable.constraint = constraint_on_shards(kwargs["constraint"])
         self._track_variable(variable)
         return variable
 
@@ -119,134 +183,109 @@ class ConvParallel(keras.layers.Layer):
         """The convolution, each shard's part on its device."""
         # Exporting, with LoRA, or with values from outside in a stateless call
         # it is the Keras layer.
-        if is_merged() or self.lora_enabled or in_stateless_scope():
-            return super().call(inputs)
+        lora = getattr(self, "lora_enabled", False)
+        if is_merged() or lora or in_stateless_scope():
+            return super().call(tf.convert_to_tensor(inputs))
         if not self.is_sharded:
-            return self._call_whole(inputs)
-        layout = self._kernel._value.layout
-        wire = self._wire_dtype_for(inputs.dtype)
-        copies = broadcast(inputs, layout.devices, layout.owner, wire.name)
-        kernels = self._kernel._value.sharded_value().shards
-        biases: Sequence[Any] = [None] * len(kernels)
-        if self.use_bias:
-            biases = self.bias._value.sharded_value().shards
-        remember = _is_inference()
-        maps = []
-        first = 0
-        for copy, kernel, bias, device, size in zip(
-            copies, kernels, biases, layout.devices, layout.sizes, strict=True
-        ):
-            part = functools.partial(
-                self._convolve_shard,
-                filters=(first, self.filters),
-                # TensorFlow's CPU convolutions take that format only.
-                channels_last=device_type(device) == "CPU",
-                dtype=inputs.dtype if device == layout.owner else wire,
-                device=device,
-                remember=remember,
-            )
-            operands = [copy, kernel] if bias is None else [copy, kernel, bias]
-            maps.append(on_device(part, device, input_first=True)(*operands))
-            first += size
-        axis = -1 if self.data_format == "channels_last" else 1
-        outputs = concat_shards(maps, layout.owner, axis, inputs.dtype)
-        if self.activation is not None:
-            return self.activation(outputs)
-        return outputs
-
-    def _call_whole(self, inputs: Any) -> Any:
-        """On one device.
-
-        The Keras layer, unless it has an algorithm, or is in a cluster: there
-        the chief has threads enough to compute both gradients at once, and
-        would.
-        """
-        device = self._whole_device()
-        strategy = tf.distribute.get_strategy()
-        direct = self.algorithm in (None, "direct")
-        alone = getattr(strategy, "cluster", None) is None
-        if (direct and alone) or device_type(device) != "CPU":
-            return super().call(inputs)
-        part = functools.partial(
-            self._convolve_shard,
-            filters=(0, self.filters),
-            channels_last=True,
-            dtype=tf.as_dtype(self.compute_dtype),
-            device=device,
-            remember=_is_inference(),
+            return self._call_whole(tf.convert_to_tensor(inputs))
+        maps = self._maps(inputs)
+        if not self._in_region:
+            outputs = maps.joined()
+            return self.activation(outputs) if self.activation else outputs
+        if self.activation is None:
+            return maps
+        return ShardedTensor(
+            [
+                on_device(self.activation, device)(part)
+                for part, device in zip(
+                    maps.shards, maps.layout.devices, strict=True
+                )
+            ],
+            maps.layout,
         )
-        weights = [self.kernel, self.bias] if self.use_bias else [self.kernel]
-        outputs = on_device(part, device, input_first=True)(
-            *map(tf.convert_to_tensor, [inputs, *weights])
-        )
-        if self.activation is not None:
-            return self.activation(outputs)
-        return outputs
 
-    def _whole_device(self) -> str:
-        """Where the layer runs when it is not cut."""
-        strategy = tf.distribute.get_strategy()
-        if isinstance(strategy, ConvParallelStrategy):
-            return str(strategy.chief_device)
-        return default_devices()[0]
+    def _call_whole(self, inputs: tf.Tensor) -> Any:
+        """On one device."""
+        return super().call(inputs)
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether the weights are in shards now."""
+        return any(isinstance(v._value, ShardedVariable) for v in self.weights)
 
     def _wire_dtype_for(self, dtype: Any) -> tf.DType:
         """Never wider than what is computed: that would only cost bytes."""
         computed = tf.as_dtype(dtype)
-        wire = tf.as_dtype(self._wire or computed)
+        wire = tf.as_dtype((self._layout and self._layout.wire) or computed)
         return wire if wire.size < computed.size else computed
 
-    @property
-    def is_sharded(self) -> bool:
-        """Whether the kernel is in shards now."""
-        return isinstance(self._kernel._value, ShardedVariable)
+    def _channel_axis(self) -> int:
+        """Of feature maps, negative as layouts have it."""
+        if self.data_format == "channels_last":
+            return -1
+        return -1 - int(self.rank)
 
-    def _convolve_shard(
+    def _on_shards(
         self,
-        inputs: tf.Tensor,
-        kernel: tf.Tensor,
-        bias: tf.Tensor | None = None,
-        *,
-        filters: tuple[int, int],
-        channels_last: bool,
-        dtype: tf.DType,
-        device: str,
-        remember: bool,
-    ) -> tf.Tensor:
-        """One shard's feature maps; runs on its device, as does its gradient.
+        compute: Callable[..., tf.Tensor],
+        inputs: Sequence[tf.Tensor],
+        names: Sequence[str],
+    ) -> ShardedTensor:
+        """Runs something on each device, with its input and its weights.
 
         Args:
-            inputs: In the layer's compute dtype and data format.
-            kernel: As stored; mixed precision converts it here.
-            bias: Likewise.
-            filters: The shard's first filter, and the layer's number of them.
-            channels_last: Whether to compute in that format in any case.
-            dtype: What to return, which is how it will travel.
-            device: Where it runs.
-            remember: Whether the kernel is likely to be the same next time.
+            compute: Takes an input and a shard of each weight in the input's
+                dtype, and as keywords whether these are `channels_last`, the
+                `device`, and the `first` channel of the shard.
+            inputs: One for each device.
+            names: Of the weights.
         """
-        channels_first = self.data_format == "channels_first"
-        if channels_first and channels_last:
-            inputs = _move_channels(inputs, 1, -1)
-        # On a GPU cuDNN chooses.
-        algorithm = self.algorithm if device_type(device) == "CPU" else None
-        maps = convolve(
-            inputs,
-            tf.cast(kernel, inputs.dtype),
-            strides=self.strides,
-            padding=self.padding,
-            dilation_rate=self.dilation_rate,
-            groups=self.groups,
-            filters=filters,
-            channels_last=channels_last or not channels_first,
-            algorithm=algorithm or "direct",
-            bias=None if bias is None else tf.cast(bias, inputs.dtype),
-            remember=remember,
-            device=device,
+        weights = [getattr(self, name)._value.sharded_value() for name in names]
+        layout = weights[0].layout
+        maps = []
+        first = 0
+        for i, (x, device) in enumerate(
+            zip(inputs, layout.devices, strict=True)
+        ):
+            part = functools.partial(
+                self._run_shard, compute, device=device, first=first
+            )
+            shards = [weight.shards[i] for weight in weights]
+            run = on_device(part, device, input_first=True)
+            maps.append(run(x, *shards))
+            first += layout.sizes[i]
+        axis = self._channel_axis()
+        sizes = tuple(y.shape[axis] for y in maps)
+        wire = self._wire_dtype_for(maps[0].dtype).name
+        return ShardedTensor(
+            maps,
+            dataclasses.replace(layout, axis=axis, sizes=sizes, wire=wire),
         )
-        if channels_first and channels_last:
-            maps = _move_channels(maps, -1, 1)
-        return tf.cast(maps, dtype)
+
+    def _run_shard(
+        self,
+        compute: Callable[..., tf.Tensor],
+        x: tf.Tensor,
+        *weights: tf.Tensor,
+        device: str,
+        first: int,
+    ) -> tf.Tensor:
+        """One shard's part, on its device, as is its gradient."""
+        channels_first = self.data_format == "channels_first"
+        # TensorFlow's CPU convolutions take channels last only.
+        moves = channels_first and device_type(device) == "CPU"
+        if moves:
+            x = move_channels(x, 1, -1)
+        # As stored; mixed precision converts them here.
+        weights = tuple(tf.cast(weight, x.dtype) for weight in weights)
+        y = compute(
+            x,
+            *weights,
+            channels_last=moves or not channels_first,
+            device=device,
+            first=first,
+        )
+        return move_channels(y, -1, 1) if moves else y
 
     def get_config(self) -> dict[str, Any]:
         """The Keras layer's, with what this one adds."""
@@ -258,51 +297,30 @@ class ConvParallel(keras.layers.Layer):
         }
 
     def __repr__(self) -> str:
+        kind = type(self).__name__.replace("Conv", "ConvParallel")
         return (
-            f"<ConvParallel{self.rank}D name={self.name}, "
+            f"<{kind} name={self.name}, "
             f"shards={self._layout.sizes if self._layout else self.shards}, "
             f"built={self.built}>"
         )
 
 
-def _is_inference() -> bool:
-    """Whether Keras says that this is no training step: predict, evaluate."""
-    context = global_state.get_global_attribute("current_call_ctx")
-    return context is not None and context.get_value("training") is False
+def data_format(channels_last: bool) -> str:
+    """As Keras calls it."""
+    return "channels_last" if channels_last else "channels_first"
 
 
-def _move_channels(x: tf.Tensor, source: int, target: int) -> tf.Tensor:
+def add_bias(y: tf.Tensor, bias: Sequence[tf.Tensor], last: bool) -> tf.Tensor:
+    """The bias if there is one, along the channels."""
+    if not bias:
+        return y
+    if last:
+        return y + bias[0]
+    return y + tf.reshape(bias[0], [-1] + [1] * (y.shape.rank - 2))
+
+
+def move_channels(x: tf.Tensor, source: int, target: int) -> tf.Tensor:
+    """With the channel axis elsewhere."""
     axes = list(range(x.shape.rank))
     axes.insert(target % len(axes), axes.pop(source))
     return tf.transpose(x, axes)
-
-
-class _RegularizerOnShards(keras.regularizers.Regularizer):
-    """A regularizer that gets shards instead of a variable.
-
-    Sums of squares and the like then run where the shards are; what mixes
-    filters sees the merged kernel.
-    """
-
-    def __init__(self, fn: Any) -> None:
-        self.fn = fn
-
-    def __call__(self, x: Any) -> Any:
-        return self.fn(_shards_of(x))
-
-
-class _ConstraintOnShards(keras.constraints.Constraint):
-    """Likewise a constraint."""
-
-    def __init__(self, fn: Any) -> None:
-        self.fn = fn
-
-    def __call__(self, w: Any) -> Any:
-        return self.fn(_shards_of(w))
-
-
-def _shards_of(variable: Any) -> Any:
-    value = variable._value
-    if isinstance(value, ShardedVariable):
-        return value.sharded_value()
-    return variable

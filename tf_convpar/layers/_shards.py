@@ -11,9 +11,9 @@ import numpy as np
 
 
 def validate_shards(
-    shards: Any, filters: int
+    shards: Any, filters: int | None
 ) -> tuple[int | float, ...] | None:
-    """Checks `shards=` against the number of filters.
+    """Checks `shards=` against the number of filters, if that is known.
 
     ```python
     validate_shards((300, 200), 500)  # counts: they sum to 500
@@ -52,7 +52,7 @@ def validate_shards(
         )
     if all(isinstance(s, int) for s in values):
         total = int(sum(values))
-        if filters % total:
+        if filters and filters % total:
             raise ValueError(
                 f"Expected integer `shards` to sum to filters={filters} "
                 f"(counts), or to a number that divides {filters} (ratios). "

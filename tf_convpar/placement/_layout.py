@@ -31,12 +31,18 @@ class Layout:
             is left out of the layout).
         axis: The axis that is cut, negative: -1 for the kernels and biases of
             ordinary convolutions.
+        blocks: Where feature maps have been flattened, the axis holds the
+            channels of one pixel after those of another: so many pixels, and
+            the channels of each are cut. Otherwise 1.
+        wire: The dtype in which shards travel; None for their own.
     """
 
     owner: str
     devices: tuple[str, ...]
     sizes: tuple[int, ...]
     axis: int = -1
+    blocks: int = 1
+    wire: str | None = None
 
     def __post_init__(self) -> None:
         if len(self.devices) != len(self.sizes) or not self.sizes:
@@ -57,8 +63,14 @@ class Layout:
 
     @property
     def total(self) -> int:
-        """Channels of all shards together."""
-        return sum(self.sizes)
+        """The length of the axis."""
+        return self.blocks * sum(self.sizes)
+
+    def matches(self, other: Layout) -> bool:
+        """Whether shards of both lie side by side, however they travel."""
+        return dataclasses.replace(self, wire=None) == dataclasses.replace(
+            other, wire=None
+        )
 
     def fits(self, shape: tf.TensorShape) -> bool:
         """Whether a value of this (merged) shape can be cut this way."""
@@ -71,5 +83,5 @@ class Layout:
     def shard_shape(self, shape: tf.TensorShape, index: int) -> tf.TensorShape:
         """The shape of shard `index` of a value of this merged shape."""
         dims = shape.as_list()
-        dims[self.axis] = self.sizes[index]
+        dims[self.axis] = self.blocks * self.sizes[index]
         return tf.TensorShape(dims)

@@ -22,6 +22,7 @@ import tensorflow as tf
 from tensorflow.python.framework import composite_tensor_gradient
 
 from tf_convpar.placement._layout import Layout
+from tf_convpar.placement._primitives import concat_shards
 from tf_convpar.placement._primitives import on_device
 
 
@@ -56,6 +57,17 @@ class ShardedTensor(
     def __init__(self, shards: Sequence[tf.Tensor], layout: Layout) -> None:
         self.shards = tuple(shards)
         self.layout = layout
+        # In the graph in which it was asked for.
+        self._joined: dict[Any, tf.Tensor] = {}
+
+    def joined(self) -> tf.Tensor:
+        """The merged tensor, on the owner: made, and sent, once."""
+        graph = None
+        if not tf.executing_eagerly():
+            graph = tf.compat.v1.get_default_graph()
+        if graph not in self._joined:
+            self._joined[graph] = merge(self.shards, self.layout)
+        return self._joined[graph]
 
     @property
     def _type_spec(self) -> ShardedTensorSpec:
@@ -75,6 +87,11 @@ class ShardedTensor(
         return tf.TensorShape(dims)
 
     @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
     def ndim(self) -> int:
         """The number of axes."""
         return len(self.shape)
@@ -86,16 +103,14 @@ class ShardedTensor(
 
     def numpy(self) -> np.ndarray:
         """The merged value as an array (eager only)."""
-        return np.concatenate(
-            [shard.numpy() for shard in self.shards], axis=self.layout.axis
-        )
+        return np.asarray(self.joined().numpy())
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         # `numpy()` is a fresh array, so that a copy is never needed.
         return np.asarray(self.numpy(), dtype=dtype)
 
     def __tf_tensor__(self, dtype: Any = None, name: Any = None) -> tf.Tensor:
-        merged = merge(self.shards, self.layout)
+        merged = self.joined()
         return tf.cast(merged, dtype) if dtype else merged
 
     def __repr__(self) -> str:
@@ -135,21 +150,67 @@ class ShardedTensorSpec(tf.TypeSpec):
 
 def merge(shards: Sequence[tf.Tensor], layout: Layout) -> tf.Tensor:
     """Joins shards on the owner; their gradients go back to them."""
+    whole = shards[0].dtype
+    packed = [
+        on_device(functools.partial(_pack, dtype=_wire(layout, whole)), device)(
+            shard
+        )
+        if device != layout.owner
+        else shard
+        for shard, device in zip(shards, layout.devices, strict=True)
+    ]
+    rank = shards[0].shape.rank
+    if layout.blocks == 1 and rank > 2 and layout.axis in (-1, 1 - rank):
+        axis = -1 if layout.axis == -1 else 1
+        if whole.is_floating:
+            return concat_shards(packed, layout.owner, axis, whole)
 
     def join(*shards: tf.Tensor) -> tf.Tensor:
-        return tf.concat(shards, layout.axis)
+        axis = layout.axis % rank
+        parts = [_in_blocks(tf.cast(s, whole), axis, layout) for s in shards]
+        return _flat(tf.concat(parts, axis + (layout.blocks > 1)), axis, layout)
 
-    return on_device(join, layout.owner)(*shards)
+    return on_device(join, layout.owner)(*packed)
 
 
 def split(value: Any, layout: Layout) -> list[tf.Tensor]:
     """Cuts a merged value on the owner, one piece per shard."""
     axis = layout.axis + value.shape.rank
+    inner = axis + (layout.blocks > 1)
 
     def cut(value: tf.Tensor) -> list[tf.Tensor]:
-        return tf.split(value, layout.sizes, axis)
+        pieces = tf.split(_in_blocks(value, axis, layout), layout.sizes, inner)
+        return [_flat(piece, axis, layout) for piece in pieces]
 
     return list(on_device(cut, layout.owner)(tf.convert_to_tensor(value)))
+
+
+def _pack(shard: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    return tf.cast(shard, dtype)
+
+
+def _wire(layout: Layout, dtype: tf.DType) -> tf.DType:
+    wire = tf.as_dtype(layout.wire or dtype)
+    narrower = dtype.is_floating and wire.size < dtype.size
+    return wire if narrower else dtype
+
+
+def _in_blocks(x: tf.Tensor, axis: int, layout: Layout) -> tf.Tensor:
+    """With the blocks of the cut axis on an axis of their own before it."""
+    if layout.blocks == 1:
+        return x
+    shape = [-1 if n is None else n for n in x.shape]
+    shape[axis : axis + 1] = [layout.blocks, x.shape[axis] // layout.blocks]
+    return tf.reshape(x, shape)
+
+
+def _flat(x: tf.Tensor, axis: int, layout: Layout) -> tf.Tensor:
+    """The reverse."""
+    if layout.blocks == 1:
+        return x
+    shape = [-1 if n is None else n for n in x.shape]
+    shape[axis : axis + 2] = [shape[axis] * shape[axis + 1]]
+    return tf.reshape(x, shape)
 
 
 def map_shards(
@@ -184,7 +245,7 @@ def _pieces(operand: Any, layout: Layout) -> Sequence[Any] | None:
     if hasattr(operand, "sharded_value"):
         operand = operand.sharded_value()
     if isinstance(operand, ShardedTensor):
-        return operand.shards if operand.layout == layout else None
+        return operand.shards if operand.layout.matches(layout) else None
     operand = tf.convert_to_tensor(operand)
     if operand.shape.rank is not None and (
         operand.shape.rank < -layout.axis or operand.shape[layout.axis] == 1

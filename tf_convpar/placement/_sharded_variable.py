@@ -165,9 +165,10 @@ class ShardedVariable:
 
     def numpy(self) -> np.ndarray:
         """The merged value as an array."""
-        return np.concatenate(
-            [shard.numpy() for shard in self.shards], self.layout.axis
-        )
+        shards = [shard.numpy() for shard in self.shards]
+        if self.layout.blocks > 1:
+            return np.asarray(self.value().numpy())
+        return np.concatenate(shards, self.layout.axis)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         # `numpy()` is a fresh array, so that a copy is never needed.
@@ -341,6 +342,22 @@ class PlacedVariable(keras.Variable):
     def shards(self) -> tuple[tf.Variable, ...]:
         """The variables of the shards, in the order of the layout."""
         return self._value.shards
+
+
+def place(variable: keras.Variable, layout: Layout) -> None:
+    """Cuts a variable that exists, and puts each shard on its device.
+
+    ```python
+    place(layer.gamma, layout)
+    ```
+    """
+    variable._value = ShardedVariable(
+        variable.numpy(),
+        layout,
+        dtype=variable._dtype,
+        trainable=variable.trainable,
+        name=variable.name,
+    )
 
 
 def sharded_like(

@@ -1,0 +1,87 @@
+"""Regions on real processes: no byte more than needed, the same numbers."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tf_convpar.strategy.local_cluster import local_workers
+
+PROGRAMS = Path(__file__).parent / "programs"
+# Of images: the least that each takes, and a little more.
+APPLICATIONS = {
+    "MobileNetV2": 64,
+    "ResNet50": 64,
+    "VGG16": 64,
+    "DenseNet121": 64,
+    "EfficientNetB0": 64,
+    "Xception": 80,
+    "InceptionV3": 80,
+    "ConvNeXtTiny": 64,
+}
+QUICK = ("MobileNetV2",)
+
+
+def run(local, program, *args, **env):
+    """The JSON that a chief program printed last."""
+    done = subprocess.run(
+        [sys.executable, str(PROGRAMS / program), *args],
+        env=local.env() | env,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in APPLICATIONS
+    ],
+)
+def test_applications(name, tmp_path):
+    with local_workers(2) as local:
+        found = run(
+            local,
+            "application.py",
+            name,
+            str(APPLICATIONS[name]),
+            str(tmp_path / "served"),
+        )
+    print(name, found)
+    assert found["bit_for_bit"]
+    assert found["devices"] == 3
+    assert found["forward"] < 1e-4
+    assert found["loss"] < 1e-4
+    assert found["gradients"] < 1e-3
+    assert found["moving"] < 1e-4
+    assert found["served"] < 1e-4
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"region": True},
+        {"region": True, "units": 4000, "kernels": [40, 100]},
+        {"region": True, "wire": "bfloat16"},
+        {"region": False},
+    ],
+    ids=json.dumps,
+)
+@pytest.mark.parametrize("others", [1, 2])
+def test_bytes_of_chained_convolutions(options, others):
+    with local_workers(others) as local:
+        found = run(
+            local, "regions.py", json.dumps({"kernels": [60, 200]} | options)
+        )
+    print(options, found["measured"] / found["theory"], found["links"])
+    assert found["measured"] == pytest.approx(found["theory"], rel=0.03)
+    tolerance = 1e-5 if "wire" not in options else 1e-2
+    np.testing.assert_allclose(found["losses"], found["plain"], rtol=tolerance)

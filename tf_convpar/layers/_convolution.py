@@ -1,0 +1,196 @@
+"""`ConvParallel1D`, `ConvParallel2D`, `ConvParallel3D`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.backend.common import global_state
+
+from tf_convpar.algorithms import convolve
+from tf_convpar.layers._base import ConvParallel
+from tf_convpar.placement import ShardedTensor
+from tf_convpar.placement import device_type
+from tf_convpar.placement import everywhere
+from tf_convpar.placement import on_device
+from tf_convpar.strategy.devices import default_devices
+from tf_convpar.strategy.strategy import ConvParallelStrategy
+
+
+class Convolution(ConvParallel):
+    """Every device sees all channels, and makes its own feature maps."""
+
+    def _maps(self, inputs: Any) -> ShardedTensor:
+        layout = self._kernel._value.layout
+        wire = self._wire_dtype_for(inputs.dtype).name
+        copies = everywhere(inputs, layout.devices, layout.owner, wire)
+        return self._on_shards(self._convolve, copies, self._weight_names())
+
+    def _weight_names(self) -> list[str]:
+        return ["kernel", "bias"] if self.use_bias else ["kernel"]
+
+    def _convolve(
+        self,
+        x: tf.Tensor,
+        kernel: tf.Tensor,
+        *bias: tf.Tensor,
+        channels_last: bool,
+        device: str,
+        first: int,
+    ) -> tf.Tensor:
+        padding = self.padding
+        if padding == "causal":
+            x = _pad_before(x, self._reach(), channels_last)
+            padding = "valid"
+        # On a GPU cuDNN chooses.
+        algorithm = self.algorithm if device_type(device) == "CPU" else None
+        return convolve(
+            x,
+            kernel,
+            strides=self.strides,
+            padding=padding,
+            dilation_rate=self.dilation_rate,
+            groups=self.groups,
+            filters=(first, self.filters),
+            channels_last=channels_last,
+            algorithm=algorithm or "direct",
+            bias=bias[0] if bias else None,
+            remember=_is_inference(),
+            device=device,
+        )
+
+    def _reach(self) -> int:
+        """Steps before the first that causal padding adds."""
+        return int((self.kernel_size[0] - 1) * self.dilation_rate[0])
+
+    def _call_whole(self, inputs: tf.Tensor) -> Any:
+        """On one device.
+
+        The Keras layer, unless it has an algorithm, or is in a cluster: there
+        the chief has threads enough to compute both gradients at once, and
+        would.
+        """
+        strategy = tf.distribute.get_strategy()
+        if isinstance(strategy, ConvParallelStrategy):
+            device, alone = strategy.chief_device, strategy.cluster is None
+        else:
+            device, alone = default_devices()[0], True
+        direct = self.algorithm in (None, "direct")
+        if (direct and alone) or device_type(device) != "CPU":
+            return super()._call_whole(inputs)
+        part = functools.partial(
+            self._run_shard, self._convolve, device=device, first=0
+        )
+        weights = [getattr(self, name) for name in self._weight_names()]
+        outputs = on_device(part, device, input_first=True)(
+            inputs, *map(tf.convert_to_tensor, weights)
+        )
+        return self.activation(outputs) if self.activation else outputs
+
+
+def _is_inference() -> bool:
+    """Whether Keras says that this is no training step: predict, evaluate.
+
+    The kernel is then likely to be the same next time.
+    """
+    context = global_state.get_global_attribute("current_call_ctx")
+    return context is not None and context.get_value("training") is False
+
+
+def _pad_before(x: tf.Tensor, steps: int, channels_last: bool) -> tf.Tensor:
+    """Zeros before the first of a sequence."""
+    before: Sequence[Sequence[int]] = [(0, 0), (steps, 0), (0, 0)]
+    if not channels_last:
+        before = [(0, 0), (0, 0), (steps, 0)]
+    return tf.pad(x, before)
+
+
+@keras.saving.register_keras_serializable("tf_convpar", "ConvParallel1D")
+class Conv1D(Convolution, keras.layers.Conv1D):
+    """`keras.layers.Conv1D` with its kernels spread over devices.
+
+    ```python
+    layer = convpar.ConvParallel1D(96, 7, padding="causal", shards=(2, 1))
+    ```
+
+    Every argument of `keras.layers.Conv1D`, then `shards`, `wire_dtype` and
+    `algorithm`, which are those of `ConvParallel2D`.
+
+    Input shape: `(batch, steps, channels)`, or with
+    `data_format="channels_first"` `(batch, channels, steps)`.
+
+    Raises:
+        ValueError: As `Conv1D`; `shards` do not fit `filters`; an unknown
+            `wire_dtype` or `algorithm`.
+    """
+
+
+@keras.saving.register_keras_serializable("tf_convpar", "ConvParallel2D")
+class Conv2D(Convolution, keras.layers.Conv2D):
+    """`keras.layers.Conv2D` with its kernels spread over devices.
+
+    ```python
+    with convpar.ConvParallelStrategy().scope():
+        layer = convpar.ConvParallel2D(500, 5, shards=(300, 200))
+    ```
+
+    Every argument of `keras.layers.Conv2D`, in its order and with its
+    meaning, then three of its own. From the same seed it starts from the same
+    kernel as `Conv2D`, and gives the same feature maps, whatever the shards.
+    Kernel and bias stay on the device of their shard, and so do their
+    optimizer's slots in a model made in the strategy's scope.
+    `.keras` and `.weights.h5` files and checkpoints hold the merged kernel,
+    under the names that `Conv2D` gives it: a file loads with any number of
+    shards, and into a plain `Conv2D`.
+
+    Args:
+        shards: Kernels per device, in the order of the strategy's `devices`:
+            integers that sum to `filters` (counts) or to a divisor of it
+            (ratios such as `(3, 1)`), or floats (weights, rounded to whole
+            kernels). A device may get 0; with fewer numbers than devices the
+            others get none. None: the strategy's plan, else equal shards.
+            Outside a `ConvParallelStrategy` they refer to this machine's
+            devices, and None means that nothing is split.
+        wire_dtype: The dtype in which feature maps and gradients of this
+            layer travel: `"float32"`, `"bfloat16"`, `"float16"`; None: the
+            strategy's, else that of the computation.
+        algorithm: How each device computes its kernels' convolution and its
+            gradients. `"direct"`, as does None: as plain Keras, to the last
+            digit. `"auto"`: the fastest for the forward pass and for each
+            gradient, measured on the device the first time and remembered on
+            disk; faster, and other in the last digits. `"winograd"`, `"fft"`,
+            `"gemm"`: that one; a tile size may follow a colon,
+            `"winograd:4"`. Direct where that does not apply: strides,
+            dilation, kernels of one pixel, GPUs. Saved in the layer's config
+            only: exports are plain.
+
+    Input shape: `(batch, height, width, channels)`, or with
+    `data_format="channels_first"` `(batch, channels, height, width)`.
+
+    Raises:
+        ValueError: As `Conv2D`; `shards` do not fit `filters`; an unknown
+            `wire_dtype` or `algorithm`.
+    """
+
+
+@keras.saving.register_keras_serializable("tf_convpar", "ConvParallel3D")
+class Conv3D(Convolution, keras.layers.Conv3D):
+    """`keras.layers.Conv3D` with its kernels spread over devices.
+
+    ```python
+    layer = convpar.ConvParallel3D(64, 3, shards=(3, 1))
+    ```
+
+    Every argument of `keras.layers.Conv3D`, then `shards`, `wire_dtype` and
+    `algorithm`, which are those of `ConvParallel2D`.
+
+    Input shape: `(batch, depth, height, width, channels)`, or with
+    `data_format="channels_first"` `(batch, channels, depth, height, width)`.
+
+    Raises:
+        ValueError: As `Conv3D`; `shards` do not fit `filters`; an unknown
+            `wire_dtype` or `algorithm`.
+    """

@@ -1,0 +1,134 @@
+"""`DepthwiseConvParallel1D`, `DepthwiseConvParallel2D`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_convpar.layers._base import ConvParallel
+from tf_convpar.layers._base import add_bias
+from tf_convpar.layers._base import data_format
+from tf_convpar.placement import Layout
+from tf_convpar.placement import ShardedTensor
+from tf_convpar.placement import apart
+
+
+class Depthwise(ConvParallel):
+    """Every device sees its own channels only."""
+
+    _cut_axes = {"kernel": -2, "bias": -1}
+
+    def _given_out(self, input_shape: Sequence[int | None]) -> int:
+        return channels(self, input_shape)
+
+    def _layout_in_region(
+        self, input_shape: Any, incoming: Layout | None
+    ) -> Layout | None:
+        # Its channels lie where the layer before it left them.
+        if incoming is not None and incoming.axis == self._channel_axis():
+            return dataclasses.replace(incoming, axis=-1)
+        return super()._layout_in_region(input_shape, incoming)
+
+    def _layout_of_maps(self, layout: Layout, input_shape: Any) -> Layout:
+        sizes = tuple(self.depth_multiplier * n for n in layout.sizes)
+        return dataclasses.replace(
+            layout, axis=self._channel_axis(), sizes=sizes
+        )
+
+    def _maps(self, inputs: Any) -> ShardedTensor:
+        layout = dataclasses.replace(
+            self.kernel._value.layout,
+            axis=self._channel_axis(),
+            wire=self._wire_dtype_for(inputs.dtype).name,
+        )
+        names = ["kernel", "bias"] if self.use_bias else ["kernel"]
+        own = apart(inputs, layout)
+        return self._on_shards(self._convolve, own.shards, names)
+
+    def _convolve(
+        self,
+        x: tf.Tensor,
+        kernel: tf.Tensor,
+        *bias: tf.Tensor,
+        channels_last: bool,
+        device: str,
+        first: int,
+    ) -> tf.Tensor:
+        y = depthwise(self, x, kernel, channels_last)
+        return add_bias(y, bias, channels_last)
+
+
+def channels(layer: Any, input_shape: Sequence[int | None]) -> int:
+    """Of a layer's input."""
+    axis = -1 if layer.data_format == "channels_last" else 1
+    found = input_shape[axis]
+    if found is None:
+        raise ValueError(
+            f"Expected the input of layer '{layer.name}' to have a known "
+            f"number of channels. Received: shape {tuple(input_shape)}."
+        )
+    return found
+
+
+def depthwise(
+    layer: Any, x: tf.Tensor, kernel: tf.Tensor, channels_last: bool
+) -> tf.Tensor:
+    """The depthwise convolution of a Keras layer, of some channels."""
+    return keras.ops.depthwise_conv(
+        x,
+        kernel,
+        strides=layer.strides,
+        padding=layer.padding,
+        dilation_rate=layer.dilation_rate,
+        data_format=data_format(channels_last),
+    )
+
+
+@keras.saving.register_keras_serializable(
+    "tf_convpar", "DepthwiseConvParallel1D"
+)
+class DepthwiseConv1D(Depthwise, keras.layers.DepthwiseConv1D):
+    """`keras.layers.DepthwiseConv1D`, its channels spread over devices.
+
+    ```python
+    layer = convpar.DepthwiseConvParallel1D(7, shards=(3, 1))
+    ```
+
+    Every argument of `keras.layers.DepthwiseConv1D`, then `shards`, which
+    refer to channels of the input, `wire_dtype` and `algorithm` as of
+    `ConvParallel2D`; every algorithm is direct here.
+
+    Input shape: `(batch, steps, channels)`, or with
+    `data_format="channels_first"` `(batch, channels, steps)`.
+
+    Raises:
+        ValueError: As `DepthwiseConv1D`; `shards` do not fit the channels; an
+            unknown `wire_dtype` or `algorithm`.
+    """
+
+
+@keras.saving.register_keras_serializable(
+    "tf_convpar", "DepthwiseConvParallel2D"
+)
+class DepthwiseConv2D(Depthwise, keras.layers.DepthwiseConv2D):
+    """`keras.layers.DepthwiseConv2D`, its channels spread over devices.
+
+    ```python
+    layer = convpar.DepthwiseConvParallel2D(3, shards=(3, 1))
+    ```
+
+    Every argument of `keras.layers.DepthwiseConv2D`, then `shards`, which
+    refer to channels of the input, `wire_dtype` and `algorithm` as of
+    `ConvParallel2D`; every algorithm is direct here.
+
+    Input shape: `(batch, height, width, channels)`, or with
+    `data_format="channels_first"` `(batch, channels, height, width)`.
+
+    Raises:
+        ValueError: As `DepthwiseConv2D`; `shards` do not fit the channels; an
+            unknown `wire_dtype` or `algorithm`.
+    """

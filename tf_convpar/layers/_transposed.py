@@ -1,0 +1,116 @@
+"""`ConvParallel1DTranspose`, `ConvParallel2DTranspose`, `...3DTranspose`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_convpar.layers._base import ConvParallel
+from tf_convpar.layers._base import add_bias
+from tf_convpar.layers._base import data_format
+from tf_convpar.placement import ShardedTensor
+from tf_convpar.placement import everywhere
+
+
+class Transposed(ConvParallel):
+    """As a convolution, but kernels hold their filters on another axis."""
+
+    _cut_axes = {"kernel": -2, "bias": -1}
+
+    def _maps(self, inputs: Any) -> ShardedTensor:
+        layout = self.kernel._value.layout
+        wire = self._wire_dtype_for(inputs.dtype).name
+        copies = everywhere(inputs, layout.devices, layout.owner, wire)
+        names = ["kernel", "bias"] if self.use_bias else ["kernel"]
+        return self._on_shards(self._convolve, copies, names)
+
+    def _convolve(
+        self,
+        x: tf.Tensor,
+        kernel: tf.Tensor,
+        *bias: tf.Tensor,
+        channels_last: bool,
+        device: str,
+        first: int,
+    ) -> tf.Tensor:
+        y = keras.ops.conv_transpose(
+            x,
+            kernel,
+            strides=list(self.strides),
+            padding=self.padding,
+            output_padding=self.output_padding,
+            dilation_rate=self.dilation_rate,
+            data_format=data_format(channels_last),
+        )
+        return add_bias(y, bias, channels_last)
+
+
+@keras.saving.register_keras_serializable(
+    "tf_convpar", "ConvParallel1DTranspose"
+)
+class Conv1DTranspose(Transposed, keras.layers.Conv1DTranspose):
+    """`keras.layers.Conv1DTranspose` with its kernels spread over devices.
+
+    ```python
+    layer = convpar.ConvParallel1DTranspose(32, 4, strides=2, shards=(3, 1))
+    ```
+
+    Every argument of `keras.layers.Conv1DTranspose`, then `shards`,
+    `wire_dtype` and `algorithm`, which are those of `ConvParallel2D`; every
+    algorithm is direct here.
+
+    Input shape: `(batch, steps, channels)`, or with
+    `data_format="channels_first"` `(batch, channels, steps)`.
+
+    Raises:
+        ValueError: As `Conv1DTranspose`; `shards` do not fit `filters`; an
+            unknown `wire_dtype` or `algorithm`.
+    """
+
+
+@keras.saving.register_keras_serializable(
+    "tf_convpar", "ConvParallel2DTranspose"
+)
+class Conv2DTranspose(Transposed, keras.layers.Conv2DTranspose):
+    """`keras.layers.Conv2DTranspose` with its kernels spread over devices.
+
+    ```python
+    layer = convpar.ConvParallel2DTranspose(64, 2, strides=2, shards=(3, 1))
+    ```
+
+    Every argument of `keras.layers.Conv2DTranspose`, then `shards`,
+    `wire_dtype` and `algorithm`, which are those of `ConvParallel2D`; every
+    algorithm is direct here.
+
+    Input shape: `(batch, height, width, channels)`, or with
+    `data_format="channels_first"` `(batch, channels, height, width)`.
+
+    Raises:
+        ValueError: As `Conv2DTranspose`; `shards` do not fit `filters`; an
+            unknown `wire_dtype` or `algorithm`.
+    """
+
+
+@keras.saving.register_keras_serializable(
+    "tf_convpar", "ConvParallel3DTranspose"
+)
+class Conv3DTranspose(Transposed, keras.layers.Conv3DTranspose):
+    """`keras.layers.Conv3DTranspose` with its kernels spread over devices.
+
+    ```python
+    layer = convpar.ConvParallel3DTranspose(32, 2, strides=2, shards=(3, 1))
+    ```
+
+    Every argument of `keras.layers.Conv3DTranspose`, then `shards`,
+    `wire_dtype` and `algorithm`, which are those of `ConvParallel2D`; every
+    algorithm is direct here.
+
+    Input shape: `(batch, depth, height, width, channels)`, or with
+    `data_format="channels_first"` `(batch, channels, depth, height, width)`.
+
+    Raises:
+        ValueError: As `Conv3DTranspose`; `shards` do not fit `filters`; an
+            unknown `wire_dtype` or `algorithm`.
+    """

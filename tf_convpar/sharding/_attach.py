@@ -1,0 +1,63 @@
+"""Lets a Keras layer work on shards, or join them first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras.src.backend.common.stateless_scope import in_stateless_scope
+
+from tf_convpar.layers import is_merged
+from tf_convpar.placement import Layout
+from tf_convpar.placement import ShardedTensor
+from tf_convpar.sharding.rules import Rule
+
+
+class OnShards:
+    """Takes the place of a layer's `call`, of this one layer only.
+
+    The layer stays of its class, so that files, configs and `isinstance` are
+    those of plain Keras.
+
+    ```python
+    layer.call = OnShards(layer, rule, [layout])
+    ```
+
+    Args:
+        layer: A Keras layer, or a model within a model.
+        rule: How it works on shards; None to join them.
+        expected: How its inputs will lie. Shards that lie otherwise are
+            joined, as where a layer is called at several places.
+    """
+
+    def __init__(
+        self, layer: Any, rule: Rule | None, expected: Sequence[Layout]
+    ) -> None:
+        self._layer = layer
+        self.rule = rule
+        self.expected = expected
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the layer's `call` does."""
+        if self.rule is not None and args:
+            inputs = args[0] if isinstance(args[0], list | tuple) else args[:1]
+            if self._as_expected(inputs):
+                return self.rule.call(self._layer, inputs, *args[1:], **kwargs)
+        args, kwargs = joined((args, kwargs))
+        return joined(type(self._layer).call(self._layer, *args, **kwargs))
+
+    def _as_expected(self, inputs: Sequence[Any]) -> bool:
+        if is_merged() or in_stateless_scope():
+            return False
+        return len(inputs) == len(self.expected) and all(
+            isinstance(x, ShardedTensor) and x.layout.matches(layout)
+            for x, layout in zip(inputs, self.expected, strict=True)
+        )
+
+
+def joined(structure: Any) -> Any:
+    """With every sharded tensor joined on its owner."""
+    return keras.tree.map_structure(
+        lambda x: x.joined() if isinstance(x, ShardedTensor) else x, structure
+    )

@@ -1,0 +1,102 @@
+"""Where feature maps lie, from layer to layer of a graph.
+
+Goes through the layers of a model in the order of its graph, makes the new
+layer for each, and tells it how its input will lie. The first call of a layer
+that is called at several places decides; where others lie differently they
+are joined (`OnShards`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras.src.models.functional import Functional
+
+from tf_convpar.layers import ConvParallel
+from tf_convpar.placement import Layout
+from tf_convpar.placement import place
+from tf_convpar.sharding._attach import OnShards
+from tf_convpar.sharding.rules import rule_for
+
+
+class Regions:
+    """Makes the layers of a model that works on shards.
+
+    Args:
+        make: The new layer for each of the model's own; called once for each.
+    """
+
+    def __init__(self, make: Callable[[Any], Any]) -> None:
+        self._make = make
+        self._new: dict[int, Any] = {}
+        self._lies: dict[int, Layout | None] = {}
+        self._to_place: list[tuple[Any, dict[str, Layout]]] = []
+        # Of the model's own layers and the new ones.
+        self.pairs: list[tuple[Any, Any]] = []
+
+    def enter(self, model: Any) -> None:
+        """Makes the layers of a model, and of those within it."""
+        graph = getattr(model, "_functional", model)
+        depths = graph._nodes_by_depth
+        for depth in sorted(depths, reverse=True):
+            for node in depths[depth]:
+                if not node.is_input:
+                    self._visit(node)
+
+    def new(self, layer: Any) -> Any:
+        """The new layer for one of the model's own."""
+        if id(layer) not in self._new:
+            self._add(layer, self._make(layer))
+        return self._new[id(layer)]
+
+    def place(self) -> None:
+        """Cuts the weights that lie beside shards; the layers are built."""
+        for layer, layouts in self._to_place:
+            for name, layout in layouts.items():
+                place(getattr(layer, name), layout)
+
+    def _add(self, layer: Any, made: Any) -> None:
+        self._new[id(layer)] = made
+        self.pairs.append((layer, made))
+
+    def _visit(self, node: Any) -> None:
+        layer = node.operation
+        if isinstance(layer, Functional | keras.Sequential):
+            # What goes in and comes out of it is joined.
+            self.enter(layer)
+            return
+        if not isinstance(layer, keras.layers.Layer):
+            return
+        inputs = [self._lies.get(id(tensor)) for tensor in node.input_tensors]
+        lies = None
+        if id(layer) not in self._new:
+            made = self._make(layer)
+            self._add(layer, made)
+            lies = self._settle(layer, made, node, inputs)
+        for output in node.outputs:
+            self._lies[id(output)] = lies
+
+    def _settle(
+        self, layer: Any, made: Any, node: Any, inputs: list[Layout | None]
+    ) -> Layout | None:
+        """Tells a new layer how its input lies; says how its output will."""
+        if isinstance(made, ConvParallel):
+            shape = node.input_tensors[0].shape
+            return made.join_region(shape, inputs[0])
+        known = [layout for layout in inputs if layout is not None]
+        rule = rule_for(layer)
+        output = None
+        if rule is not None and known and len(known) == len(inputs):
+            shape = node.input_tensors[0].shape
+            output = rule.output(layer, known, shape)
+        if output is None:
+            made.call = OnShards(made, None, ())
+            return None
+        made.call = OnShards(made, rule, known)
+        layouts = dict(rule.place(layer, known)) if rule else {}
+        if layouts:
+            self._to_place.append((made, layouts))
+        # A single device is the chief: the rule gives a tensor there.
+        return None if output.devices == (output.owner,) else output
