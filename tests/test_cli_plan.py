@@ -10,7 +10,7 @@ from processes import run
 from test_cli import run_json
 
 from tf_convpar.planner import _calibration_file
-from tf_convpar.planner import _plan
+from tf_convpar.planner.plans import _plan
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from test_cli import run_json
 from tf_convpar.cli.simulate import SWEEPS
 from tf_convpar.cli.simulate import command
 from tf_convpar.planner import _calibration_file
-from tf_convpar.planner import _simulate
-from tf_convpar.planner._describe import describe
 from tf_convpar.planner._networks import network
+from tf_convpar.planner.simulation import _simulate
+from tf_convpar.planner.simulation._describe import describe
 
 DEVICES = "--devices=2xcpu:100GFLOPS,1xgpu:1TFLOPS"
 

@@ -15,15 +15,15 @@ from planner_cases import shortest
 from planner_cases import star
 
 from tf_convpar.planner import _cost
-from tf_convpar.planner import _memory_caps
-from tf_convpar.planner import _program
-from tf_convpar.planner._allocate import allocate
-from tf_convpar.planner._allocate import best_split
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import Device
 from tf_convpar.planner._calibration import Times
 from tf_convpar.planner._network import Convolution
 from tf_convpar.planner._network import Network
+from tf_convpar.planner.allocation import _memory_caps
+from tf_convpar.planner.allocation import _program
+from tf_convpar.planner.allocation._allocate import allocate
+from tf_convpar.planner.allocation._allocate import best_split
 
 
 def step(calibration, counts):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_convpar.planner import _counts as counts
+from tf_convpar.planner.guidelines import _counts as counts
 
 RATIOS = st.floats(1e-4, 10.0)
 

@@ -13,9 +13,9 @@ from processes import kill_tree
 from processes import start
 
 import tf_convpar as convpar
-from tf_convpar.planner import _allocator
-from tf_convpar.planner._memory import Step
-from tf_convpar.planner._memory import training_memory
+from tf_convpar.planner.memory import _allocator
+from tf_convpar.planner.memory._memory import Step
+from tf_convpar.planner.memory._memory import training_memory
 
 layers = keras.layers
 

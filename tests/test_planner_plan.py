@@ -13,7 +13,7 @@ from rich.console import Console
 
 import tf_convpar as convpar
 from tf_convpar.planner import _cost
-from tf_convpar.planner import _plan
+from tf_convpar.planner.plans import _plan
 
 SPLIT = {"rate": 1.25e9}
 ALONE = {"rate": 1e6}

@@ -148,13 +148,13 @@ def memory(
     step = _step(model, image, optimizer)
     from rich.console import Console
 
-    from tf_convpar.planner import _allocator
+    from tf_convpar.planner.memory import _allocator
 
     batches = sorted(set(batch))
     with messages_only():
         found = [step.memory(n, algorithm) for n in batches]
     if png is not None:
-        from tf_convpar.planner._memory_plot import draw_memory
+        from tf_convpar.planner.memory._memory_plot import draw_memory
 
         with messages_only():
             draw_memory(found, png, f"A training step of {model}", memory)
@@ -225,8 +225,8 @@ def batch(
     if (batch or literal) and not best:
         raise click.UsageError("Expected --batch and --sum with --best only.")
     step = _step(model, image, optimizer)
-    from tf_convpar.planner import _allocator
-    from tf_convpar.planner import _batch
+    from tf_convpar.planner.guidelines import _batch
+    from tf_convpar.planner.memory import _allocator
 
     with messages_only():
         report: dict[str, Any] = {
@@ -280,7 +280,7 @@ def devices(
     --overhead and --speedup, the fewest devices that reach it. With
     --efficiency and --devices, the overhead up to which they reach it.
     """
-    from tf_convpar.planner import _counts
+    from tf_convpar.planner.guidelines import _counts
 
     given = {
         name
@@ -359,7 +359,7 @@ def servers(
     as_json: bool,
 ) -> None:
     """Say how many parameter servers workers do not wait for."""
-    from tf_convpar.planner import _counts
+    from tf_convpar.planner.guidelines import _counts
 
     with messages_only():
         found = _counts.parameter_servers(
@@ -380,7 +380,7 @@ def _step(model: str, image: int | None, optimizer: str) -> Any:
     """The model's training step, traced."""
     with without_chatter():
         from tf_convpar.cli.algorithms import load_model
-        from tf_convpar.planner._memory import Step
+        from tf_convpar.planner.memory._memory import Step
 
         with messages_only():
             return Step(load_model(model, image), optimizer)

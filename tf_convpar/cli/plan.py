@@ -52,7 +52,7 @@ def command(
     if existing is not None and quantum is not None:
         raise click.UsageError("Expected --quantum or --plan, not both.")
     from tf_convpar.planner import _calibration_file
-    from tf_convpar.planner import _plan
+    from tf_convpar.planner.plans import _plan
 
     with messages_only():
         measured = _calibration_file.load(calibration)

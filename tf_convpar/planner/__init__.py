@@ -21,10 +21,10 @@ from tf_convpar.planner._network import Convolution as Convolution
 from tf_convpar.planner._network import Network as Network
 from tf_convpar.planner._networks import network as network
 from tf_convpar.planner._networks import of_model as of_model
-from tf_convpar.planner._plan import Plan as Plan
-from tf_convpar.planner._plan import plan as plan
-from tf_convpar.planner._plan import plan_of as plan_of
-from tf_convpar.planner._simulate import simulate as simulate
+from tf_convpar.planner.plans._plan import Plan as Plan
+from tf_convpar.planner.plans._plan import plan as plan
+from tf_convpar.planner.plans._plan import plan_of as plan_of
+from tf_convpar.planner.simulation._simulate import simulate as simulate
 
 
 def __getattr__(name: str) -> Any:

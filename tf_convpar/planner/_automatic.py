@@ -16,12 +16,12 @@ import keras
 
 from tf_convpar.layers import _geometries
 from tf_convpar.planner import _kept
-from tf_convpar.planner._allocate import allocate
 from tf_convpar.planner._calibrate import chief_first
 from tf_convpar.planner._calibrate import wire_bytes
 from tf_convpar.planner._calibration import Link
 from tf_convpar.planner._network import Convolution
 from tf_convpar.planner._network import Network
+from tf_convpar.planner.allocation._allocate import allocate
 from tf_convpar.planner.measure._cluster import Subject
 from tf_convpar.planner.measure._cluster import measure_cluster
 from tf_convpar.planner.measure._convolutions import Work

@@ -22,7 +22,7 @@ it has all kernels. A step is `rest_s` and the sum of its phases. Devices do
 not go on to the next phase before the slowest: the network needs its feature
 maps.
 
-`tf_convpar.planner._allocate` minimises this very function.
+`tf_convpar.planner.allocation._allocate` minimises this very function.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 
 from tf_convpar.algorithms import check_algorithm
-from tf_convpar.planner._plan import load
+from tf_convpar.planner.plans._plan import load
 from tf_convpar.sharding import _rebuild
 from tf_convpar.sharding import _twins
 from tf_convpar.sharding._attach import OnShards

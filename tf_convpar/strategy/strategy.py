@@ -136,7 +136,7 @@ def _read_plan(
     if isinstance(plan, Mapping):
         return plan, False
     if isinstance(plan, str | os.PathLike):
-        from tf_convpar.planner._plan import load
+        from tf_convpar.planner.plans._plan import load
 
         return load(plan), False
     raise ValueError(

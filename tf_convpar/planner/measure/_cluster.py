@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from tf_convpar.algorithms import _workspace
 from tf_convpar.algorithms._algorithm import PASSES
-from tf_convpar.planner import _describe
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import Device
 from tf_convpar.planner._calibration import Link
@@ -27,6 +26,7 @@ from tf_convpar.planner.measure import _machines
 from tf_convpar.planner.measure import _updates
 from tf_convpar.planner.measure._clock import Clock
 from tf_convpar.planner.measure._convolutions import Work
+from tf_convpar.planner.simulation import _describe
 
 # Of the memory that is free: the rest of the network wants some.
 _MEMORY_SHARE = 0.8

@@ -16,8 +16,8 @@ from tf_convpar.planner._cost import PHASES
 from tf_convpar.planner._cost import compute_s
 from tf_convpar.planner._network import Convolution
 from tf_convpar.planner._network import Network
-from tf_convpar.planner._presets import EFFICIENCY
-from tf_convpar.planner._presets import PRESETS
+from tf_convpar.planner.simulation._presets import EFFICIENCY
+from tf_convpar.planner.simulation._presets import PRESETS
 
 DEVICES = "4xcpu:100GFLOPS,1xgpu:10TFLOPS"
 LINK = "1Gbit"
@@ -74,8 +74,8 @@ def describe(
         devices: Separated by commas, each `[N x]NAME[:RATE][@WATTS]`, the
             chief first. RATE is what a device achieves on convolutions, in
             GFLOPS or TFLOPS, two for a multiplication. Without it NAME is
-            one of `tf_convpar.planner._presets.PRESETS`, whose published
-            peak counts by `efficiency`, and whose power is known.
+            one of `simulation._presets.PRESETS`, whose published peak
+            counts by `efficiency`, and whose power is known.
         link: Rate of each direction between the chief and another device:
             `"100Mbit"`, `"1.2GB"` (a second), `"inf"`.
         latency: Of a small message: `"0.1ms"`.

@@ -17,10 +17,10 @@ from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._checked_json import Node
 from tf_convpar.planner._cost import Prediction
 from tf_convpar.planner._cost import Span
-from tf_convpar.planner._plan_make import plan_of
-from tf_convpar.planner._plan_type import Plan
-from tf_convpar.planner._plan_type import fingerprint
-from tf_convpar.planner._plan_type import over_memory
+from tf_convpar.planner.plans._plan_make import plan_of
+from tf_convpar.planner.plans._plan_type import Plan
+from tf_convpar.planner.plans._plan_type import fingerprint
+from tf_convpar.planner.plans._plan_type import over_memory
 
 KIND = "plan"
 # Of the file's form.

@@ -13,9 +13,9 @@ from tf_convpar.planner._cost import BACKWARD
 from tf_convpar.planner._cost import FORWARD
 from tf_convpar.planner._cost import Prediction
 from tf_convpar.planner._cost import Span
-from tf_convpar.planner._plan_type import Plan
-from tf_convpar.planner._plan_type import seconds_text
-from tf_convpar.planner._plan_type import short
+from tf_convpar.planner.plans._plan_type import Plan
+from tf_convpar.planner.plans._plan_type import seconds_text
+from tf_convpar.planner.plans._plan_type import short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

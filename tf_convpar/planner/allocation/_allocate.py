@@ -55,15 +55,15 @@ from collections.abc import Collection
 from collections.abc import Sequence
 
 from tf_convpar.planner import _cost
-from tf_convpar.planner import _first_guesses
-from tf_convpar.planner import _layer_program
-from tf_convpar.planner import _memory_caps
 from tf_convpar.planner._calibration import Calibration
-from tf_convpar.planner._layer_program import Shares
 from tf_convpar.planner._network import Convolution
-from tf_convpar.planner._program import NoSolution
-from tf_convpar.planner._program import Program
-from tf_convpar.planner._program import total
+from tf_convpar.planner.allocation import _first_guesses
+from tf_convpar.planner.allocation import _layer_program
+from tf_convpar.planner.allocation import _memory_caps
+from tf_convpar.planner.allocation._layer_program import Shares
+from tf_convpar.planner.allocation._program import NoSolution
+from tf_convpar.planner.allocation._program import Program
+from tf_convpar.planner.allocation._program import total
 
 # One device's time in the unit in which HiGHS gets it. Its tolerances are
 # about 1e-6 of that unit.

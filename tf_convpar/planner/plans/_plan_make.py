@@ -6,18 +6,18 @@ from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 
-from tf_convpar.planner import _allocate
 from tf_convpar.planner import _cost
-from tf_convpar.planner import _first_guesses
-from tf_convpar.planner import _memory_caps
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._cost import Prediction
-from tf_convpar.planner._plan_type import Plan
-from tf_convpar.planner._plan_type import busiest
-from tf_convpar.planner._plan_type import fingerprint
-from tf_convpar.planner._plan_type import over_memory
-from tf_convpar.planner._plan_type import seconds_text
-from tf_convpar.planner._plan_type import short
+from tf_convpar.planner.allocation import _allocate
+from tf_convpar.planner.allocation import _first_guesses
+from tf_convpar.planner.allocation import _memory_caps
+from tf_convpar.planner.plans._plan_type import Plan
+from tf_convpar.planner.plans._plan_type import busiest
+from tf_convpar.planner.plans._plan_type import fingerprint
+from tf_convpar.planner.plans._plan_type import over_memory
+from tf_convpar.planner.plans._plan_type import seconds_text
+from tf_convpar.planner.plans._plan_type import short
 
 
 def plan(

@@ -11,9 +11,9 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from tf_convpar.planner._simulation import Row
-from tf_convpar.planner._simulation import Simulation
-from tf_convpar.planner._simulation import whole
+from tf_convpar.planner.simulation._simulation import Row
+from tf_convpar.planner.simulation._simulation import Simulation
+from tf_convpar.planner.simulation._simulation import whole
 
 # Okabe and Ito's colours: told apart by colour-blind readers too.
 _PLAN = "#0072B2"

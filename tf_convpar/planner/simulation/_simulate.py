@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 from tf_convpar.planner import _units
-from tf_convpar.planner import _vary
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import Device
 from tf_convpar.planner._cost import PHASES
@@ -22,9 +21,10 @@ from tf_convpar.planner._cost import Prediction
 from tf_convpar.planner._cost import compute_s
 from tf_convpar.planner._cost import memory_bytes
 from tf_convpar.planner._cost import predict
-from tf_convpar.planner._describe import convolutions_s
-from tf_convpar.planner._simulation import Row
-from tf_convpar.planner._simulation import Simulation
+from tf_convpar.planner.simulation import _vary
+from tf_convpar.planner.simulation._describe import convolutions_s
+from tf_convpar.planner.simulation._simulation import Row
+from tf_convpar.planner.simulation._simulation import Simulation
 
 SWEEPS = ("devices", "bandwidth", "batch", "kernels", "heterogeneity")
 
@@ -160,7 +160,7 @@ def _varied(calibration: Calibration, sweep: str, value: Value) -> Calibration:
 def _row(
     calibration: Calibration, value: Value, label: str, quantum: int | None
 ) -> Row:
-    from tf_convpar.planner._allocate import allocate
+    from tf_convpar.planner.allocation._allocate import allocate
 
     devices = calibration.devices
     plan = allocate(calibration, quantum)

@@ -149,7 +149,7 @@ class _Runner:
 
     def persistent_bytes(self) -> int:
         """What is there before a step and after it."""
-        from tf_convpar.planner._step_graph import variable_bytes
+        from tf_convpar.planner.memory._step_graph import variable_bytes
 
         kept = (*self._model.variables, *self._model.optimizer.variables)
         return sum(map(variable_bytes, (*kept, *self._images, *self._targets)))

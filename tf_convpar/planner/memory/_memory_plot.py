@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from tf_convpar.planner._memory import MIB
-from tf_convpar.planner._memory import Memory
+from tf_convpar.planner.memory._memory import MIB
+from tf_convpar.planner.memory._memory import Memory
 
 # What does not grow with the batch is at the bottom.
 _COLORS = {

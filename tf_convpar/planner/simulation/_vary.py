@@ -10,10 +10,10 @@ from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import Device
 from tf_convpar.planner._calibration import Link
 from tf_convpar.planner._calibration import Times
-from tf_convpar.planner._describe import DESCRIPTION
-from tf_convpar.planner._describe import SOURCE
-from tf_convpar.planner._describe import convolutions_s
 from tf_convpar.planner._network import Network
+from tf_convpar.planner.simulation._describe import DESCRIPTION
+from tf_convpar.planner.simulation._describe import SOURCE
+from tf_convpar.planner.simulation._describe import convolutions_s
 
 
 def with_devices(calibration: Calibration, devices: int) -> Calibration:

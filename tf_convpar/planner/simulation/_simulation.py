@@ -114,7 +114,7 @@ class Simulation:
     ```
 
     Attributes:
-        sweep: What changes: one of `tf_convpar.planner._simulate.SWEEPS`.
+        sweep: What changes: one of `simulation._simulate.SWEEPS`.
         rows: In the order of its values.
         about: The cluster and the network, in a line.
     """
@@ -186,7 +186,7 @@ class Simulation:
         Args:
             path: The image to write; its ending says in which format.
         """
-        from tf_convpar.planner import _simulation_plot
+        from tf_convpar.planner.simulation import _simulation_plot
 
         _simulation_plot.draw(self, path)
 

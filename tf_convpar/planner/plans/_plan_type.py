@@ -85,7 +85,7 @@ class Plan(Mapping[str, tuple[int, ...]]):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes it to a JSON file that `load` reads."""
         # The file's module needs this one.
-        from tf_convpar.planner import _plan_file
+        from tf_convpar.planner.plans import _plan_file
 
         _plan_file.save(self, path)
 

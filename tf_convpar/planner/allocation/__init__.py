@@ -1,0 +1,1 @@
+"""Proven optima: kernels for each device."""

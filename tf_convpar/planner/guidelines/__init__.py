@@ -1,0 +1,1 @@
+"""Guidelines of paper 2 (Zou et al., 2017): batches, devices, servers."""

@@ -1,0 +1,1 @@
+"""Memory of a training step, by its graph and by TensorFlow's allocator."""

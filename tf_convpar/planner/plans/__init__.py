@@ -1,0 +1,1 @@
+"""What a plan is: mapping, table, picture and file."""

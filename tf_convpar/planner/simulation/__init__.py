@@ -1,0 +1,1 @@
+"""Clusters in words, and what changes with them; no hardware."""
