@@ -70,7 +70,7 @@ def derivatives(layer, x, order=1):
             tape.watch(x)
             y = layer(x)
             loss = tf.reduce_sum(tf.sin(y)) + sum(layer.losses)
-        variables = [v.value for v in layer.trainable_variables]
+        variables = layer.trainable_variables
         grads = tape.gradient(loss, [x, *variables])
         norm = sum(tf.reduce_sum(tf.sin(g)) for g in grads)
     found = [y, *grads]

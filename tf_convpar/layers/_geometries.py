@@ -10,6 +10,10 @@ import keras
 from tf_convpar.algorithms._algorithm import Geometry
 
 
+# Those that have a choice of algorithms, and of a plan.
+KINDS = (keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Conv3D)
+
+
 def convolutions(
     model: keras.Model, batch: int | None = None
 ) -> list[tuple[str, Geometry]]:
@@ -32,11 +36,10 @@ def convolutions(
     Returns:
         Names of layers, and what they compute.
     """
-    kinds = (keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Conv3D)
     return [
         (layer.name, geometry(layer, _input_shape(layer), batch))
         for layer in model._flatten_layers(include_self=False)
-        if isinstance(layer, kinds) and layer.built and layer.groups == 1
+        if isinstance(layer, KINDS) and layer.built and layer.groups == 1
     ]
 
 

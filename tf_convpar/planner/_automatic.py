@@ -43,9 +43,12 @@ class Automatic:
     ) -> tuple[int, ...] | None:
         """Kernels per device for a layer that is about to be built.
 
-        None, which means equal shares, with a warning, where its images have
-        no known size or its kernels are in groups.
+        None, which means equal shares, for layers other than convolutions
+        proper; and with a warning where its images have no known size or its
+        kernels are in groups.
         """
+        if not isinstance(layer, _geometries.KINDS):
+            return None
         geometry = _geometries.geometry(
             layer, input_shape, input_shape[0] or ASSUMED_BATCH
         )

@@ -87,11 +87,15 @@ def copy_training(old: Any, new: Any) -> None:
     if not old.compiled:
         return
     given = dict(old._compile_config.config)
-    given["jit_compile"] = getattr(old, "_jit_compile", "auto")
+    # A parallel model cannot be compiled by XLA; what was asked for is kept
+    # for the way back.
+    jit_compile = getattr(old, "_asked_jit_compile", given["jit_compile"])
+    given["jit_compile"] = "auto" if jit_compile else False
     given["optimizer"] = _alike(old.optimizer)
     for name in ("metrics", "weighted_metrics"):
         given[name] = keras.tree.map_structure(_alike, given.get(name))
     new.compile(**given)
+    new._asked_jit_compile = jit_compile
     if not old.optimizer.built:
         return
     new.optimizer.build(new.trainable_variables)

@@ -77,12 +77,12 @@ class Dense(Rule):
         Those that would have to travel, of one sample.
         """
         (layout,) = inputs
-        features = sum(
-            layout.blocks * n
+        others = [
+            n
             for n, device in zip(layout.sizes, layout.devices, strict=True)
             if device != layout.owner
-        )
-        others = set(layout.devices) - {layout.owner}
+        ]
+        features = layout.blocks * sum(others)
         plain = not getattr(layer, "lora_enabled", False)
         plain = plain and not getattr(layer, "quantization_mode", None)
         flat = len(shape) == 2

@@ -57,9 +57,7 @@ class Concatenate(Rule):
         """All shards in a row, if channels are what is concatenated."""
         first = inputs[0]
         axes = {layout.axis for layout in inputs}
-        axis = layer.axis if layer.axis < 0 else None
-        if first.axis != -1 and layer.axis == 1:
-            axis = first.axis  # channels_first, of images of any rank
+        axis = layer.axis % len(shape) - len(shape)
         blocks = all(layout.blocks == 1 for layout in inputs)
         devices = tuple(d for layout in inputs for d in layout.devices)
         if axes != {axis} or not blocks or len(devices) > _MOST_SHARDS:
