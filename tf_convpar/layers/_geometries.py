@@ -9,7 +9,6 @@ import keras
 
 from tf_convpar.algorithms._algorithm import Geometry
 
-
 # Those that have a choice of algorithms, and of a plan.
 KINDS = (keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Conv3D)
 
