@@ -202,7 +202,7 @@ def test_feature_maps_stay_on_their_devices(strategy):
         parallel = convpar.parallelize(
             chain(L.BatchNormalization(), L.ReLU(), L.MaxPooling2D())
         )
-    inner = keras.Model(parallel.input, parallel.layers[-2].output)
+    inner = keras.Model(parallel.inputs, parallel.layers[-2].output)
     maps = inner(np.ones((2, 8, 8, 3), "float32"))
     assert isinstance(maps, ShardedTensor)
     assert [shard.device[-5:] for shard in maps.shards] == [
@@ -215,9 +215,7 @@ def test_feature_maps_stay_on_their_devices(strategy):
     def step(x):
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(parallel(x, training=True))
-        return tape.gradient(
-            loss, [v.value for v in parallel.trainable_variables]
-        )
+        return tape.gradient(loss, parallel.trainable_variables)
 
     graph = step.get_concrete_function(tf.TensorSpec((2, 8, 8, 3))).graph
     places = {"FusedBatchNormV3": set(), "Relu": set(), "MaxPool": set()}
@@ -245,21 +243,34 @@ def test_a_plan_that_gives_a_device_nothing(strategy):
 
 
 def test_channels_first(strategy):
-    first = "channels_first"
-    model = keras.Sequential(
-        [
-            keras.Input((3, 8, 8)),
-            conv(data_format=first),
-            L.BatchNormalization(axis=1),
-            L.ReLU(),
-            L.UpSampling2D(data_format=first),
-            conv(8, data_format=first),
-            L.GlobalAveragePooling2D(data_format=first),
-            L.Dense(2),
-        ]
-    )
-    parallel = compare(model, strategy)
+    """Beside a model with channels last: plain Keras has no other on a CPU."""
+
+    def network(data_format):
+        first = data_format == "channels_first"
+        return keras.Sequential(
+            [
+                keras.Input((3, 8, 8) if first else (8, 8, 3)),
+                conv(data_format=data_format),
+                L.BatchNormalization(axis=1 if first else -1),
+                L.ReLU(),
+                L.UpSampling2D(data_format=data_format),
+                conv(8, data_format=data_format),
+                L.GlobalAveragePooling2D(data_format=data_format),
+                L.Dense(2),
+            ]
+        )
+
+    with strategy.scope():
+        parallel = convpar.parallelize(network("channels_first"))
     assert all(rule_of(parallel.layers[i]) is not None for i in (1, 2, 3, 5, 6))
+    plain = network("channels_last")
+    plain.set_weights(parallel.get_weights())
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4, 8, 8, 3)).astype("float32")
+    y = rng.normal(size=(4, 2)).astype("float32")
+    ours = learn(parallel, np.moveaxis(x, -1, 1), y)
+    for a, b in zip(ours, learn(plain, x, y), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=3e-5)
 
 
 def test_eager_and_of_second_order(strategy):

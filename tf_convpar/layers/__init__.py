@@ -21,6 +21,7 @@ from tf_convpar.layers._separable import (
 from tf_convpar.layers._separable import (
     SeparableConv2D as SeparableConvParallel2D,
 )
+from tf_convpar.layers._shards import validate_shards as validate_shards
 from tf_convpar.layers._transposed import (
     Conv1DTranspose as ConvParallel1DTranspose,
 )

@@ -90,7 +90,8 @@ def parallelize(
         )
 
     regions = Regions(make)
-    regions.enter(model)
+    with _rebuild.any_layer():
+        regions.enter(model)
     shares.check_used(model)
     new = _rebuild.rebuild(model, regions.new)
     regions.place()

@@ -50,10 +50,18 @@ def rebuild(model: Any, make: Callable[[Any], Any]) -> Any:
         model: Sequential or functional, models within it included.
         make: The new layer for each.
     """
-    with _uncompiled(model), serialization_lib.SafeModeScope(False):
+    with _uncompiled(model), any_layer():
         return keras.models.clone_model(
             model, clone_function=make, recursive=True
         )
+
+
+def any_layer() -> Any:
+    """Layers are made anew of their configs; those of files may be unsafe.
+
+    These come from a model that is there already, Lambda layers included.
+    """
+    return serialization_lib.SafeModeScope(safe_mode=False)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import keras
 
 from tf_convpar import layers
 from tf_convpar.layers import ConvParallel
+from tf_convpar.layers import validate_shards
 
 _TWINS: dict[type, type] = {
     keras.layers.Conv1D: layers.ConvParallel1D,
@@ -37,6 +38,8 @@ def parallel(layer: Any, **own: Any) -> ConvParallel:
         layer: A convolution, parallel or not.
         **own: `shards`, `wire_dtype`, `algorithm`; None for those it has.
     """
+    # Here, for Keras would wrap the error in one about the layer's config.
+    validate_shards(own.get("shards"), getattr(layer, "filters", None))
     config = layer.get_config()
     config.update({k: v for k, v in own.items() if v is not None})
     found: ConvParallel = _TWINS.get(type(layer), type(layer)).from_config(

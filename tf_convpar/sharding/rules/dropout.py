@@ -73,7 +73,7 @@ def _mask(
     """Zeros and scales of all channels, of one pixel where pixels share."""
     shape = tf.unstack(tf.shape(shard))
     shape[axis] = total
-    if isinstance(layer, _L.Dropout):
+    if type(layer) is _L.Dropout:  # Of which the others are subclasses.
         noise = layer.noise_shape or [None] * len(shape)
     else:
         noise = [None, *[1] * (len(shape) - 1)]
