@@ -12,12 +12,9 @@ from typing import Any
 # work on the machine.
 WIDE = 0.1
 _FEWEST = 5
-# Of samples that take longer than the first number of seconds. Of those that
-# take longer than the second, two in a row that agree are enough: what disturbs
-# others is over before they are.
-_FEWEST_LONG = 3
-_RATHER_LONG_S = 0.08
-_LONG_S = 0.3
+# Of samples that take longer than this, two in a row that agree are enough: what
+# disturbs others is over before they are.
+_LONG_S = 0.1
 _MOST_LONG = 5
 _MOST = 25
 _TRIES = 3
@@ -86,8 +83,7 @@ class Clock:
         repeats = max(1, min(50, int(_SAMPLE_S / max(once, 1e-6))))
         samples = [once] if repeats == 1 else []
         begin = time.perf_counter()
-        fewest = _FEWEST_LONG if once > _RATHER_LONG_S else _FEWEST
-        while len(samples) < fewest or (
+        while len(samples) < _FEWEST or (
             len(samples) < _MOST and time.perf_counter() - begin < self.budget_s
         ):
             samples.append(_seconds(run, repeats))
