@@ -137,7 +137,7 @@ class _Count:
         layout = _layout_of(layer)
         self.chief = layout.owner
         width = layer._wire_dtype_for(layer.compute_dtype).size
-        maps = layer._layout_of_maps(layer._layout, x.shape)
+        maps = layer._layout_of_maps(layer._layout or layout, x.shape)
         depthwise = getattr(layer, "depthwise_kernel", None)
         if depthwise is not None:
             own = depthwise._value.layout
@@ -153,33 +153,30 @@ class _Count:
         else:
             lies = self._lies.get(id(x))
             if lies is None:
-                values, devices = [self._values(x)], (layout.owner,)
+                values, sources = [self._values(x)], [layout.owner]
             else:
-                values = self._shards(x, lies)
-                devices = lies.devices
-            self._gather(values, devices, layout.devices, width, before)
+                values, sources = self._shards(x, lies), list(lies.devices)
+            self._gather(values, sources, layout.devices, width, before)
         return maps
 
     def _other(self, layer: Any, inputs: Sequence[Any]) -> Layout | None:
         """A layer of plain Keras: on shards, or where they are joined."""
         call = vars(layer).get("call")
+        rule = call.rule if isinstance(call, OnShards) else None
+        expected = call.expected if isinstance(call, OnShards) else ()
         lies = [self._lies.get(id(x)) for x in inputs]
         known = [layout for layout in lies if layout is not None]
-        as_expected = (
-            isinstance(call, OnShards)
-            and call.rule is not None
-            and len(known) == len(lies) == len(call.expected)
-            and all(
-                a.matches(b) for a, b in zip(known, call.expected, strict=True)
-            )
+        as_expected = len(known) == len(lies) == len(expected) and all(
+            a.matches(b) for a, b in zip(known, expected, strict=True)
         )
-        if not as_expected or not isinstance(call, OnShards):
+        output = None
+        if rule is not None and as_expected:
+            output = rule.output(layer, known, inputs[0].shape)
+        if output is None:
             for x in inputs:
                 self._join(x)
             return None
-        shape = inputs[0].shape
-        output = call.rule and call.rule.output(layer, known, shape)
-        if output is None or output.devices != (output.owner,):
+        if output.devices != (output.owner,):
             return output
         # Sums come to the chief, and their gradient returns.
         values = self._batch * layer.units

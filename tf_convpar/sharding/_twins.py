@@ -10,7 +10,7 @@ from tf_convpar import layers
 from tf_convpar.layers import ConvParallel
 from tf_convpar.layers import validate_shards
 
-_TWINS: dict[type, type] = {
+_TWINS: dict[type, Any] = {
     keras.layers.Conv1D: layers.ConvParallel1D,
     keras.layers.Conv2D: layers.ConvParallel2D,
     keras.layers.Conv3D: layers.ConvParallel3D,

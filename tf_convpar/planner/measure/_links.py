@@ -72,18 +72,15 @@ def transfer_s(chief: str, others: Sequence[str], clock: Clock) -> float:
                 a = tf.matmul(a, a)
             return back[0] + a[0, 0]
 
-    seconds = []
-    for travels in (False, True):
+    def seconds(travels: bool) -> float:
         concrete = tf.function(
             functools.partial(work, travels=travels), autograph=False
         ).get_concrete_function(x, a)
-        seconds.append(
-            clock.time(
-                lambda concrete=concrete: concrete(x, a).numpy(),
-                f"{chief}: computes{' and sends' * travels}",
-            )
-        )
-    return max(0.0, seconds[1] - seconds[0]) / (2 * size)
+        name = f"{chief}: computes{' and sends' * travels}"
+        return clock.time(lambda: concrete(x, a).numpy(), name)
+
+    alone = seconds(False)
+    return max(0.0, seconds(True) - alone) / (2 * size)
 
 
 def join_s(chief: str, clock: Clock) -> float:
