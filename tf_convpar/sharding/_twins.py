@@ -22,7 +22,7 @@ _TWINS: dict[type, Any] = {
     keras.layers.SeparableConv1D: layers.SeparableConvParallel1D,
     keras.layers.SeparableConv2D: layers.SeparableConvParallel2D,
 }
-_PLAIN = {parallel: plain for plain, parallel in _TWINS.items()}
+_PLAIN: dict[Any, Any] = {parallel: plain for plain, parallel in _TWINS.items()}
 OWN_ARGUMENTS = ("shards", "wire_dtype", "algorithm")
 
 
@@ -51,8 +51,9 @@ def parallel(layer: Any, **own: Any) -> ConvParallel:
 def plain(layer: Any) -> Any:
     """A new layer of plain Keras like this one."""
     config = layer.get_config()
-    if type(layer) not in _PLAIN:
-        return type(layer).from_config(config)
+    kind: Any = type(layer)
+    if kind not in _PLAIN:
+        return kind.from_config(config)
     for name in OWN_ARGUMENTS:
         config.pop(name)
-    return _PLAIN[type(layer)].from_config(config)
+    return _PLAIN[kind].from_config(config)

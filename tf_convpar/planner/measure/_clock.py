@@ -12,8 +12,8 @@ from typing import Any
 # work on the machine.
 WIDE = 0.1
 _FEWEST = 5
-# Of samples that take longer than this, two in a row that agree are enough: what
-# disturbs others is over before they are.
+# Of samples that take longer than this, two in a row that agree are enough:
+# what disturbs others is over before they are.
 _LONG_S = 0.1
 _MOST_LONG = 5
 _MOST = 25
