@@ -83,7 +83,8 @@ found["gradients"] = max(
 )
 expected = parallel.predict(x, verbose=0)
 convpar.export(parallel, folder)
-found["served"] = apart(tf.saved_model.load(folder).serve(x), expected)
+served = tf.saved_model.load(folder)
+found["served"] = apart(served.serve(x), expected)
 layers = [layer for layer in parallel.layers if "InputLayer" not in repr(layer)]
 found["layers"] = len(layers)
 found["on_shards"] = sum(
