@@ -33,7 +33,7 @@ def scenes(images, seed):
 def block(x, filters):
     for _ in range(2):
         x = L.Conv2D(filters, 3, padding="same", use_bias=False)(x)
-        x = L.ReLU()(L.BatchNormalization()(x))
+        x = L.ReLU()(L.BatchNormalization(momentum=0.9)(x))
     return x
 
 

@@ -40,7 +40,7 @@ with strategy.scope():
         classifier_activation=None,
     )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(1e-2), loss, jit_compile=False)
+    model.compile(keras.optimizers.SGD(1.0), loss, jit_compile=False)
     parallel = convpar.parallelize(model)
 found = {"parallelized_s": time.perf_counter() - begin}
 merged = convpar.merge(parallel)

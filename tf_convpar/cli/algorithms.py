@@ -95,8 +95,13 @@ def command(
         _print_table(report, Console())
 
 
-def load_model(model: str, image: int | None) -> Any:
+def load_model(model: str, image: int | None, compiled: bool = False) -> Any:
     """The model of a file, or one that Keras offers.
+
+    Args:
+        model: A path or a name.
+        image: Pixels, for one that Keras offers.
+        compiled: Whether a file's optimizer and loss are wanted.
 
     Raises:
         ValueError: There is none, or Keras cannot make it.
@@ -116,7 +121,7 @@ def load_model(model: str, image: int | None) -> Any:
                 "Expected --image with a model of keras.applications only. "
                 f"Received: --image {image} with {model}."
             )
-        return keras.models.load_model(model, compile=False)
+        return keras.models.load_model(model, compile=compiled)
     offered = [
         name
         for name in dir(keras.applications)

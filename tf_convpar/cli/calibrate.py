@@ -92,8 +92,9 @@ def command(
             from tf_convpar.cli.algorithms import load_model
             from tf_convpar.strategy.strategy import ConvParallelStrategy
 
-            loaded = load_model(model, image)
+            # Variables made before the cluster is joined would be lost.
             strategy = ConvParallelStrategy(wire_dtype=wire_dtype)
+            loaded = load_model(model, image, compiled=True)
     with _progress() as report, messages_only():
         found = planner.calibrate(
             loaded,

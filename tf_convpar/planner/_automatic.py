@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from concurrent import futures
 from typing import Any
 
 import keras
@@ -65,8 +66,13 @@ class Automatic:
         file = _kept.path("layer", (geometry, *subject.key(devices)[1:]))
         found = _kept.find(file)
         if found is None:
-            with _kept.alone(lambda name: None):
-                found = measure_cluster(subject, devices, links=self._links)
+            # Layers are built in the scope of a strategy, under tapes, or while
+            # a graph is traced: a thread of its own knows of none of these.
+            thread = futures.ThreadPoolExecutor(1)
+            with _kept.alone(lambda name: None), thread:
+                found = thread.submit(
+                    measure_cluster, subject, devices, links=self._links
+                ).result()
             _kept.keep(found, file)
         self._links = found.links
         (counts,) = allocate(found).values()
