@@ -22,7 +22,6 @@ APPLICATIONS = {
     "InceptionV3": 80,
     "ConvNeXtTiny": 64,
 }
-QUICK = ("MobileNetV2",)
 
 
 def run(local, program, *args, **env):
@@ -38,14 +37,9 @@ def run(local, program, *args, **env):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-        for name in APPLICATIONS
-    ],
-)
+@pytest.mark.parametrize("name", APPLICATIONS)
 def test_applications(name, tmp_path):
     with local_workers(2) as local:
         found = run(
@@ -55,7 +49,7 @@ def test_applications(name, tmp_path):
             str(APPLICATIONS[name]),
             str(tmp_path / "served"),
         )
-    print(name, found)
+    print(name, found, flush=True)
     assert found["bit_for_bit"]
     assert found["devices"] == 3
     assert found["forward"] < 1e-4
@@ -65,17 +59,30 @@ def test_applications(name, tmp_path):
     assert found["served"] < 1e-4
 
 
+REGION = {"region": True}
+WIDE_END = {"region": True, "units": 4000, "kernels": [40, 100]}
+NARROW = {"region": True, "wire": "bfloat16"}
+STAR = {"region": False}
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("options", "others"),
     [
-        {"region": True},
-        {"region": True, "units": 4000, "kernels": [40, 100]},
-        {"region": True, "wire": "bfloat16"},
-        {"region": False},
+        (REGION, 2),
+        (NARROW, 1),
+        *(
+            pytest.param(options, others, marks=pytest.mark.slow)
+            for options, others in (
+                (REGION, 1),
+                (WIDE_END, 1),
+                (WIDE_END, 2),
+                (NARROW, 2),
+                (STAR, 1),
+                (STAR, 2),
+            )
+        ),
     ],
-    ids=json.dumps,
 )
-@pytest.mark.parametrize("others", [1, 2])
 def test_bytes_of_chained_convolutions(options, others):
     with local_workers(others) as local:
         found = run(

@@ -36,3 +36,35 @@ def test_export_and_serve():
     assert code == 0, output
     found = re.search(r"difference of the scores: (\S+)", output)
     assert float(found.group(1)) < 1e-5
+
+
+def printed(program, *args, processes=1):
+    command = [sys.executable] if processes == 1 else [*CONVPAR, "launch"]
+    count = [] if processes == 1 else ["-n", processes]
+    code, output = run([*command, *count, EXAMPLES / program, *args])
+    assert code == 0, output
+    return output
+
+
+def test_unet_on_two_processes():
+    output = printed("unet.py", processes=2)
+    assert float(re.search(r"overlap: (\S+)", output)[1]) > 0.7
+    assert re.search(r"8 on chief 0 CPU:0, 8 on worker 0 CPU:0", output)
+
+
+def test_signals():
+    output = printed("signals.py")
+    error, still = re.search(r"error: (\S+); .*: (\S+)", output).groups()
+    assert float(error) < 0.8 * float(still)
+
+
+def test_volumes():
+    assert accuracies(printed("volumes.py"))[-1] > 0.9
+
+
+def test_wire_dtype_on_two_processes():
+    output = printed("wire_dtype.py", "--seeds=1", "--epochs=2", processes=2)
+    found = re.findall(r"accuracy (\S+) .* (\S+) MB", output)
+    (wide, wide_mb), (narrow, narrow_mb) = found
+    assert abs(float(wide) - float(narrow)) < 0.1
+    assert float(narrow_mb) < 0.55 * float(wide_mb)
