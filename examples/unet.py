@@ -37,7 +37,7 @@ def block(x, filters):
     return x
 
 
-def unet(shape=(32, 32, 1), filters=(16, 32, 64)):
+def unet(shape=(32, 32, 1), filters=(8, 16)):
     x = inputs = keras.Input(shape)
     skipped = []
     for n in filters[:-1]:
@@ -62,8 +62,8 @@ with strategy.scope():
     )
 model.summary()
 model.fit(
-    *scenes(train, 1),
-    batch_size=50,
+    *scenes(train[:600], 1),
+    batch_size=30,
     epochs=3,
     validation_data=scenes(test, 2),
     verbose=2,

@@ -37,10 +37,16 @@ def run(local, program, *args, **env):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+# Rounding is amplified where few pixels are normalized, as in the last layers
+# of small images: gradients are compared in float64.
+LIMITS = {"float32": (1e-4, 1.0), "float64": (1e-9, 1e-9)}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("dtype", LIMITS)
 @pytest.mark.parametrize("name", APPLICATIONS)
-def test_applications(name, tmp_path):
+def test_applications(name, dtype, tmp_path):
     with local_workers(2) as local:
         found = run(
             local,
@@ -48,14 +54,15 @@ def test_applications(name, tmp_path):
             name,
             str(APPLICATIONS[name]),
             str(tmp_path / "served"),
+            dtype,
         )
-    print(name, found, flush=True)
+    print(name, dtype, found, flush=True)
     assert found["bit_for_bit"]
     assert found["devices"] == 3
-    assert found["forward"] < 1e-4
-    assert found["loss"] < 1e-4
-    assert found["gradients"] < 1e-3
-    assert found["moving"] < 1e-4
+    limit, of_gradients = LIMITS[dtype]
+    for which in ("forward", "loss", "moving"):
+        assert found[which] < limit
+    assert found["gradients"] < of_gradients
     assert found["served"] < 1e-4
 
 

@@ -49,7 +49,7 @@ def printed(program, *args, processes=1):
 def test_unet_on_two_processes():
     output = printed("unet.py", processes=2)
     assert float(re.search(r"overlap: (\S+)", output)[1]) > 0.7
-    assert re.search(r"8 on chief 0 CPU:0, 8 on worker 0 CPU:0", output)
+    assert re.search(r"4 on chief 0 CPU:0, 4 on worker 0 CPU:0", output)
 
 
 def test_signals():

@@ -1,8 +1,8 @@
 """Run as the chief of a cluster: a model of keras.applications, there and back.
 
-Arguments: its name, the pixels of its images, a folder. Prints one JSON
-object: how far the parallel model is from the plain one, and what it is made
-of.
+Arguments: its name, the pixels of its images, a folder, a dtype. Prints one
+JSON object: how far the parallel model is from the plain one, and what it is
+made of.
 """
 
 import json
@@ -17,11 +17,14 @@ import tf_convpar as convpar
 from tf_convpar.layers import ConvParallel
 from tf_convpar.placement import ShardedVariable
 
-name, pixels, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+name, pixels, folder, dtype = sys.argv[1:]
+pixels = int(pixels)
 begin = time.perf_counter()
 strategy = convpar.ConvParallelStrategy()
+keras.config.set_floatx(dtype)
+keras.config.set_dtype_policy(dtype)
 rng = np.random.default_rng(0)
-x = rng.normal(size=(4, pixels, pixels, 3)).astype("float32")
+x = rng.normal(size=(4, pixels, pixels, 3)).astype(dtype)
 y = rng.integers(0, 10, 4)
 
 
@@ -49,6 +52,10 @@ found["bit_for_bit"] = all(
     for a, b in zip(merged.variables, model.variables, strict=True)
 )
 found["forward"] = apart(parallel(x, training=False), model(x, training=False))
+expected = parallel.predict(x, verbose=0)
+convpar.export(parallel, folder)
+served = tf.saved_model.load(folder)
+found["served"] = apart(served.serve(x), expected)
 # Dropout draws from seeds that both have; gradients from one step.
 begin = time.perf_counter()
 before = [np.asarray(v) for v in model.trainable_variables]
@@ -82,10 +89,6 @@ largest = max(np.abs(theirs).max() for _, theirs, _ in steps)
 found["gradients"] = max(
     float(np.abs(ours - theirs).max() / largest) for ours, theirs, _ in steps
 )
-expected = parallel.predict(x, verbose=0)
-convpar.export(parallel, folder)
-served = tf.saved_model.load(folder)
-found["served"] = apart(served.serve(x), expected)
 layers = [layer for layer in parallel.layers if "InputLayer" not in repr(layer)]
 found["layers"] = len(layers)
 found["on_shards"] = sum(
