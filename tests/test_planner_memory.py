@@ -14,15 +14,11 @@ from processes import start
 
 import tf_convpar as convpar
 from tf_convpar.planner.memory import _allocator
+from tf_convpar.planner.memory._memory import OTHER
 from tf_convpar.planner.memory._memory import Step
 from tf_convpar.planner.memory._memory import training_memory
 
 layers = keras.layers
-
-
-UNFINISHED = pytest.mark.xfail(
-    reason="the estimate counts what TensorFlow writes in place twice, or not"
-)
 
 
 def plain(parallel=False, **kwargs):
@@ -44,7 +40,6 @@ def rows_of(memory):
     return {row.layer: row for row in memory.rows}
 
 
-@UNFINISHED
 def test_feature_maps_by_hand():
     rows = rows_of(training_memory(plain(), 5))
     # 20 -> 18 -> 16 -> 8 pixels. A ReLU keeps its result only, which is the
@@ -53,8 +48,10 @@ def test_feature_maps_by_hand():
     assert rows["second"].feature_maps == 5 * 16 * 16 * 6 * 4
     assert rows["pool"].feature_maps == 5 * 8 * 8 * 6 * (4 + 1)
     assert "flat" not in rows
-    # No gradient of a sum needs it.
+    # The gradient of the loss reads how much the result differs from the
+    # target, and not the result.
     assert rows["dense"].feature_maps == 0
+    assert 0 <= rows[OTHER].feature_maps - 5 * 10 * 4 <= 16
 
 
 @pytest.mark.parametrize(
@@ -127,10 +124,15 @@ def step():
 @given(batch=st.integers(1, 5000))
 def test_what_grows_with_the_batch(step, batch):
     one, many = step.memory(1), step.memory(batch)
-    assert many.totals["feature_maps"] == batch * one.totals["feature_maps"]
+    for row, same in zip(many.rows, one.rows, strict=True):
+        # The loss keeps how many numbers it is the mean of, too.
+        beside = 16 if row.layer == OTHER else 0
+        grown = batch * same.feature_maps
+        assert grown - batch * beside <= row.feature_maps <= grown
     for same in ("weights", "gradients", "slots"):
         assert many.totals[same] == one.totals[same]
-    assert many.peak["input"] == batch * 20 * 20 * 3 * 4
+    # An image, and its target.
+    assert many.peak["input"] == batch * (20 * 20 * 3 + 10) * 4
     assert many.peak_bytes == sum(many.peak.values())
     assert many.peak_bytes == step.peak_bytes(batch)
     # At least all that is kept; the largest map and its gradient.
@@ -165,37 +167,54 @@ def test_gradients_at_the_peak(depth, optimizer, kernels):
     )
 
 
-@UNFINISHED
-def test_the_peak_of_a_chain_of_layers():
-    # Neither bias nor ReLU nor what they make of gradients takes more.
-    model = keras.Sequential([layers.Input((32, 32, 8))])
-    for _ in range(4):
-        model.add(layers.Conv2D(8, 3, padding="same", activation="relu"))
+def chain(activation):
+    """Four convolutions, whose results are as large as the input."""
+    same = {"padding": "same", "activation": activation}
+    convs = [layers.Conv2D(8, 3, **same) for _ in range(4)]
+    return [layers.Input((32, 32, 8)), *convs]
+
+
+# Of 50 images.
+ONE_MAP = 50 * 32 * 32 * 8 * 4
+
+
+@pytest.mark.parametrize(
+    ("end", "maps", "fed"),
+    [
+        # Neither bias nor ReLU nor what they make of gradients takes more:
+        # all four, and the gradient that comes in. When another one goes out,
+        # the fourth is no longer needed.
+        ([layers.GlobalAveragePooling2D], 5, 1),
+        # All four, how much the last differs from its target, and the square
+        # of that, whose memory its gradient takes later.
+        ([], 6, 2),
+    ],
+    ids=["class", "image"],
+)
+def test_the_peak_of_a_chain_of_layers(end, maps, fed):
+    model = keras.Sequential([*chain("relu"), *(layer() for layer in end)])
     memory = training_memory(model, 50)
-    one_map = 50 * 32 * 32 * 8 * 4
     found = memory.peak["feature maps"] + memory.peak["gradients"]
-    # All four, a gradient that comes in and one that goes out.
-    assert 5 * one_map <= found < 6.1 * one_map
+    assert found == pytest.approx(maps * ONE_MAP, rel=0.01)
+    assert memory.peak["input"] == pytest.approx(fed * ONE_MAP, rel=0.01)
 
 
 def test_a_factor_of_one_is_left_out():
-    model = keras.Sequential([layers.Input((32, 32, 8))])
-    for _ in range(4):
-        model.add(layers.Conv2D(8, 3, padding="same", activation="silu"))
-    model.add(layers.GlobalAveragePooling2D())
+    model = keras.Sequential([*chain("silu"), layers.GlobalAveragePooling2D()])
     memory = training_memory(model, 50)
-    one_map = 50 * 32 * 32 * 8 * 4
     # What goes into each, and what goes on to the next.
-    assert memory.totals["feature_maps"] == pytest.approx(7 * one_map, rel=0.01)
+    assert memory.totals["feature_maps"] == pytest.approx(7 * ONE_MAP, rel=0.01)
     # Three more in the last; six, if inputs' multiples by 1 took memory.
     found = memory.peak["feature maps"] + memory.peak["gradients"]
-    assert found == pytest.approx(10 * one_map, rel=0.01)
+    assert found == pytest.approx(10 * ONE_MAP, rel=0.01)
 
 
 def test_what_the_allocator_adds(step):
     memory = step.memory(100, "gemm")
     beyond = memory.peak["allocator"]
-    assert beyond == pytest.approx(memory.asked_bytes / 8, abs=1)
+    # A tenth, and the largest tensor.
+    largest = 100 * 18 * 18 * 8 * 4
+    assert beyond == pytest.approx(memory.asked_bytes / 10 + largest, abs=1)
     workspace = memory.peak["workspace"]
     assert memory.peak_bytes == memory.asked_bytes + beyond + workspace
     assert step.peak_bytes(100) == memory.peak_bytes - workspace
@@ -256,7 +275,7 @@ def test_several_inputs_and_a_layer_that_is_used_twice():
     model = keras.Model(images, layers.Dense(1)(layers.Flatten()(y)))
     memory = training_memory(model, 5)
     rows = rows_of(memory)
-    assert memory.peak["input"] == 2 * 5 * 20 * 20 * 3 * 4
+    assert memory.peak["input"] == 5 * (2 * 20 * 20 * 3 + 1) * 4
     assert rows["conv"].weights == 4 * (9 * 3 * 8 + 8)
     assert rows["conv"].feature_maps == 2 * 5 * 18 * 18 * 8 * 4
     assert rows["join"].feature_maps == 2 * 5 * 18 * 18 * 8 * 4
@@ -310,7 +329,7 @@ def test_an_allocator_without_books():
         _allocator.measured_memory(plain(), 3)
 
 
-def by_the_allocator(model, batch, optimizer, image=None):
+def by_the_allocator(model, batch, optimizer, image=None, **changes):
     """An estimate, and what the allocator says in a process of its own."""
     command = [sys.executable, "-m", "tf_convpar", "estimate", "memory"]
     command += [model, f"--batch={batch}", f"--optimizer={optimizer}"]
@@ -318,7 +337,7 @@ def by_the_allocator(model, batch, optimizer, image=None):
     if image is not None:
         command.append(f"--image={image}")
     process = start(
-        command, TF_ENABLE_ONEDNN_OPTS="1", TF_CPP_MIN_LOG_LEVEL="2"
+        command, TF_ENABLE_ONEDNN_OPTS="1", TF_CPP_MIN_LOG_LEVEL="2", **changes
     )
     try:
         output, _ = process.communicate(timeout=280)
@@ -342,7 +361,6 @@ def ratios(*args, **kwargs):
 WITHIN = 0.15
 
 
-@UNFINISHED
 @pytest.mark.parametrize(("batch", "optimizer"), [(32, "sgd"), (64, "adam")])
 def test_a_small_network_by_the_allocator(batch, optimizer, tmp_path):
     small = keras.Sequential(
@@ -360,14 +378,22 @@ def test_a_small_network_by_the_allocator(batch, optimizer, tmp_path):
         ]
     )
     small.save(tmp_path / "small.keras")
-    asked, handed_out = ratios(str(tmp_path / "small.keras"), batch, optimizer)
-    assert asked == pytest.approx(1, abs=WITHIN)
+    # One operation after the other, as the estimate has it. With two threads
+    # the step took up to 28 % more than that: what two operations of the
+    # normalization's gradient share is not written over where both run.
+    asked, handed_out = ratios(
+        str(tmp_path / "small.keras"),
+        batch,
+        optimizer,
+        TF_NUM_INTEROP_THREADS="1",
+    )
+    assert asked == pytest.approx(1, abs=0.02)
     # Few large tensors: the luck of a few pieces decides.
     assert handed_out == pytest.approx(1, abs=0.3)
 
 
-@UNFINISHED
 def test_a_real_network_by_the_allocator():
+    # With as many threads as there are cores, as users train.
     asked, handed_out = ratios("MobileNetV2", 16, "sgd", image=112)
     assert asked == pytest.approx(1, abs=0.05)
     assert handed_out == pytest.approx(1, abs=WITHIN)
@@ -386,6 +412,10 @@ def test_real_networks_by_the_allocator(model, batch, optimizer):
     found = by_the_allocator(model, batch, optimizer, image=112)
     for which in ("asked_bytes", "peak_bytes"):
         estimate, measured = found[which], found["measured"][which]
+        # For the table in docs/estimating.md: `pytest -rP -m slow`.
+        mib = [f"{size / 2**20:.0f}" for size in (measured, estimate)]
+        off = f"{estimate / measured - 1:+.1%}"
+        print(model, optimizer, batch, which, *mib, off)
         assert estimate >= (1 - WITHIN) * measured
         above = estimate - SOMETIMES.get(model, 0)
         assert above <= (1 + WITHIN) * measured

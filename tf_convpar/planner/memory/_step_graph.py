@@ -87,7 +87,8 @@ class StepGraph:
         operations: Each after those whose results it needs.
         sizes: Of tensors. Other names of the same memory are the same tensor.
         reads: Of each variable, the tensors that are its value.
-        inputs: Bytes of what is fed to the model.
+        inputs: Bytes of what is fed: images, and targets of the size of the
+            model's results.
         slots: Bytes of the optimizer's variables, by the path of the weight
             that each belongs to; "" for the others.
     """
@@ -121,20 +122,21 @@ def trace(model: Any, optimizer: Any) -> StepGraph:
 
     # Operations after the forward pass, and after the gradients.
     ends: list[int] = []
+    targets: list[Any] = []
+    loss_of = keras.losses.MeanSquaredError()
 
     def step(*inputs: Any) -> None:
         ends.clear()
+        targets.clear()
         images = inputs[0] if len(inputs) == 1 else list(inputs)
         with tf.GradientTape() as tape:
             results = keras.tree.flatten(model(images, training=True))
-            # Any loss whose gradient needs the predictions: it takes about as
-            # little as they do.
-            loss = tf.add_n(
-                [
-                    tf.reduce_sum(tf.square(tf.cast(r, tf.float32)))
-                    for r in results
-                ]
+            # Its gradient needs what differs, as that of most losses does:
+            # little for classes, as much as feature maps for images.
+            targets.extend(
+                tf.compat.v1.placeholder(r.dtype, r.shape) for r in results
             )
+            loss = tf.add_n(list(map(loss_of, targets, results)))
         ends.append(_count())
         gradients = tape.gradient(loss, model.trainable_variables)
         ends.append(_count())
@@ -164,7 +166,7 @@ def trace(model: Any, optimizer: Any) -> StepGraph:
         tuple(reader.operations),
         tuple(reader.sizes),
         reader.reads,
-        Size(sum(_size(spec).each for spec in specs), 1),
+        Size(sum(_size(fed).each for fed in (*specs, *targets)), 1),
         slots,
     )
 
