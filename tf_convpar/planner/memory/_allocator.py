@@ -46,8 +46,9 @@ def measured_memory(
 ) -> Measured:
     """What the allocator says of a training step.
 
-    Steps differ, by a tenth and more: their operations do not always run in
-    the same order, nor find the same pieces. Medians count.
+    Steps differ, by a tenth and more: with several threads their operations
+    do not always run in the same order, nor find the same pieces. Medians
+    count. With `TF_NUM_INTEROP_THREADS=1` the order is the same each time.
 
     Everything in this process counts, also what has nothing to do with the
     step: measure in a fresh process, with no other model in it.
@@ -101,7 +102,7 @@ def measured_step_s(
     """Seconds of a training step, the median of some.
 
     Args:
-        model: As for `measured_peak`.
+        model: As for `measured_memory`.
         batch: Images in a step.
         optimizer: As for `training_memory`.
         steps: That are timed.

@@ -9,6 +9,10 @@ an argument is freed after the last operation that reads it. So what is kept
 for the gradients is what the gradients read, and no rule is needed for any
 kind of layer.
 
+One operation runs after the other here. With several threads TensorFlow runs
+those of two branches at once, and what both read, neither is written over:
+that may take more.
+
 Three things are as found in TensorFlow's kernels (2.21, on a CPU):
 
 - An update of a variable that some operation still has to read takes new

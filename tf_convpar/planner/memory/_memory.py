@@ -14,7 +14,7 @@ what is counted here, and how, is ours, after what TensorFlow does:
   a walk through the step (`tf_convpar.planner.memory._liveness`).
 - TensorFlow's allocator hands out pieces that are larger than what is asked
   for, up to twice, where it has no better ones. That depends on all that
-  went before. We measured 4 to 37 % in all (docs/estimating.md), the more
+  went before. We measured 6 to 37 % in all (docs/estimating.md), the more
   the fewer and larger tensors are, and count a tenth and the largest tensor
   of the step: what fits what we measured. It grows with the batch, so that
   the largest that fits can be searched for; an imitation of the allocator,
