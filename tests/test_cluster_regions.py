@@ -76,11 +76,11 @@ STAR = {"region": False}
     ("options", "others"),
     [
         (REGION, 2),
-        (NARROW, 1),
         *(
             pytest.param(options, others, marks=pytest.mark.slow)
             for options, others in (
                 (REGION, 1),
+                (NARROW, 1),
                 (WIDE_END, 1),
                 (WIDE_END, 2),
                 (NARROW, 2),

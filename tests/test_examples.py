@@ -3,6 +3,7 @@
 import re
 import sys
 
+import pytest
 from processes import CONVPAR
 from processes import ROOT
 from processes import run
@@ -46,6 +47,7 @@ def printed(program, *args, processes=1):
     return output
 
 
+@pytest.mark.slow
 def test_unet_on_two_processes():
     output = printed("unet.py", processes=2)
     assert float(re.search(r"overlap: (\S+)", output)[1]) > 0.7
@@ -62,6 +64,7 @@ def test_volumes():
     assert accuracies(printed("volumes.py"))[-1] > 0.9
 
 
+@pytest.mark.slow
 def test_wire_dtype_on_two_processes():
     output = printed("wire_dtype.py", "--seeds=1", "--epochs=2", processes=2)
     found = re.findall(r"accuracy (\S+) .* (\S+) MB", output)
