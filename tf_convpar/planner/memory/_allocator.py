@@ -48,7 +48,7 @@ def measured_memory(
 
     Steps differ, by a tenth and more: with several threads their operations
     do not always run in the same order, nor find the same pieces. Medians
-    count. With `TF_NUM_INTEROP_THREADS=1` the order is the same each time.
+    count. `TF_NUM_INTEROP_THREADS=1` makes them differ less.
 
     Everything in this process counts, also what has nothing to do with the
     step: measure in a fresh process, with no other model in it.
