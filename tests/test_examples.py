@@ -54,12 +54,14 @@ def test_unet_on_two_processes():
     assert re.search(r"4 on chief 0 CPU:0, 4 on worker 0 CPU:0", output)
 
 
+@pytest.mark.slow
 def test_signals():
     output = printed("signals.py")
     error, still = re.search(r"error: (\S+); .*: (\S+)", output).groups()
     assert float(error) < 0.8 * float(still)
 
 
+@pytest.mark.slow
 def test_volumes():
     assert accuracies(printed("volumes.py"))[-1] > 0.9
 

@@ -143,7 +143,7 @@ def test_output_padding(name, strategy):
 
 
 @hypothesis.settings(
-    max_examples=30,
+    max_examples=15,
     deadline=None,
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
 )
