@@ -225,6 +225,15 @@ class ConvParallel(keras.layers.Layer):
             return -1
         return -1 - int(self.rank)
 
+    def _with_bias(self, kernel: str = "kernel") -> list[str]:
+        """Names of the weights that make feature maps."""
+        return [kernel, "bias"] if self.use_bias else [kernel]
+
+    def _algorithm_on(self, device: str) -> str:
+        """The layer's; on a GPU cuDNN chooses."""
+        on_cpu = device_type(device) == "CPU"
+        return str(self.algorithm) if self.algorithm and on_cpu else "direct"
+
     def _on_shards(
         self,
         compute: Callable[..., tf.Tensor],

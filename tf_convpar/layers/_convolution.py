@@ -27,10 +27,7 @@ class Convolution(ConvParallel):
         layout = self._kernel._value.layout
         wire = self._wire_dtype_for(inputs.dtype).name
         copies = everywhere(inputs, layout.devices, layout.owner, wire)
-        return self._on_shards(self._convolve, copies, self._weight_names())
-
-    def _weight_names(self) -> list[str]:
-        return ["kernel", "bias"] if self.use_bias else ["kernel"]
+        return self._on_shards(self._convolve, copies, self._with_bias())
 
     def _convolve(
         self,
@@ -45,8 +42,6 @@ class Convolution(ConvParallel):
         if padding == "causal":
             x = _pad_before(x, self._reach(), channels_last)
             padding = "valid"
-        # On a GPU cuDNN chooses.
-        algorithm = self.algorithm if device_type(device) == "CPU" else None
         return convolve(
             x,
             kernel,
@@ -56,7 +51,7 @@ class Convolution(ConvParallel):
             groups=self.groups,
             filters=(first, self.filters),
             channels_last=channels_last,
-            algorithm=algorithm or "direct",
+            algorithm=self._algorithm_on(device),
             bias=bias[0] if bias else None,
             remember=_is_inference(),
             device=device,
@@ -84,7 +79,7 @@ class Convolution(ConvParallel):
         part = functools.partial(
             self._run_shard, self._convolve, device=device, first=0
         )
-        weights = [getattr(self, name) for name in self._weight_names()]
+        weights = [getattr(self, name) for name in self._with_bias()]
         outputs = on_device(part, device, input_first=True)(
             inputs, *map(tf.convert_to_tensor, weights)
         )

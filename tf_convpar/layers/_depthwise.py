@@ -45,9 +45,8 @@ class Depthwise(ConvParallel):
             axis=self._channel_axis(),
             wire=self._wire_dtype_for(inputs.dtype).name,
         )
-        names = ["kernel", "bias"] if self.use_bias else ["kernel"]
         own = apart(inputs, layout)
-        return self._on_shards(self._convolve, own.shards, names)
+        return self._on_shards(self._convolve, own.shards, self._with_bias())
 
     def _convolve(
         self,

@@ -16,7 +16,6 @@ from tf_convpar.layers._shards import resolve_shards
 from tf_convpar.placement import Layout
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import apart
-from tf_convpar.placement import device_type
 from tf_convpar.placement import everywhere
 
 
@@ -69,9 +68,8 @@ class Separable(ConvParallel):
         )
         layout = self.pointwise_kernel._value.layout
         copies = everywhere(maps, layout.devices, layout.owner, wire)
-        names = ["pointwise_kernel", "bias"]
         return self._on_shards(
-            self._pointwise, copies, names if self.use_bias else names[:1]
+            self._pointwise, copies, self._with_bias("pointwise_kernel")
         )
 
     def _depthwise(
@@ -93,7 +91,6 @@ class Separable(ConvParallel):
         device: str,
         first: int,
     ) -> tf.Tensor:
-        algorithm = self.algorithm if device_type(device) == "CPU" else None
         return convolve(
             x,
             kernel,
@@ -101,7 +98,7 @@ class Separable(ConvParallel):
             padding="valid",
             dilation_rate=[1] * self.rank,
             channels_last=channels_last,
-            algorithm=algorithm or "direct",
+            algorithm=self._algorithm_on(device),
             bias=bias[0] if bias else None,
             device=device,
         )

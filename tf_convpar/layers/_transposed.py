@@ -23,8 +23,7 @@ class Transposed(ConvParallel):
         layout = self.kernel._value.layout
         wire = self._wire_dtype_for(inputs.dtype).name
         copies = everywhere(inputs, layout.devices, layout.owner, wire)
-        names = ["kernel", "bias"] if self.use_bias else ["kernel"]
-        return self._on_shards(self._convolve, copies, names)
+        return self._on_shards(self._convolve, copies, self._with_bias())
 
     def _convolve(
         self,
