@@ -188,6 +188,24 @@ def test_custom_loop_with_strategy_run(strategy, images):
     assert largest_difference(losses, expected) < 1e-5
 
 
+def test_batches_are_whole_and_nothing_fetches_them_ahead(strategy):
+    """An iterator with threads of its own crashed once it was gone."""
+    data = tf.data.Dataset.range(64).batch(32)
+    by_function = strategy.distribute_datasets_from_function(
+        lambda context: data.shard(
+            context.num_input_pipelines, context.input_pipeline_id
+        )
+    )
+    for distributed in (
+        strategy.experimental_distribute_dataset(data),
+        (by_function),
+    ):
+        batches = iter(distributed)
+        assert isinstance(batches, tf.data.Iterator)
+        np.testing.assert_array_equal(next(batches), np.arange(32))
+        np.testing.assert_array_equal(next(batches), np.arange(32, 64))
+
+
 def test_callbacks_backup_and_restore(strategy, images, tmp_path):
     expected = train(small_cnn(False, "adam"), images, epochs=4)
 

@@ -166,6 +166,24 @@ class _Extended(one_device_strategy.OneDeviceExtended):
         super().__init__(strategy, device)
         self._elementwise: dict[Any, bool] = {}
 
+    def _experimental_distribute_dataset(
+        self, dataset: tf.data.Dataset, options: Any
+    ) -> tf.data.Dataset:
+        """The whole of it: there is one replica.
+
+        The parent's iterator has a thread that fetches what comes next, and
+        that may still run when the iterator is gone, as at the beginning of
+        each `fit`: the process crashed once in a while.
+        """
+        del options
+        return dataset
+
+    def _distribute_datasets_from_function(
+        self, dataset_fn: Callable[..., Any], options: Any
+    ) -> tf.data.Dataset:
+        del options
+        return dataset_fn(tf.distribute.InputContext())
+
     def _create_variable(
         self, next_creator: Callable[..., Any], **kwargs: Any
     ) -> Any:
