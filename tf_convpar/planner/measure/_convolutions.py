@@ -23,6 +23,8 @@ from tf_convpar.planner.measure._clock import Clock
 # has few convolutions: so much for all samples of a device.
 _RUN_S = 0.16
 _DEVICE_S = 20.0
+# Of a sample by which the quantum is found.
+_QUANTUM_S = 0.05
 # Multiplications a second, until one has been timed.
 _FIRST_GUESS = 2e10
 # The fixed cost of a convolution, to read and sort its kernels, is no more than
@@ -143,13 +145,11 @@ class Convolutions:
             f"{self._device}: {work.name}, {which.replace('_', ' ')}, "
             f"{geometry.filters} kernels, {images} images"
         )
-        seconds = self._clock.time(run, name)
+        calls = [run]
         if which == KERNEL_GRADIENT and work.bias:
-            seconds += self._clock.time(
-                _bias_gradient(geometry, self._device), f"{name}, bias"
-            )
-            seconds -= self._call_s
-        return max(seconds - self._call_s, 1e-7)
+            calls.append(_bias_gradient(geometry, self._device))
+        seconds = self._clock.time(lambda: [call() for call in calls], name)
+        return max(seconds - len(calls) * self._call_s, 1e-7)
 
 
 def widths_of(filters: int, quantum: int) -> tuple[int, ...]:
@@ -166,11 +166,18 @@ def quantum_of(work: Work, convolutions: Convolutions) -> int:
 
     Direct convolutions fill vectors of kernels. If eight kernels less than a
     multiple of 16 save next to nothing of what 16 less save, time has steps
-    of 16.
+    of 16. Of a few images: what counts is a small difference, and of short
+    runs the median of several is taken.
     """
     top = min(work.geometry.filters, 256) // 16 * 16
     if top < 32:
         return 1
+    each = dataclasses.replace(work.geometry, batch=1, filters=top)
+    fit = int(_QUANTUM_S * _FIRST_GUESS / max(each.multiplications, 1))
+    images = max(1, min(fit, work.geometry.batch or 1))
+    work = dataclasses.replace(
+        work, geometry=dataclasses.replace(work.geometry, batch=images)
+    )
 
     def seconds(width: int) -> float:
         return convolutions.seconds(work, FORWARD, width)
