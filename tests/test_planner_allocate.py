@@ -280,6 +280,14 @@ def test_quantum_larger_than_a_layer():
     assert sorted(counts["conv2d_1"]) == [500, 1000]
 
 
+def test_one_device_only_has_the_unit_that_is_short():
+    """Units of 4 and one of 2, although 2 for each would be faster."""
+    layers = Network((Convolution("one", (8,), (8,), 1, 6, (1,)),), 1)
+    calibration = cluster([1e3] * 3, rate=1e12, layers=layers)
+    assert sorted(allocate(calibration, 2)["one"]) == [2, 2, 2]
+    assert sorted(allocate(calibration, 4)["one"]) == [0, 2, 4]
+
+
 @pytest.mark.parametrize("case", range(60))
 def test_best_split(case):
     """Among the splits of a layer none is shorter, and it is a split."""

@@ -58,6 +58,24 @@ def test_layers_are_planned_when_they_are_built(tmp_path):
     assert before == {file: file.stat().st_mtime_ns for file in kept}
 
 
+def test_layers_that_differ_share_no_measurements(tmp_path):
+    """What travels, and whether there are biases, is part of a layer."""
+    for wire, use_bias in ((None, True), ("bfloat16", True), (None, False)):
+        strategy = convpar.ConvParallelStrategy(
+            devices=["CPU:0", "CPU:1"], plan="auto", wire_dtype=wire
+        )
+        with strategy.scope():
+            layer = convpar.ConvParallel2D(16, 3, use_bias=use_bias)
+            layer.build((None, 9, 9, 3))
+    kept = [
+        planner.load(file).network
+        for file in (tmp_path / "cache" / "calibrations").iterdir()
+    ]
+    assert sorted(
+        (network.wire_bytes, network.convolutions[0].bias) for network in kept
+    ) == [(2, True), (4, False), (4, True)]
+
+
 def test_the_plan_is_that_of_the_measurements(tmp_path, monkeypatch):
     """A device that is said to be slow gets nothing."""
     strategy = devices("auto")

@@ -11,9 +11,11 @@ import threading
 import keras
 import pytest
 import tensorflow as tf
+from planner_cases import cluster
 
 import tf_convpar as convpar
 from tf_convpar import planner
+from tf_convpar.planner import _calibrate
 from tf_convpar.planner import _kept
 from tf_convpar.planner.measure import _convolutions
 from tf_convpar.planner.measure import _links
@@ -33,21 +35,21 @@ def little_time(tmp_path, monkeypatch):
     monkeypatch.setattr(_links, "_TRAVEL_S", 0.01)
 
 
-def network(optimizer="adam"):
+def network(optimizer="adam", units=10, activation="relu", loss=None):
     layers = keras.layers
     model = keras.Sequential(
         [
             layers.Input((16, 16, 1)),
-            layers.Conv2D(32, 3, activation="relu", name="first"),
+            layers.Conv2D(32, 3, activation=activation, name="first"),
             layers.MaxPooling2D(),
             layers.Conv2D(64, 3, use_bias=False, name="second"),
             layers.Flatten(),
-            layers.Dense(10, name="dense"),
+            layers.Dense(units, name="dense"),
         ]
     )
-    model.compile(
-        optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    )
+    if loss is None:
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss)
     return model
 
 
@@ -87,6 +89,36 @@ def test_calibrate_here(strategy, tmp_path):
     # Another batch is another calibration.
     convpar.calibrate(model, strategy, 16)
     assert len(list((tmp_path / "calibrations").glob("*.json"))) == 2
+
+
+def test_another_rest_of_the_network_is_another_calibration(
+    strategy, monkeypatch
+):
+    measured = []
+
+    def measure(*args, **kwargs):
+        measured.append(args)
+        return cluster([1e11])
+
+    monkeypatch.setattr(_calibrate, "measure_cluster", measure)
+    for count, changes in enumerate(
+        (
+            {},
+            {"units": 20},
+            {"activation": "gelu"},
+            {"loss": keras.losses.Poisson()},
+            {"optimizer": keras.optimizers.Adam(amsgrad=True)},
+        ),
+        start=1,
+    ):
+        for _ in range(2):
+            keras.utils.clear_session()
+            convpar.calibrate(network(**changes), strategy, 8)
+            assert len(measured) == count
+    # How fast it learns says nothing of how long a step takes.
+    keras.utils.clear_session()
+    convpar.calibrate(network(keras.optimizers.Adam(0.7)), strategy, 8)
+    assert len(measured) == count
 
 
 @pytest.mark.filterwarnings("ignore:.*stayed unsteady")

@@ -123,6 +123,7 @@ def test_given_counts():
     [
         ({"conv2d": (400, 0)}, "which sum to 400"),
         ({"conv2d": (500,)}, "2 numbers of kernels"),
+        ({"conv2d": (250.0, 250.0)}, r"Received: \(250.0, 250.0\)\."),
         ({"conv2d": (501, -1)}, "sum to the 500 filters"),
         ({"conv2d_2": (1, 1)}, r"Received: \['conv2d_2'\] besides"),
     ],

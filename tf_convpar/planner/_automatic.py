@@ -62,8 +62,8 @@ class Automatic:
             return None
         subject = _subject(self._strategy, layer, geometry)
         devices = chief_first(self._strategy)
-        # The name says nothing of what it takes.
-        file = _kept.path("layer", (geometry, *subject.key(devices)[1:]))
+        # Whatever the layer is called: it is "layer" there.
+        file = _kept.path("layer", subject.key(devices))
         found = _kept.find(file)
         if found is None:
             # Layers are built in the scope of a strategy, under tapes, or while

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -82,7 +83,8 @@ def calibrate(
     rates = _rates(throughput, len(devices))
     subject = _subject(model, strategy, batch_size)
     file = _kept.path(
-        f"{model.name}-{batch_size}", (*subject.key(devices), quantum)
+        f"{model.name}-{batch_size}",
+        (*subject.key(devices), quantum, _rest_key(model)),
     )
     if throughput == "auto":
         known = _kept.find(file)
@@ -147,6 +149,26 @@ def _subject(
         return rest_s(model, names, batch, strategy.chief_device, clock)
 
     return Subject(network, works, optimizer, rest)
+
+
+def _rest_key(model: keras.Model) -> tuple[Any, ...]:
+    """What the rest of a step depends on: other layers, loss and metrics."""
+    layers = [
+        (
+            type(layer).__name__,
+            {
+                key: value
+                for key, value in layer.get_config().items()
+                # Neither changes what a step takes on one device.
+                if key not in ("name", "shards")
+            },
+        )
+        for layer in model._flatten_layers(include_self=False)
+        if not isinstance(layer, keras.Model)
+    ]
+    compiled = (model.get_compile_config() or {}) if model.compiled else {}
+    compiled = {k: v for k, v in compiled.items() if k != "optimizer"}
+    return [tuple(x.shape) for x in model.inputs], layers, compiled
 
 
 def _rates(

@@ -1,0 +1,187 @@
+"""What choices of algorithms are remembered by."""
+
+import dataclasses
+import json
+
+import pytest
+import tensorflow as tf
+
+from tf_convpar.algorithms import _cache
+from tf_convpar.algorithms import _candidates
+from tf_convpar.algorithms import _choose
+from tf_convpar.algorithms._algorithm import FORWARD
+from tf_convpar.algorithms._algorithm import INPUT_GRADIENT
+from tf_convpar.algorithms._algorithm import PASSES
+from tf_convpar.algorithms._algorithm import Geometry
+from tf_convpar.algorithms._cache import Candidate
+from tf_convpar.algorithms._cache import Record
+
+GEOMETRY = Geometry((14, 14), 32, 64, window=(3, 3), padding="same", batch=3)
+HERE = "/job:localhost/replica:0/task:0/device:CPU:0"
+WORKER = "/job:worker/replica:0/task:{}/device:CPU:0"
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path, monkeypatch):
+    """No memory and no file."""
+    monkeypatch.setenv(_cache.FOLDER, str(tmp_path))
+    monkeypatch.delenv(_candidates.WORKSPACE, raising=False)
+    forget()
+    _cache._warn_once.cache_clear()
+    yield
+    forget()
+
+
+def forget():
+    _cache.forget()
+    _choose._choices.clear()
+
+
+def record(name, time_ms=1.0):
+    return Record(name, (Candidate(name, 1, 0, time_ms=time_ms),))
+
+
+def key(geometry=GEOMETRY, which=FORWARD, device=HERE):
+    return _choose._key(geometry, which, device)
+
+
+def test_everything_that_a_time_depends_on_is_in_its_key(monkeypatch):
+    keys = [key(), key(which=INPUT_GRADIENT)]
+    keys += [key(device=WORKER.format(task)) for task in range(2)]
+    keys += [
+        key(dataclasses.replace(GEOMETRY, **{name: value}))
+        for name, value in {
+            "image": (14, 15),
+            "channels": 33,
+            "filters": 65,
+            "window": (3, 5),
+            "strides": (1, 2),
+            "padding": "valid",
+            "dilation": (1, 2),
+            "batch": 4,
+            "dtype": "float64",
+        }.items()
+    ]
+    for place, name, value in (
+        (_choose, "instruction_set", "sse"),
+        (_choose, "_processor", "Z80"),
+        (tf.config.threading, "get_intra_op_parallelism_threads", 77),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, lambda value=value: value)
+            keys.append(key())
+    for name, value in (
+        ("TF_ENABLE_ONEDNN_OPTS", "2"),
+        (_candidates.WORKSPACE, "7"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            keys.append(key())
+    assert len(set(keys)) == len(keys)
+    # The devices of one process are one processor.
+    assert key(device=HERE.replace("CPU:0", "CPU:1")) == key()
+
+
+def test_choices_in_memory_are_of_a_device_and_of_settings(
+    monkeypatch, tmp_path
+):
+    asked = []
+
+    def consult(geometry, device):
+        asked.append((geometry, device))
+        return {which: record("direct") for which in PASSES}
+
+    monkeypatch.setattr(_choose, "consult", consult)
+
+    def asks(*arguments):
+        before = len(asked)
+        for _ in range(2):
+            _choose.choose(*arguments)
+        return len(asked) - before
+
+    assert asks(GEOMETRY) == 1
+    assert asks(GEOMETRY, HERE) == 1
+    assert asks(dataclasses.replace(GEOMETRY, batch=4)) == 1
+    for name in (_candidates.WORKSPACE, _cache.FOLDER, "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "7"))
+        assert asks(GEOMETRY) == 1
+
+
+def test_what_is_measured_again_is_chosen_again(monkeypatch):
+    for name in ("direct", "gemm"):
+        monkeypatch.setattr(
+            _choose, "_chosen", lambda *args, name=name: record(name)
+        )
+        _choose.consult(GEOMETRY, refresh=True)
+        assert _choose.choose(GEOMETRY).forward.name == name
+
+
+def test_where_nothing_competes_nothing_is_kept(monkeypatch):
+    monkeypatch.setattr(_candidates, "candidates", lambda *args: [])
+    for found in _choose.consult(GEOMETRY).values():
+        assert found == Record("direct", rule="no algorithm takes less work")
+    assert json.loads(_cache.path().read_text())["records"] == {}
+
+
+def test_a_process_with_a_gpu_leaves_the_choice_to_it(monkeypatch):
+    assert _choose._device(None).endswith("CPU:0")
+    real = tf.config.list_logical_devices
+
+    def devices(kind):
+        return ["GPU:0"] if kind == "GPU" else real(kind)
+
+    monkeypatch.setattr(tf.config, "list_logical_devices", devices)
+    assert _choose._device(None) is None
+
+
+def write(**records):
+    """As another process does."""
+    content = {
+        **_cache._versions(),
+        "records": {k: dataclasses.asdict(r) for k, r in records.items()},
+    }
+    _cache.path().write_text(json.dumps(content))
+
+
+def test_what_others_measure_is_found_and_ones_own_is_kept():
+    _cache.keep({"a": record("direct")})
+    assert _cache.find("b") is None
+    write(a=record("direct", 7.0), b=record("gemm"))
+    assert _cache.find("b") == record("gemm")
+    # A choice that was made stays, for as long as the process runs.
+    assert _cache.find("a") == record("direct")
+    write(c=record("gemm", 8.0))
+    assert _cache.find("c") == record("gemm", 8.0)
+    assert _cache.find("b") == record("gemm")
+
+
+def test_each_folder_has_its_own_memory(monkeypatch, tmp_path):
+    _cache.keep({"a": record("direct")})
+    monkeypatch.setenv(_cache.FOLDER, str(tmp_path / "other"))
+    assert _cache.find("a") is None
+
+
+@pytest.mark.parametrize("name", ["FORMAT", "ALGORITHMS"])
+def test_records_of_other_versions_are_not_used(name, monkeypatch):
+    _cache.keep({"a": record("direct")})
+    forget()
+    monkeypatch.setattr(_cache, name, 99)
+    with pytest.warns(RuntimeWarning, match="measured again"):
+        assert _cache.find("a") is None
+
+
+def test_a_failed_write_leaves_no_file_behind(monkeypatch, tmp_path):
+    _cache.keep({"a": record("direct")})
+
+    def fail(*args, **kwargs):
+        raise OSError("full")
+
+    monkeypatch.setattr(_cache.json, "dump", fail)
+    with pytest.warns(RuntimeWarning, match="Could not write"):
+        _cache.keep({"b": record("direct")})
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "algorithms.json",
+        "algorithms.lock",
+    ]
+    forget()
+    assert _cache.find("a") == record("direct")
