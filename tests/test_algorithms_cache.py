@@ -82,6 +82,17 @@ def test_everything_that_a_time_depends_on_is_in_its_key(monkeypatch):
     assert key(device=HERE.replace("CPU:0", "CPU:1")) == key()
 
 
+def test_the_first_of_several_workers_is_no_other(monkeypatch):
+    first, second = map(WORKER.format, range(2))
+    monkeypatch.setattr(
+        tf.config,
+        "list_logical_devices",
+        lambda kind: [tf.config.LogicalDevice(first, kind)],
+    )
+    assert _choose._processor() in key(device=first)
+    assert _choose._processor() not in key(device=second)
+
+
 def test_choices_in_memory_are_of_a_device_and_of_settings(
     monkeypatch, tmp_path
 ):
@@ -150,8 +161,9 @@ def test_what_others_measure_is_found_and_ones_own_is_kept():
     assert _cache.find("b") == record("gemm")
     # A choice that was made stays, for as long as the process runs.
     assert _cache.find("a") == record("direct")
-    write(c=record("gemm", 8.0))
-    assert _cache.find("c") == record("gemm", 8.0)
+    # A file of the same size.
+    write(a=record("direct", 8.0), c=record("gemm"))
+    assert _cache.find("c") == record("gemm")
     assert _cache.find("b") == record("gemm")
 
 

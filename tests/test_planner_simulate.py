@@ -93,19 +93,6 @@ def test_more_devices_are_never_slower(devices, rate):
     assert more.step_s <= few.step_s * (1 + 1e-9)
 
 
-def test_copies_of_the_last_device():
-    few = cluster("cpu:1GFLOPS,2xgpu:2GFLOPS", "1Gbit", "0.1ms", rest=0.01)
-    many = cluster("cpu:1GFLOPS,5xgpu:2GFLOPS", "1Gbit", "0.1ms", rest=0.01)
-    grown = _vary.with_devices(few, 6)
-    assert grown.devices == many.devices
-    assert set(grown.links) == set(many.links)
-    assert _vary.with_devices(many, 3).links == few.links
-    assert _vary.with_devices(many, 1).links == ()
-    measured = dataclasses.replace(few, facts={})
-    names = [d.name for d in _vary.with_devices(measured, 4).devices]
-    assert names == ["cpu:0", "gpu:0", "gpu:1", "gpu:1 (copy 1)"]
-
-
 def test_energy_of_one_device():
     (row,) = simulate(cluster("cpu:1GFLOPS@65W"), "devices", [1]).rows
     assert row.joules == pytest.approx(65 * row.step_s)
@@ -192,22 +179,6 @@ def test_measured_devices_say_nothing_of_other_kernels():
     with pytest.raises(ValueError, match="Expected described devices"):
         simulate(measured, "kernels", [(6, 30)])
     assert simulate(measured, "devices", [2]).rows[0].used == 2
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.floats(1, 16), st.integers(2, 5))
-def test_unequal_devices_are_as_fast_in_all(ratio, devices):
-    equal = cluster(f"{devices}xcpu:1GFLOPS@10W")
-    spread = _vary.with_spread(equal, ratio)
-    times = [convolutions_s(spread, d) for d in spread.devices]
-    speeds = [convolutions_s(equal, equal.chief) / t for t in times]
-    assert sum(speeds) == pytest.approx(devices)
-    assert speeds[0] / speeds[-1] == pytest.approx(ratio)
-    steps = [b / a for a, b in zip(speeds, speeds[1:], strict=False)]
-    assert steps == pytest.approx([steps[0]] * len(steps))
-    watts = [d.watts for d in spread.devices]
-    assert watts == pytest.approx([10 * speed for speed in speeds])
-    assert spread.rest_s == equal.rest_s
 
 
 def test_what_measuring_gains():

@@ -1,0 +1,168 @@
+"""Which algorithms are worth measuring, and which may be chosen."""
+
+import dataclasses
+
+import pytest
+import tensorflow as tf
+
+from tf_convpar.algorithms import _candidates
+from tf_convpar.algorithms import _fft
+from tf_convpar.algorithms import _measure
+from tf_convpar.algorithms import _winograd
+from tf_convpar.algorithms._algorithm import FORWARD
+from tf_convpar.algorithms._algorithm import INPUT_GRADIENT
+from tf_convpar.algorithms._algorithm import PASSES
+from tf_convpar.algorithms._algorithm import Geometry
+from tf_convpar.algorithms._bilinear import Bilinear
+from tf_convpar.algorithms._passes import named
+
+CPU = "/device:CPU:0"
+GEOMETRY = Geometry((28, 28), 64, 64, window=(3, 3), padding="same", batch=8)
+GEOMETRIES = [
+    GEOMETRY,
+    Geometry((14, 14), 500, 1500, window=(5, 5), batch=64),
+    Geometry((56, 56), 32, 32, window=(11, 11), batch=4),
+    # Transforms take more than they save.
+    Geometry((28, 28), 1, 2, window=(3, 3), batch=64),
+    Geometry((40,), 64, 64, window=(7,), batch=8),
+    Geometry((10, 10, 10), 32, 32, window=(3, 3, 3), batch=2),
+]
+
+
+def names(geometry, which=FORWARD):
+    found = _candidates.candidates(geometry, which)
+    return [algorithm.name for algorithm in found]
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
+def test_the_cheapest_tiles_of_each_kind(geometry):
+    """By what they cost, at most three, and none far from the cheapest."""
+    for which in PASSES:
+
+        def cost(algorithm, which=which):
+            return _candidates._cost(algorithm, geometry, which)
+
+        tiles = {"winograd": _winograd.tiles, "fft": _fft.tiles}
+        every = {
+            kind: sorted(cost(Bilinear(kind, tile)) for tile in find(geometry))
+            for kind, find in tiles.items()
+        }
+        cheapest = min(costs[0] for costs in every.values() if costs)
+        limit = min(2 * cheapest, 0.8 * geometry.multiplications)
+        found = _candidates.candidates(geometry, which)
+        for kind, costs in every.items():
+            assert [cost(a) for a in found if a.name.startswith(kind)] == [
+                c for c in costs[:3] if c <= limit
+            ]
+
+
+def test_not_every_tile_is_a_candidate():
+    """Each of the limits above is reached."""
+    # Further from the cheapest than twice, though cheaper than direct.
+    assert len(names(GEOMETRIES[1])) < 6
+    assert len(_fft.tiles(GEOMETRIES[2])) > len(names(GEOMETRIES[2])) == 3
+    assert names(GEOMETRIES[3]) == ["gemm"]
+
+
+def test_what_caches_do_not_hold_costs_time():
+    small = dataclasses.replace(GEOMETRY, batch=1, channels=8, filters=8)
+    large = dataclasses.replace(GEOMETRY, channels=512, filters=512)
+    tiles = Bilinear("winograd", (4, 4))
+    for geometry, costs_more in ((small, False), (large, True)):
+        count = tiles.multiplications(geometry, FORWARD)
+        cost = _candidates._cost(tiles, geometry, FORWARD)
+        assert (cost > count) is costs_more
+        # It is a part of the work, not most of it.
+        assert cost < 2 * count
+
+
+@pytest.mark.parametrize(
+    ("changes", "pays"),
+    [
+        ({}, False),
+        ({"channels": 16}, True),
+        ({"channels": 17}, False),
+        ({"image": (8, 8)}, True),
+        ({"image": (8, 9)}, False),
+        ({"channels": 3, "strides": (2, 2)}, False),
+        ({"window": (1, 1)}, True),
+        ({"window": (1, 1), "strides": (2, 2)}, True),
+        ({"window": (1, 1), "dilation": (2, 2)}, False),
+    ],
+)
+def test_where_a_matrix_product_may_pay(changes, pays):
+    geometry = dataclasses.replace(GEOMETRY, **changes)
+    assert ("gemm" in names(geometry)) is pays
+
+
+def test_candidates_compute_the_pass():
+    geometry = dataclasses.replace(GEOMETRY, window=(1, 1), strides=(2, 2))
+    assert names(geometry) == ["gemm"]
+    assert names(geometry, INPUT_GRADIENT) == []
+
+
+def test_the_workspace_that_is_allowed(monkeypatch):
+    monkeypatch.delenv(_candidates.WORKSPACE, raising=False)
+    assert _candidates.workspace_cap() == 2 * 2**30
+    monkeypatch.setenv(_candidates.WORKSPACE, "3")
+    assert _candidates.workspace_cap() == 3 * 2**20
+    tiles = Bilinear("winograd", (4, 4))
+    for cap, dropped in (
+        (tiles.workspace(GEOMETRY, FORWARD), None),
+        (tiles.workspace(GEOMETRY, FORWARD) - 1, "workspace over"),
+    ):
+        monkeypatch.setattr(_candidates, "workspace_cap", lambda cap=cap: cap)
+        _, found = _candidates.screened(
+            [named("direct", GEOMETRY), tiles], GEOMETRY, FORWARD, CPU
+        )
+        assert (found.dropped or "")[:14] == (dropped or "")
+        assert (found.error is None) is (dropped is not None)
+
+
+class Broken(type(named("direct", GEOMETRY))):
+    name = "broken"
+
+    def forward(self, x, kernel, geometry):
+        return super().forward(x, kernel, geometry) * float("nan")
+
+
+def test_a_result_that_is_no_number_is_no_candidate():
+    direct = named("direct", GEOMETRY)
+    _, bad = _candidates.screened([direct, Broken()], GEOMETRY, FORWARD, CPU)
+    assert bad.dropped == "error over 0.0001"
+
+
+def test_direct_is_never_dropped(monkeypatch):
+    """Its error is that of float32, beside float64."""
+    monkeypatch.setattr(_candidates, "LARGEST_ERROR", 0.0)
+    found = _candidates.screened(
+        [named("direct", GEOMETRY), named("gemm", GEOMETRY)],
+        GEOMETRY,
+        FORWARD,
+        CPU,
+    )
+    assert [candidate.dropped for candidate in found] == [
+        None,
+        "error over 0",
+    ]
+    assert all(1e-9 < candidate.error < 1e-5 for candidate in found)
+
+
+class Failing(type(named("direct", GEOMETRY))):
+    def forward(self, x, kernel, geometry):
+        tf.debugging.assert_equal(x, 0.0)
+
+
+def test_where_direct_fails_there_is_nothing_to_compare():
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        _measure.relative_errors([Failing()], GEOMETRY, FORWARD, CPU)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "judged"),
+    [("float64",) * 2, ("float32",) * 2, ("bfloat16", "float32")],
+)
+@pytest.mark.parametrize("which", PASSES)
+def test_errors_are_judged_in_the_dtype_of_sums(which, dtype, judged):
+    geometry = dataclasses.replace(GEOMETRY, dtype=dtype)
+    assert _measure.sample(geometry, which).dtype == judged
