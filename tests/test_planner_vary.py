@@ -34,19 +34,19 @@ def test_copies_of_the_last_device():
     assert names == ["cpu:0", "gpu:0", "gpu:1", "gpu:1 (copy 1)"]
 
 
-def with_links(calibration, *rates):
-    """To each worker and back, at these rates; a latency for each link."""
+def with_links(calibration, *rates, latency=0.0):
+    """To each worker and back, at these rates; each later than the last."""
     chief, *others = [device.name for device in calibration.devices]
     ends = [e for o in others for e in ((chief, o), (o, chief))]
     links = [
-        Link(*end, rate, 1e-3 * (i + 1))
+        Link(*end, rate, latency * (i + 1))
         for i, (end, rate) in enumerate(zip(ends, rates, strict=True))
     ]
     return dataclasses.replace(calibration, links=tuple(links))
 
 
 def test_copies_have_the_links_of_the_last_device():
-    two = with_links(cluster("2xcpu:1GFLOPS"), 1e6, 2e6)
+    two = with_links(cluster("2xcpu:1GFLOPS"), 1e6, 2e6, latency=1e-3)
     grown = _vary.with_devices(two, 3)
     there = grown.link("cpu:0", "cpu:2")
     back = grown.link("cpu:2", "cpu:0")
