@@ -100,6 +100,15 @@ def test_causal(data_format, strategy):
         same(derivatives(layer, x), moved_derivatives(layer, kind, x, kwargs))
 
 
+def test_causal_and_dilated_forward(strategy):
+    kind = NAMES["Conv1D"]
+    x = inputs(kind)
+    kwargs = arguments(kind, padding="causal", dilation_rate=3)
+    layer, plain = pair(kind, x, strategy, shards=(5, 3), **kwargs)
+    assert layer(x).shape == plain(x).shape
+    same([np.asarray(layer(x))], [np.asarray(plain(x))])
+
+
 @pytest.mark.parametrize("name", ["Conv1D", "Conv2D", "Conv3D"])
 @pytest.mark.parametrize("groups", [2, 4])
 def test_groups(name, groups, strategy):

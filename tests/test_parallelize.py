@@ -7,7 +7,9 @@ import tensorflow as tf
 
 import tf_convpar as convpar
 from tf_convpar.layers import ConvParallel
+from tf_convpar.placement import Layout
 from tf_convpar.placement import ShardedVariable
+from tf_convpar.sharding._summary import _places
 
 L = keras.layers
 
@@ -139,6 +141,14 @@ def test_plans_by_regular_expressions(strategy):
     assert type(parallel.get_layer("inner").layers[0]) is L.Conv2D
 
 
+def test_a_name_goes_before_patterns(strategy):
+    plan = {"s.*": (1, 0, 3), "stem": (6, 4, 2)}
+    with strategy.scope():
+        parallel = convpar.parallelize(residual(False), plan)
+    assert parallel.get_layer("stem")._layout.sizes == (6, 4, 2)
+    assert parallel.get_layer("shared")._layout.sizes == (3, 9)
+
+
 def test_the_strategys_plan(strategy):
     strategy.plan = {"stem": (6, 4, 2)}
     with strategy.scope():
@@ -170,6 +180,29 @@ def test_again_with_another_plan(strategy):
     np.testing.assert_allclose(
         parallel.predict(x, verbose=0), model.predict(x, verbose=0), rtol=1e-4
     )
+
+
+def test_again_without_arguments_is_as_before(strategy):
+    with strategy.scope():
+        parallel = convpar.parallelize(
+            residual(False),
+            {".*": (1, 1, 2)},
+            algorithm="winograd",
+            wire_dtype="bfloat16",
+        )
+        again = convpar.parallelize(parallel).get_layer("stem")
+    assert again._layout.sizes == (3, 3, 6)
+    assert (again.algorithm, again.wire_dtype) == ("winograd", "bfloat16")
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_xla_comes_back_with_the_merged_model(asked, strategy):
+    model = residual(False)
+    model.compile("sgd", "mse", jit_compile=asked)
+    with strategy.scope():
+        parallel = convpar.parallelize(convpar.parallelize(model))
+    assert not parallel.jit_compile
+    assert convpar.merge(parallel).jit_compile == asked
 
 
 def test_a_file_of_a_parallel_model(strategy, tmp_path):
@@ -238,6 +271,13 @@ def test_summary_shows_shards_and_devices(strategy, capsys):
     assert "4 on CPU:1" in capsys.readouterr().out
 
 
+def test_summary_names_tasks_of_a_cluster():
+    devices = ("/job:chief/replica:0/task:0/device:CPU:0",)
+    devices += ("/job:worker/replica:0/task:1/device:GPU:0",)
+    layout = Layout(owner=devices[0], devices=devices, sizes=(6, 2))
+    assert _places(layout) == "6 on chief 0 CPU:0, 2 on worker 1 GPU:0"
+
+
 class Subclassed(keras.Model):
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -291,6 +331,7 @@ def test_a_subclassed_model_inside(strategy):
     ("kwargs", "match"),
     [
         ({"plan": {"nowhere": (1, 1)}}, "nowhere.*stand for none"),
+        ({"plan": {"ste": (1, 1)}}, "ste.*stand for none"),
         ({"plan": {"stem": (1, 1), "s(": (1, 1)}}, "regular expression"),
         ({"plan": {"s.*": (1, 1), ".*m": (1, 1)}}, "stem.*all of which"),
         ({"plan": {"stem": (1, -1)}}, "none negative"),

@@ -1,5 +1,7 @@
 """The three primitives, placed variables and sharded tensors."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -88,6 +90,28 @@ def test_broadcast_sums_partial_gradients_on_the_owner(wire):
     # In a narrow sum 0.001 would be lost beside 256.
     np.testing.assert_allclose(dx, [257.001] * 3, atol=1e-5)
     assert float(dx[0]) != 257.0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "slopes"),
+    [("bfloat16", (256, 1, 1, 2)), ("float64", (1, 2**-40, 2**-40, 2**-40))],
+)
+def test_broadcast_sums_in_no_narrower_dtype(dtype, slopes):
+    """The sum has digits that one by one would be lost."""
+    x = tf.constant([1.0], dtype)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = tf.add_n(
+            [
+                tf.reduce_sum(copy * tf.cast(slope, dtype))
+                for copy, slope in zip(
+                    broadcast(x, CPU, CPU[0]), slopes, strict=True
+                )
+            ]
+        )
+    dx = tape.gradient(loss, x)
+    assert dx.dtype == dtype
+    assert float(dx[0]) == sum(slopes)
 
 
 def test_broadcast_rounds_what_travels_and_nothing_else():
@@ -185,6 +209,42 @@ def test_zeros_are_made_where_they_are_needed():
     np.testing.assert_array_equal(variable.numpy(), np.zeros([3, 3, 2, 6]))
 
 
+@pytest.mark.parametrize("seed", [None, 0])
+def test_channels_of_flattened_pixels(seed):
+    """Of each pixel every device has some; zeros are cut like the rest."""
+    layout = dataclasses.replace(LAYOUT, axis=-2, blocks=2)
+    value = np.zeros([12, 5], "float32")
+    if seed is not None:
+        value += np.random.default_rng(seed).normal(size=[12, 5])
+    variable = ShardedVariable(value, layout)
+    rows = [[0, 1, 2, 6, 7, 8], [3, 9], [4, 5, 10, 11]]
+    for shard, own, device in zip(
+        variable.shards, rows, layout.devices, strict=True
+    ):
+        assert shard.device == device
+        np.testing.assert_array_equal(shard, value[own])
+    np.testing.assert_array_equal(variable.numpy(), value)
+    np.testing.assert_array_equal(tf.convert_to_tensor(variable), value)
+
+
+def test_a_value_that_is_cut_otherwise_is_cut_anew():
+    variable = placed(shape=(2, 4, 6))
+    other, value = sharded(1, (2, 2, 2))
+    variable._value.assign(other)
+    np.testing.assert_array_equal(variable.numpy(), value)
+    assert [s.shape[-1] for s in variable.shards] == [3, 1, 2]
+
+
+def test_gradient_of_one_shard_is_zero_for_the_others():
+    variable = placed(shape=(2, 4, 6))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(variable.shards[2] * 3.0)
+    gradient = tape.gradient(loss, [variable])[0]
+    assert [s.device for s in gradient.shards[:2]] == [CPU[1], CPU[0]]
+    np.testing.assert_array_equal(gradient.numpy()[..., 4:], 3)
+    np.testing.assert_array_equal(gradient.numpy()[..., :4], 0)
+
+
 def test_gradient_of_a_placed_variable_stays_in_shards():
     variable = placed()
     with tf.GradientTape() as tape:
@@ -198,15 +258,27 @@ def test_gradient_of_a_placed_variable_stays_in_shards():
     assert tape.gradient(loss, variable) is None
 
 
-def sharded(seed=0):
-    value = np.random.default_rng(seed).normal(size=(2, 4, 6)).astype("float32")
+def sharded(seed=0, sizes=LAYOUT.sizes, axis=-1):
+    layout = dataclasses.replace(LAYOUT, sizes=sizes, axis=axis)
+    shape = (2, 4, 6) if axis == -1 else (2, 6, 4)
+    value = np.random.default_rng(seed).normal(size=shape).astype("float32")
     shards = []
     for piece, device in zip(
-        np.split(value, [3, 4], -1), LAYOUT.devices, strict=True
+        np.split(value, np.cumsum(sizes)[:-1], axis),
+        layout.devices,
+        strict=True,
     ):
         with tf.device(device):
             shards.append(tf.constant(piece))
-    return ShardedTensor(shards, LAYOUT), value
+    return ShardedTensor(shards, layout), value
+
+
+def bits(*conditions):
+    """One number of several conditions."""
+    found = 0.0
+    for i, condition in enumerate(conditions):
+        found = found + tf.cast(condition, "float32") * 2.0**i
+    return found
 
 
 ELEMENTWISE = {
@@ -223,12 +295,21 @@ ELEMENTWISE = {
     "per filter": lambda t: t / tf.reduce_sum(t, [0, 1], keepdims=True),
     "keras": lambda t: keras.ops.multiply(keras.ops.square(t), 0.5),
     "power": lambda t: t**2,
+    "power of two": lambda t: 2.0**t,
+    "quotient": lambda t: 1.0 / t,
+    "absolute": lambda t: abs(t),
+    "comparisons": lambda t: bits(t < 0.1, t > 0.1, t <= t, t >= t, t < t),
+    "sum over an axis before": lambda t: tf.reduce_sum(t, 0),
+    "per channel": lambda t: t * tf.range(6.0),
+    "per pixel": lambda t: t * tf.reshape(tf.range(8.0), [2, 4, 1]),
 }
 MERGED = {
     "sum": lambda t: tf.reduce_sum(t),
     "max": lambda t: keras.ops.max(t),
     "all finite": lambda t: keras.ops.all(keras.ops.isfinite(t)),
     "norm": lambda t: tf.norm(t),
+    "any": lambda t: keras.ops.any(t > 2.0),
+    "cut otherwise": lambda t: t + sharded(1, (2, 2, 2))[0],
     "matmul": lambda t: tf.matmul(t, t, transpose_b=True),
     "last axis": lambda t: tf.reduce_sum(t, -1),
     "two axes": lambda t: tf.reduce_sum(t, [0, 2], keepdims=True),
@@ -247,6 +328,27 @@ def test_ops_on_sharded_tensors(name):
     assert isinstance(result, ShardedTensor) == (name in ELEMENTWISE)
     if name in ELEMENTWISE:
         assert [s.device for s in result.shards] == list(LAYOUT.devices)
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("axis", [0, 1, -1, [0, -1], [-2, -1]])
+def test_sums_of_another_axis_than_the_last(axis, keepdims):
+    """As of kernels of transposed convolutions."""
+    tensor, value = sharded(axis=-2)
+    np.testing.assert_allclose(
+        tf.reduce_sum(tensor, axis, keepdims),
+        tf.reduce_sum(value, axis, keepdims),
+        rtol=1e-5,
+        atol=1e-6,
+    )
+
+
+def test_what_is_joined_in_a_function_stays_there():
+    tensor, value = sharded()
+    assert tensor.joined() is tensor.joined()
+    tensor, value = sharded()
+    np.testing.assert_array_equal(tf.function(lambda: tensor.joined())(), value)
+    np.testing.assert_array_equal(tensor.joined(), value)
 
 
 def test_sharded_tensors_pass_through_functions():

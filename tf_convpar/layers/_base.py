@@ -114,7 +114,7 @@ class ConvParallel(keras.layers.Layer):
     def _make_layout(self, input_shape: Any) -> Layout | None:
         """The layout of what is given out; None where nothing is to be cut."""
         strategy = tf.distribute.get_strategy()
-        shards, wire = self.shards, self.wire_dtype
+        shards = self.shards
         total = self._given_out(input_shape)
         shards = validate_shards(shards, total)
         if isinstance(strategy, ConvParallelStrategy):
@@ -122,7 +122,6 @@ class ConvParallel(keras.layers.Layer):
             shards = shards or validate_shards(
                 strategy.shares(self, input_shape), total
             )
-            wire = wire or strategy.wire_dtype
         elif shards is None:
             return None
         else:
@@ -142,7 +141,16 @@ class ConvParallel(keras.layers.Layer):
         if {device for device, _ in held} == {owner}:
             return None
         names, sizes = zip(*held, strict=True)
-        return Layout(owner=owner, devices=names, sizes=sizes, wire=wire)
+        return Layout(
+            owner=owner, devices=names, sizes=sizes, wire=self._wire()
+        )
+
+    def _wire(self) -> str | None:
+        """The dtype to travel in: the layer's own, else the strategy's."""
+        strategy = tf.distribute.get_strategy()
+        if isinstance(strategy, ConvParallelStrategy):
+            return self.wire_dtype or strategy.wire_dtype
+        return self.wire_dtype
 
     def _layout_of(self, name: str | None, shape: Any) -> Layout | None:
         """The layout of a weight; None where it is not cut."""

@@ -30,7 +30,7 @@ class Depthwise(ConvParallel):
     ) -> Layout | None:
         # Its channels lie where the layer before it left them.
         if incoming is not None and incoming.axis == self._channel_axis():
-            return dataclasses.replace(incoming, axis=-1)
+            return dataclasses.replace(incoming, axis=-1, wire=self._wire())
         return super()._layout_in_region(input_shape, incoming)
 
     def _layout_of_maps(self, layout: Layout, input_shape: Any) -> Layout:

@@ -43,7 +43,9 @@ class Separable(ConvParallel):
         self, input_shape: Any, incoming: Layout | None
     ) -> Layout | None:
         layout = super()._layout_in_region(input_shape, incoming)
-        if incoming is not None and incoming.axis == self._channel_axis():
+        if layout is None or incoming is None:
+            return layout
+        if incoming.axis == self._channel_axis():
             # Channels lie where the layer before left them.
             self._depthwise_layout = dataclasses.replace(incoming, axis=-1)
         return layout

@@ -14,6 +14,7 @@ from typing import Any
 import keras
 from keras.src.models.functional import Functional
 from keras.src.saving import serialization_lib
+from keras.src.trainers.trainer import model_supports_jit
 
 
 def check(model: Any) -> None:
@@ -98,7 +99,7 @@ def copy_training(old: Any, new: Any) -> None:
     # A parallel model cannot be compiled by XLA; what was asked for is kept
     # for the way back.
     jit_compile = getattr(old, "_asked_jit_compile", given["jit_compile"])
-    given["jit_compile"] = "auto" if jit_compile else False
+    given["jit_compile"] = jit_compile and model_supports_jit(new)
     given["optimizer"] = _alike(old.optimizer)
     for name in ("metrics", "weighted_metrics"):
         given[name] = keras.tree.map_structure(_alike, given.get(name))

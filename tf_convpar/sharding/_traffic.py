@@ -147,7 +147,8 @@ class _Count:
             middle = dataclasses.replace(own, sizes=sizes)
             pixels = _pixels(layer.compute_output_shape(x.shape), layer)
             values = [self._batch * pixels * n for n in middle.sizes]
-            self._gather(values, middle.devices, layout.devices, width, True)
+            learns = before or bool(layer.trainable_weights)
+            self._gather(values, middle.devices, layout.devices, width, learns)
         elif "Depthwise" in type(layer).__name__:
             self._apart(x, layout, layer, width, before)
         else:
@@ -195,9 +196,8 @@ class _Count:
         self._joined.add(id(x))
         width = tf.as_dtype(lies.wire or x.dtype).size
         width = min(width, tf.as_dtype(x.dtype).size)
-        self._gather(
-            self._shards(x, lies), lies.devices, (lies.owner,), width, True
-        )
+        values, learns = self._shards(x, lies), self._learns[id(x)]
+        self._gather(values, lies.devices, (lies.owner,), width, learns)
 
     def _apart(
         self, x: Any, own: Layout, layer: Any, width: int, before: bool

@@ -14,6 +14,7 @@ from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import on_device
 from tf_convpar.sharding.rules._rule import Rule
 from tf_convpar.sharding.rules._rule import Shape
+from tf_convpar.sharding.rules._rule import along_channels
 
 _L = keras.layers
 
@@ -34,7 +35,10 @@ class Dropout(Rule):
         self, layer: Any, inputs: Sequence[Layout], shape: Shape
     ) -> Layout | None:
         """As the input."""
-        return inputs[0] if inputs[0].blocks == 1 else None
+        (layout,) = inputs
+        if type(layer) is not _L.Dropout and not along_channels(layer, layout):
+            return None
+        return layout if layout.blocks == 1 else None
 
     def call(
         self,

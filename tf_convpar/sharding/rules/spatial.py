@@ -65,10 +65,12 @@ class Pixels(Rule):
     def output(
         self, layer: Any, inputs: Sequence[Layout], shape: Shape
     ) -> Layout | None:
-        """As the input, if the channels stay last and no other axis grows."""
+        """As the input, if it is one pixel too, and the channels stay last."""
         (layout,) = inputs
         *pixels, channels = layer.target_shape
-        same = channels in (-1, layout.total) and set(pixels) <= {1}
+        # -1 would also stand for the channels of several pixels.
+        one = {*pixels, *shape[1:-1]} <= {1}
+        same = one and channels in (-1, layout.total)
         return layout if same and layout.axis == -1 else None
 
     def call(
