@@ -73,13 +73,23 @@ def test_shards_go_to_every_device_and_no_chief(axis, wire):
         )
 
 
+def test_a_device_that_is_named_twice_is_sent_one_copy():
+    sharded, _ = maps(-1)
+    graph = tf.function(everywhere).get_concrete_function(
+        sharded, [CPU[2], CPU[1], CPU[2]], CPU[0]
+    )
+    joins = [op for op in graph.graph.get_operations() if "Concat" in op.type]
+    assert sorted(op.device for op in joins) == [CPU[1], CPU[2]]
+
+
 @pytest.mark.parametrize("wire", [None, "bfloat16"])
 @pytest.mark.parametrize("axis", [-1, -3])
 def test_channels_of_a_whole_go_to_their_devices(axis, wire):
     """The owner's own do not travel, and are not rounded."""
     _, whole = maps(axis)
     wanted = layout(axis, owner=CPU[1], wire=wire)
-    x = tf.constant(whole)
+    with tf.device(CPU[1]):
+        x = tf.constant(whole)
     with tf.GradientTape() as tape:
         tape.watch(x)
         own = apart(x, wanted)
@@ -96,9 +106,9 @@ def test_channels_of_a_whole_go_to_their_devices(axis, wire):
         assert shard.device == device
         assert shard.dtype == tf.float32
         np.testing.assert_array_equal(shard, piece)
-    np.testing.assert_array_equal(
-        tape.gradient(loss, x), np.concatenate(slopes, axis)
-    )
+    gradient = tape.gradient(loss, x)
+    assert gradient.device == CPU[1]
+    np.testing.assert_array_equal(gradient, np.concatenate(slopes, axis))
 
 
 def test_channels_that_lie_apart_already_stay():

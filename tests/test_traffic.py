@@ -7,7 +7,7 @@ import tf_convpar as convpar
 from tf_convpar.sharding import step_traffic
 
 L = keras.layers
-FIRST, SECOND = (6, 4, 2), (2, 1, 3)
+FIRST, SECOND, THIRD = (6, 4, 2), (2, 1, 3), (0, 3, 3)
 # One channel of two images of 8x8 pixels in float32.
 UNIT = 2 * 8 * 8 * 4
 
@@ -68,9 +68,14 @@ CASES = {
     ),
     "separable": (
         lambda: chain(
-            L.SeparableConv2D(6, 3, 2, padding="same", name="second")
+            L.SeparableConv2D(
+                *(6, 3, 2, "same"), depth_multiplier=2, name="third"
+            )
         ),
-        tuple(n / 4 for n in (12 + 10 + 1, 10 + 1, 12 + 8 + 3, 8 + 3, 6, 6)),
+        # 12, 8 and 4 channels of a quarter of the pixels go to two devices.
+        tuple(
+            n / 4 for n in (12 + 12 + 3, 12 + 3, 12 + 12 + 3, 12 + 3, 12, 12)
+        ),
     ),
     "a model within": (
         within,
@@ -87,7 +92,7 @@ def parallel(model, **kwargs):
     if any(hasattr(layer, "shards") for layer in model.layers):
         return model
     names = [layer.name for layer in model._flatten_layers()]
-    plan = {"conv2d": FIRST, "second": SECOND}
+    plan = {"conv2d": FIRST, "second": SECOND, "third": THIRD}
     plan = {name: plan[name] for name in names if name in plan}
     return convpar.parallelize(model, plan, **kwargs)
 
