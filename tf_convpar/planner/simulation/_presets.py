@@ -62,12 +62,14 @@ def _gpu(cores: int, ghz: float, watts: float, name: str) -> Preset:
 # Qualcomm's Adreno GPUs are missing: their maker publishes neither rate nor
 # power. Describe them by what you know: "4xadreno:350GFLOPS@5W".
 PRESETS = {
-    # Mobile. NVIDIA gives their rates at half precision, which is twice this.
+    # Mobile. NVIDIA gives their rates at half precision, which is twice this,
+    # and at clocks that no power mode allows: here clock and power are of one
+    # mode (nvpmodel).
     "jetson-tx1": _gpu(256, 0.998, 10, "NVIDIA Jetson TX1 module"),
-    "jetson-tx2": _gpu(256, 1.3, 15, "NVIDIA Jetson TX2 module, Max-N"),
+    "jetson-tx2": _gpu(256, 1.12, 15, "NVIDIA Jetson TX2 module, Max-P"),
     "jetson-tx2-maxq": _gpu(256, 0.854, 7.5, "NVIDIA Jetson TX2 module, Max-Q"),
     "jetson-nano": _gpu(128, 0.9216, 10, "NVIDIA Jetson Nano module"),
-    "jetson-xavier": _gpu(512, 1.377, 30, "NVIDIA Jetson AGX Xavier module"),
+    "jetson-xavier": _gpu(512, 0.9, 30, "NVIDIA Jetson AGX Xavier, 30 W"),
     # Cards.
     "gtx-1080": _gpu(2560, 1.733, 180, "NVIDIA GeForce GTX 1080"),
     "gtx-1080-ti": _gpu(3584, 1.582, 250, "NVIDIA GeForce GTX 1080 Ti"),
