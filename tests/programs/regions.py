@@ -32,6 +32,8 @@ def network(conv):
             keras.layers.MaxPooling2D(),
             conv(second, 5, activation="relu"),
             keras.layers.MaxPooling2D(),
+            # Has no rule: feature maps are joined.
+            *([keras.layers.Permute((1, 2, 3))] if options.get("join") else []),
             keras.layers.Flatten(),
             # Wider than the sums of two devices: feature maps are joined.
             keras.layers.Dense(options.get("units", 10)),
