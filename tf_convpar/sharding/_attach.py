@@ -25,7 +25,7 @@ class OnShards:
     ```
 
     Args:
-        layer: A Keras layer, or a model within a model.
+        layer: A Keras layer, a model within a model, or an operation.
         rule: How it works on shards; None to join them.
         expected: How its inputs will lie. Shards that lie otherwise are
             joined, as where a layer is called at several places.
@@ -41,9 +41,14 @@ class OnShards:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the layer's `call` does."""
         if self.rule is not None and args:
+            rest = args[1:]
             inputs = args[0] if isinstance(args[0], list | tuple) else args[:1]
+            if not isinstance(self._layer, keras.layers.Layer):
+                # Operations take several tensors, and numbers among them.
+                inputs = [x for x in args if isinstance(x, ShardedTensor)]
+                rest = (args,)
             if self._as_expected(inputs):
-                return self.rule.call(self._layer, inputs, *args[1:], **kwargs)
+                return self.rule.call(self._layer, inputs, *rest, **kwargs)
         args, kwargs = joined((args, kwargs))
         return joined(type(self._layer).call(self._layer, *args, **kwargs))
 

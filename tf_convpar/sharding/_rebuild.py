@@ -85,8 +85,8 @@ def _uncompiled(model: Any) -> Iterator[None]:
 def copy_weights(pairs: Iterable[tuple[Any, Any]]) -> None:
     """From the first layer of each pair to the second."""
     for old, new in pairs:
-        if isinstance(old, keras.Model):
-            continue
+        if isinstance(old, keras.Model) or not hasattr(old, "variables"):
+            continue  # Its layers come by themselves; operations have none.
         for source, target in zip(old.variables, new.variables, strict=True):
             target.assign(source.numpy())
 

@@ -67,8 +67,6 @@ class Regions:
             # What goes in and comes out of it is joined.
             self.enter(layer)
             return
-        if not isinstance(layer, keras.layers.Layer):
-            return
         inputs = [self._lies.get(id(tensor)) for tensor in node.input_tensors]
         lies = None
         if id(layer) not in self._new:
@@ -88,7 +86,7 @@ class Regions:
         known = [layout for layout in inputs if layout is not None]
         rule = rule_for(layer)
         output = None
-        if rule is not None and known and len(known) == len(inputs):
+        if rule is not None and known and _only(node, len(known)):
             shape = node.input_tensors[0].shape
             output = rule.output(layer, known, shape)
         if output is None:
@@ -100,3 +98,16 @@ class Regions:
             self._to_place.append((made, layouts))
         # A single device is the chief: the rule gives a tensor there.
         return None if output.devices == (output.owner,) else output
+
+
+def _only(node: Any, known: int) -> bool:
+    """Whether nothing but shards goes in, and numbers into an operation."""
+    others = [
+        value
+        for value in keras.tree.flatten(
+            (node.arguments.args, node.arguments.kwargs)
+        )
+        if not isinstance(value, bool | int | float | None)
+    ]
+    layer = isinstance(node.operation, keras.layers.Layer)
+    return known == len(node.input_tensors if layer else others)

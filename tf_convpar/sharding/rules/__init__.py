@@ -17,6 +17,7 @@ from tf_convpar.sharding.rules.dropout import Dropout
 from tf_convpar.sharding.rules.merging import Concatenate
 from tf_convpar.sharding.rules.merging import Elementwise
 from tf_convpar.sharding.rules.normalization import BatchNormalization
+from tf_convpar.sharding.rules.operation import Operation
 from tf_convpar.sharding.rules.spatial import GlobalPooling
 from tf_convpar.sharding.rules.spatial import Pixels
 from tf_convpar.sharding.rules.spatial import Spatial
@@ -31,6 +32,7 @@ RULES: tuple[Rule, ...] = (
     Dropout(),
     Elementwise(),
     Concatenate(),
+    Operation(),
     Flatten(),
     Dense(),
 )

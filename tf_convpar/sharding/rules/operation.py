@@ -1,0 +1,56 @@
+"""Operations of `keras.ops` between layers, as in `x + shortcut`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from keras.src.ops import nn
+from keras.src.ops import numpy
+
+from tf_convpar.placement import Layout
+from tf_convpar.placement import ShardedTensor
+from tf_convpar.sharding.rules._rule import Rule
+from tf_convpar.sharding.rules._rule import Shape
+from tf_convpar.sharding.rules._rule import on_shards
+
+
+class Operation(Rule):
+    """What is done to each number alone, or to numbers side by side.
+
+    Beside feature maps, `layer` (an operation) may be given numbers, as in
+    `x / 6`; with arrays it joins (`Regions`).
+    """
+
+    layers = (
+        *(numpy.Add, numpy.Subtract, numpy.Multiply),
+        *(numpy.TrueDivide, numpy.Maximum, numpy.Minimum),
+        *(nn.Relu, nn.Relu6, nn.LeakyRelu, nn.Elu, nn.Selu, nn.Gelu),
+        *(nn.Sigmoid, nn.Silu, nn.HardSigmoid, nn.HardSilu, nn.Softplus),
+        *(numpy.Tanh, numpy.Clip, numpy.Square, numpy.Absolute),
+    )
+
+    def output(
+        self, layer: Any, inputs: Sequence[Layout], shape: Shape
+    ) -> Layout | None:
+        """As the inputs, which must lie alike."""
+        alike = all(inputs[0].matches(other) for other in inputs[1:])
+        return inputs[0] if alike else None
+
+    def call(
+        self,
+        layer: Any,
+        inputs: Sequence[ShardedTensor],
+        args: Sequence[Any] = (),
+        **kwargs: Any,
+    ) -> ShardedTensor:
+        """The operation on each device, numbers among `args` in their place."""
+
+        def run(*shards: Any) -> Any:
+            left = iter(shards)
+            own = [
+                next(left) if isinstance(x, ShardedTensor) else x for x in args
+            ]
+            return type(layer).call(layer, *own, **kwargs)
+
+        return on_shards(run, inputs[0].layout, *(x.shards for x in inputs))
