@@ -18,8 +18,12 @@ $(VENV)/.installed: pyproject.toml setup.py $(SOURCES)
 demo: setup
 	$(BIN)/convpar demo
 
+# Most of a test is TensorFlow tracing in one thread: two run side by side.
+BESIDE := -n logical --maxprocesses 4 --dist worksteal
+
 test: setup lint
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest $(BESIDE) -m "not slow and not alone"
+	$(BIN)/python -m pytest -m "not slow and alone"
 
 test-all: setup lint
 	$(BIN)/python -m pytest

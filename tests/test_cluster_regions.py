@@ -73,6 +73,7 @@ NARROW = {"region": True, "wire": "bfloat16"}
 STAR = {"region": False}
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("options", "others"),
     [

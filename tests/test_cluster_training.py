@@ -78,6 +78,7 @@ CASES = {
 }
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("case", CASES)
 def test_bytes_on_the_wire_are_those_of_the_star(case, cluster):
     """Never a kernel, never a slot: 0.6 MB of them would be 4% to 8%."""

@@ -28,6 +28,7 @@ from tf_convpar.demo.report import Report
 from tf_convpar.demo.settings import Settings
 from tf_convpar.demo.settings import parse_shards
 
+pytestmark = pytest.mark.alone  # The demo counts bytes and times steps.
 STEPS, BATCH = 12, 32
 MARK = "TF_CONVPAR_TEST_MARK"
 
