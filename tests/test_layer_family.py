@@ -120,6 +120,43 @@ def test_groups(name, groups, strategy):
     same([np.asarray(layer(x))], [np.asarray(plain(x))])
 
 
+@pytest.mark.parametrize("name", ["Conv1D", "Conv2D"])
+@pytest.mark.parametrize("strides", [1, 2])
+@pytest.mark.parametrize("shards", [(10, 4, 2), (7, 5, 4)])
+def test_groups_of_one_channel(name, strides, shards, strategy):
+    """A depthwise convolution; shards may cut its pairs of filters."""
+    kind = NAMES[name]
+    x = inputs(kind)
+    kwargs = arguments(kind, groups=8, filters=16, strides=strides)
+    layer, plain = pair(kind, x, strategy, shards=shards, **kwargs)
+    same([np.asarray(layer(x))], [np.asarray(plain(x))])
+    twin = getattr(keras.layers, f"Depthwise{name}")(
+        3, strides, depth_multiplier=2
+    )
+    twin.build(x.shape)
+    kernel, bias = layer.get_weights()
+    twin.set_weights([kernel.reshape(twin.kernel.shape), bias])
+    found = derivatives(layer, x)
+    expected = derivatives(twin, x)
+    expected[2] = np.reshape(expected[2], kernel.shape)
+    same(found, expected)
+
+
+@pytest.mark.parametrize("name", ["Conv1D", "Conv2D"])
+def test_many_groups_are_one_operation(name, strategy):
+    kind = NAMES[name]
+    x = inputs(kind, channels=96)
+    layer, _ = pair(
+        kind,
+        x,
+        strategy,
+        shards=(1, 1),
+        **arguments(kind, groups=96, filters=96),
+    )
+    graph = tf.function(layer).get_concrete_function(x).graph
+    assert len(graph.get_operations()) < 100
+
+
 @pytest.mark.parametrize(
     "name", [n for n in NAMES if "Depth" in n or "Sep" in n]
 )

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_convpar.algorithms import _direct
+from tf_convpar.algorithms import _groups
 from tf_convpar.algorithms import _passes
 from tf_convpar.algorithms._algorithm import Geometry
 
@@ -84,6 +85,14 @@ def convolve(
     axis = -1 if channels_last else 1
     rank = kernel.shape.rank - 2
 
+    def add_bias(maps: tf.Tensor, bias: tf.Tensor | None) -> tf.Tensor:
+        if bias is None:
+            return maps
+        if channels_last:
+            # TensorFlow fuses that with the convolution.
+            return tf.nn.bias_add(maps, bias)
+        return maps + tf.reshape(bias, [-1] + [1] * rank)
+
     def run(
         x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor | None
     ) -> tf.Tensor:
@@ -101,12 +110,7 @@ def convolve(
         )
         if algorithm == "direct" or not channels_last:
             maps = _direct.run(x, kernel, geometry, channels_last)
-            if bias is None:
-                return maps
-            if channels_last:
-                # TensorFlow fuses that with the convolution.
-                return tf.nn.bias_add(maps, bias)
-            return maps + tf.reshape(bias, [-1] + [1] * rank)
+            return add_bias(maps, bias)
         if algorithm == "auto":
             choice = _passes.by_measurement(geometry, device)
         else:
@@ -115,20 +119,23 @@ def convolve(
 
     if groups == 1:
         return run(inputs, kernel, bias)
-    # TensorFlow has no gradient of a grouped convolution on a CPU, and Keras
-    # turns to XLA there, which cannot follow a device scope: one convolution
-    # for each group that the range touches.
-    width = kernel.shape[-1]
-    first, total = filters or (0, width)
+    first, total = filters or (0, kernel.shape[-1])
     per_group = total // groups
-    channels = kernel.shape[-2]
-    maps = []
-    for group in range(first // per_group, -(-(first + width) // per_group)):
-        begin = max(group * per_group - first, 0)
-        end = min((group + 1) * per_group - first, width)
-        own = tf.gather(
-            inputs, range(group * channels, (group + 1) * channels), axis=axis
+    if not _groups.is_depthwise(
+        kernel, per_group, first, strides, dilation_rate
+    ):
+        return _groups.by_group(
+            run, inputs, kernel, bias, per_group, first, axis
         )
-        part = None if bias is None else bias[begin:end]
-        maps.append(run(own, kernel[..., begin:end], part))
-    return tf.concat(maps, axis)
+    maps = _groups.depthwise(
+        inputs,
+        kernel,
+        per_group,
+        first,
+        axis,
+        strides=tuple(strides),
+        padding=padding,
+        dilation_rate=tuple(dilation_rate),
+        data_format="channels_last" if channels_last else "channels_first",
+    )
+    return add_bias(maps, bias)
