@@ -7,6 +7,7 @@ import shlex
 import signal
 import sys
 import time
+import types
 
 import psutil
 import pytest
@@ -17,6 +18,7 @@ from processes import run
 from processes import start
 from processes import wait_gone
 
+from tf_convpar.cli import _supervise
 from tf_convpar.strategy.local_cluster import reserved_port
 
 LAUNCH = [*CONVPAR, "launch"]
@@ -144,6 +146,23 @@ def test_signals_reach_the_program(program, number):
         assert not wait_gone(pids)
     finally:
         kill_tree(launcher)
+
+
+def test_a_signal_before_there_is_a_program():
+    """It waits for the program: nothing is left behind."""
+    received = []
+    kept = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        signals = _supervise._Signals()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert received == []
+        signals.forward_to(types.SimpleNamespace(signal=received.append))
+        assert received == [signal.SIGTERM]
+        os.kill(os.getpid(), signal.SIGINT)
+        assert received == [signal.SIGTERM, signal.SIGINT]
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
 
 
 def test_lost_worker_ends_everything(program):

@@ -19,8 +19,7 @@ APPLICATIONS = {
     "DenseNet121": 64,
     "EfficientNetB0": 64,
     "Xception": 80,
-    # With less the last layers normalize single pixels of four images.
-    "InceptionV3": 128,
+    "InceptionV3": 80,
     "ConvNeXtTiny": 64,
 }
 
@@ -39,8 +38,10 @@ def run(local, program, *args, **env):
 
 
 # Rounding is amplified where few pixels are normalized, as in the last layers
-# of small images: gradients are compared in float64.
-LIMITS = {"float32": (1e-4, 1.0), "float64": (1e-9, 1e-9)}
+# of small images: how much, the plain model says of itself. Layers add
+# roundings of their own to that of the images.
+LIMITS = {"float32": 1e-5, "float64": 1e-13}
+TIMES_ROUNDING = 30
 
 
 @pytest.mark.slow
@@ -60,10 +61,10 @@ def test_applications(name, dtype, tmp_path):
     print(name, dtype, found, flush=True)
     assert found["bit_for_bit"]
     assert found["devices"] == 3
-    limit, of_gradients = LIMITS[dtype]
-    for which in ("forward", "loss", "moving"):
-        assert found[which] < limit
-    assert found["gradients"] < of_gradients
+    assert found["forward"] < LIMITS[dtype]
+    for which, rounding in found["rounding"].items():
+        limit = max(LIMITS[dtype], TIMES_ROUNDING * rounding)
+        assert found[which] < limit, which
     assert found["served"] < 1e-4
 
 

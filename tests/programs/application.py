@@ -1,8 +1,9 @@
 """Run as the chief of a cluster: a model of keras.applications, there and back.
 
 Arguments: its name, the pixels of its images, a folder, a dtype. Prints one
-JSON object: how far the parallel model is from the plain one, and what it is
-made of.
+JSON object: how far the parallel model is from the plain one, how far that is
+from itself when its images are changed in their last bit, and what it is made
+of.
 """
 
 import json
@@ -56,39 +57,60 @@ expected = parallel.predict(x, verbose=0)
 convpar.export(parallel, folder)
 served = tf.saved_model.load(folder)
 found["served"] = apart(served.serve(x), expected)
-# Dropout draws from seeds that both have; gradients from one step.
-begin = time.perf_counter()
-before = [np.asarray(v) for v in model.trainable_variables]
-ours = float(parallel.train_on_batch(x, y))
-found["step_s"] = time.perf_counter() - begin
-theirs = float(model.train_on_batch(x, y))
-found["loss"] = abs(ours - theirs) / abs(theirs)
-found["moving"] = max(
-    (
-        # Some means are 0 but for rounding, whatever the images.
-        apart(a, b, 1e-3)
-        for a, b in zip(
-            parallel.non_trainable_variables,
-            model.non_trainable_variables,
-            strict=True,
-        )
-        if "moving" in b.path
-    ),
-    default=0.0,
-)
-steps = [
-    (np.asarray(a) - old, np.asarray(b) - old, b.path)
-    for a, b, old in zip(
-        parallel.trainable_variables,
-        model.trainable_variables,
-        before,
-        strict=True,
+
+
+def step(model, images):
+    """Loss, moving statistics and steps of the weights, all put back."""
+    stored = [np.asarray(v) for v in model.variables]
+    # With a learning rate of 1 a step is the gradient.
+    loss = float(model.train_on_batch(images, y))
+    moving = [
+        np.asarray(v)
+        for v in model.non_trainable_variables
+        if "moving" in v.path
+    ]
+    moved = {id(v): np.asarray(v) for v in model.trainable_variables}
+    steps = [
+        moved[id(v)] - old
+        for v, old in zip(model.variables, stored, strict=True)
+        if id(v) in moved
+    ]
+    # Dropout's seeds too: every step draws the same masks.
+    for variable, old in zip(model.variables, stored, strict=True):
+        variable.assign(old)
+    return loss, moving, steps
+
+
+def differences(ours, theirs):
+    """Of two steps, relative."""
+    (loss, moving, steps), (their_loss, their_moving, their_steps) = (
+        ours,
+        theirs,
     )
-]
-largest = max(np.abs(theirs).max() for _, theirs, _ in steps)
-found["gradients"] = max(
-    float(np.abs(ours - theirs).max() / largest) for ours, theirs, _ in steps
-)
+    largest = max(np.abs(value).max() for value in their_steps)
+    return {
+        "loss": abs(loss - their_loss) / abs(their_loss),
+        # Some means are 0 but for rounding, whatever the images.
+        "moving": max(
+            (
+                apart(a, b, 1e-3)
+                for a, b in zip(moving, their_moving, strict=True)
+            ),
+            default=0.0,
+        ),
+        "gradients": max(
+            float(np.abs(a - b).max() / largest)
+            for a, b in zip(steps, their_steps, strict=True)
+        ),
+    }
+
+
+begin = time.perf_counter()
+ours = step(parallel, x)
+found["step_s"] = time.perf_counter() - begin
+theirs = step(model, x)
+found |= differences(ours, theirs)
+found["rounding"] = differences(step(model, np.nextafter(x, 9)), theirs)
 layers = [layer for layer in parallel.layers if "InputLayer" not in repr(layer)]
 found["layers"] = len(layers)
 found["on_shards"] = sum(

@@ -27,6 +27,7 @@ def local(tasks: int, program: Sequence[str], threads: int | None) -> int:
     Returns:
         The exit code for the shell.
     """
+    signals = _Signals()
     printer = _Printer()
     with (
         local_workers(
@@ -49,6 +50,7 @@ def local(tasks: int, program: Sequence[str], threads: int | None) -> int:
             f"worker {index}": process
             for index, process in enumerate(cluster.workers)
         }
+        signals.forward_to(chief)
         return _until_the_end(chief, workers)
 
 
@@ -58,6 +60,7 @@ def over_ssh(commands: Sequence[tuple[str, str, str]]) -> int:
     Returns:
         The exit code for the shell.
     """
+    signals = _Signals()
     printer = _Printer()
     with contextlib.ExitStack() as stack:
         *workers, chief = (
@@ -74,12 +77,11 @@ def over_ssh(commands: Sequence[tuple[str, str, str]]) -> int:
             )
             for task, host, text in commands
         )
+        signals.forward_to(chief[1])
         return _until_the_end(chief[1], dict(workers))
 
 
 def _until_the_end(chief: Process, workers: dict[str, Process]) -> int:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _: chief.signal(number))
     while True:
         # In this order: a worker that ends after the program is no failure.
         code = chief.returncode
@@ -100,6 +102,32 @@ def _until_the_end(chief: Process, workers: dict[str, Process]) -> int:
             return 1
         chief.wait()
         return code if code >= 0 else 128 - code
+
+
+class _Signals:
+    """Passes signals on to the chief: from the beginning, none is lost.
+
+    One that came before there was a chief would else have ended this process
+    alone.
+    """
+
+    def __init__(self) -> None:
+        self._chief: Process | None = None
+        self._early: list[int] = []
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._take)
+
+    def forward_to(self, chief: Process) -> None:
+        """To whom; at once what has come before."""
+        self._chief = chief
+        for number in self._early:
+            chief.signal(number)
+
+    def _take(self, number: int, frame: object) -> None:
+        if self._chief is None:
+            self._early.append(number)
+        else:
+            self._chief.signal(number)
 
 
 def _stop(process: Process) -> None:
