@@ -210,7 +210,9 @@ def in_a_process_with(isa, *arguments):
     )
 
 
-@pytest.mark.parametrize("isa", ["base", "avx2"])
+@pytest.mark.parametrize(
+    "isa", ["base", pytest.param("avx2", marks=pytest.mark.slow)]
+)
 def test_narrower_instruction_sets(isa):
     if isa not in ("base", instruction_set()) and instruction_set() != "avx512":
         pytest.skip("this processor does not have it")

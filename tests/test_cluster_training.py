@@ -35,7 +35,10 @@ def cluster():
     ("onednn", "kind", "policy", "limits"),
     [
         ("0", "smooth", "float32", (1e-6, 1e-5, 1e-5)),
-        ("1", "smooth", "float32", (1e-4, 1e-4, 1e-4)),
+        pytest.param(
+            *("1", "smooth", "float32", (1e-4, 1e-4, 1e-4)),
+            marks=pytest.mark.slow,
+        ),
         ("0", "kinked", "float64", (1e-9, 1e-9, 1e-9)),
     ],
 )

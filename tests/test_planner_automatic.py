@@ -10,6 +10,7 @@ import tf_convpar as convpar
 from tf_convpar import planner
 from tf_convpar.planner import _automatic
 from tf_convpar.planner import _kept
+from tf_convpar.planner.measure import _clock
 from tf_convpar.planner.measure import _convolutions
 from tf_convpar.planner.measure import _links
 
@@ -20,6 +21,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*stayed unsteady")
 def little_time(tmp_path, monkeypatch):
     monkeypatch.setenv("TF_CONVPAR_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(_convolutions, "_RUN_S", 0.005)
+    monkeypatch.setattr(_convolutions, "_DEVICE_S", 0.1)
+    monkeypatch.setattr(_clock, "_TRIES", 1)
+    monkeypatch.setattr(_clock, "_MOST", 5)
     monkeypatch.setattr(_links, "_TRAVEL_S", 0.005)
 
 

@@ -17,6 +17,7 @@ import tf_convpar as convpar
 from tf_convpar import planner
 from tf_convpar.planner import _calibrate
 from tf_convpar.planner import _kept
+from tf_convpar.planner.measure import _clock
 from tf_convpar.planner.measure import _convolutions
 from tf_convpar.planner.measure import _links
 from tf_convpar.planner.measure import _machines
@@ -32,6 +33,9 @@ CHIEF = "/job:localhost/replica:0/task:0/device:CPU:0"
 def little_time(tmp_path, monkeypatch):
     monkeypatch.setenv("TF_CONVPAR_CACHE", str(tmp_path))
     monkeypatch.setattr(_convolutions, "_RUN_S", 0.01)
+    monkeypatch.setattr(_convolutions, "_DEVICE_S", 0.1)
+    monkeypatch.setattr(_clock, "_TRIES", 1)
+    monkeypatch.setattr(_clock, "_MOST", 5)
     monkeypatch.setattr(_links, "_TRAVEL_S", 0.01)
 
 
