@@ -23,7 +23,7 @@ _MOST_SHARDS = 16
 class Elementwise(Rule):
     """Sums and the like, where shards of all inputs lie side by side."""
 
-    layers = (
+    layers: tuple[type, ...] = (
         *(_L.Add, _L.Subtract, _L.Multiply),
         *(_L.Average, _L.Maximum, _L.Minimum),
     )

@@ -8,14 +8,12 @@ from typing import Any
 from keras.src.ops import nn
 from keras.src.ops import numpy
 
-from tf_convpar.placement import Layout
 from tf_convpar.placement import ShardedTensor
-from tf_convpar.sharding.rules._rule import Rule
-from tf_convpar.sharding.rules._rule import Shape
 from tf_convpar.sharding.rules._rule import on_shards
+from tf_convpar.sharding.rules.merging import Elementwise
 
 
-class Operation(Rule):
+class Operation(Elementwise):
     """What is done to each number alone, or to numbers side by side.
 
     Beside feature maps, `layer` (an operation) may be given numbers, as in
@@ -29,13 +27,6 @@ class Operation(Rule):
         *(nn.Sigmoid, nn.Silu, nn.HardSigmoid, nn.HardSilu, nn.Softplus),
         *(numpy.Tanh, numpy.Clip, numpy.Square, numpy.Absolute),
     )
-
-    def output(
-        self, layer: Any, inputs: Sequence[Layout], shape: Shape
-    ) -> Layout | None:
-        """As the inputs, which must lie alike."""
-        alike = all(inputs[0].matches(other) for other in inputs[1:])
-        return inputs[0] if alike else None
 
     def call(
         self,
