@@ -5,14 +5,15 @@ struct GradientSizes {
   GradientSizes(const Geometry& g, int threads)
       : s(g, false),
         tiles(TilesPerBlock(g, s, 8 * kRows, 24 * kRows)),
-        by_parts(ByParts(g, s, tiles)),
+        by_panels(ByPanels(g, s, threads)),
+        by_parts(!by_panels && ByParts(g, s, tiles)),
         rows(by_parts ? PartOf((g.channels + threads - 1) / threads,
                                kFar / (g.points * s.width))
                       : g.channels),
         x_plane(Sizes::Plane(tiles, s.depth)),
         y_plane(Sizes::Plane(tiles, s.width)),
         k_plane(Sizes::Plane(rows, s.width)),
-        apart(!by_parts && threads > 1 &&
+        apart(!by_panels && !by_parts && threads > 1 &&
               g.points * k_plane <= kFar / threads) {}
 
   // Packed rows and a program's scratch.
@@ -28,6 +29,7 @@ struct GradientSizes {
 
   Sizes s;
   int64_t tiles;  // of a block
+  bool by_panels;
   // Where one block holds all tiles, the kernel's spectrum is made and taken
   // back a few channels at a time; see `ByParts`.
   bool by_parts;
@@ -43,6 +45,7 @@ int64_t GradientScratch(const Geometry& g, const Program& image,
                         const Program& maps, const Program& kernel,
                         int threads) {
   const GradientSizes sizes(g, threads);
+  if (sizes.by_panels) return PanelsScratch(g, image, maps, kernel, threads);
   return (sizes.apart ? threads : 1) * sizes.OfTiles(g) +
          (sizes.apart || sizes.by_parts ? threads : 1) * g.points *
              sizes.k_plane +
@@ -55,25 +58,11 @@ void TransformBoth(const Geometry& g, const GradientSizes& sizes,
                    const float* dy, int64_t block, int64_t tiles, int64_t from,
                    int64_t to, float* of_x, float* of_y, float* scratch) {
   const Sizes& s = sizes.s;
-  TransformTiles(g, image, InputWindow, x, g.channels, block + from,
-                 block + to, s.depth, sizes.x_plane, of_x + from * s.depth,
-                 scratch);
-  for (int64_t t = from; t < to; ++t) {
-    int64_t which;
-    const Window w = OutputWindow(g, block + t, &which);
-    const float* pixels = dy + which * Pixels(g.output) * g.filters;
-    // One panel at a time.
-    const int64_t most = Min(kPanel / kLanes, VectorsOf(maps)) * kLanes;
-    for (int64_t f = 0; f < s.width; f += most) {
-      const int64_t count = Max(0, Min(most, g.filters - f));
-      const Source source =
-          TileSource(maps, w, pixels + Min(f, g.filters), g.filters, count,
-                     most / kLanes, EdgeOf(maps, scratch));
-      float* target = of_y + (f / kPanel * tiles + t) * kPanel + f % kPanel;
-      Run(maps, source, PackedTarget(Last(maps), target, sizes.y_plane),
-          most / kLanes, scratch);
-    }
-  }
+  TransformTiles(g, image, InputWindow, x, g.channels, 0, g.channels,
+                 block + from, block + to, s.depth, sizes.x_plane,
+                 of_x + from * s.depth, scratch);
+  TransformMaps(g, maps, dy, 0, s.panels, block + from, block + to, tiles,
+                sizes.y_plane, of_y + from * kPanel, scratch);
 }
 
 // The products of a block for one point and some channels.
@@ -90,39 +79,8 @@ void MultiplyChannels(const GradientSizes& sizes, int64_t tiles, int64_t first,
         Store(packed + t * count + i, Load(of_x + t * s.depth + c + i));
       }
     }
-    Multiply(count, s.panels, tiles, packed, 1, count, of_y,
+    Multiply(count, s.panels, tiles, packed, 1, count, of_y, tiles,
              of_k + (c - first) * s.width, s.width, add);
-  }
-}
-
-// G' of the spectra of some channels.
-void FinishKernel(const Geometry& g, const GradientSizes& sizes,
-                  const Program& kernel, int64_t first, int64_t last,
-                  const float* of_k, float* dk, float* scratch) {
-  const int64_t most = VectorsOf(kernel) * kLanes;
-  const int64_t size = g.channels * g.filters;
-  for (int64_t c = first; c < last; ++c) {
-    for (int64_t f = 0; f < g.filters; f += most) {
-      const int64_t count = Min(most, g.filters - f);
-      const int64_t vectors = RoundUp(count, kLanes) / kLanes;
-      const Source from =
-          PackedSource(First(kernel), of_k + (c - first) * sizes.s.width + f,
-                       sizes.k_plane);
-      float* to = dk + c * g.filters + f;
-      if (count == vectors * kLanes) {
-        Run(kernel, from, PackedTarget(Last(kernel), to, size), vectors,
-            scratch);
-        continue;
-      }
-      float* values = EdgeOf(kernel, scratch);
-      Run(kernel, from, PackedTarget(Last(kernel), values, vectors * kLanes),
-          vectors, scratch);
-      for (int64_t place = 0; place < Pixels(g.window); ++place) {
-        for (int64_t i = 0; i < count; ++i) {
-          to[place * size + i] = values[place * vectors * kLanes + i];
-        }
-      }
-    }
   }
 }
 
@@ -208,6 +166,10 @@ void Gradient(const Geometry& g, const Program& image, const Program& maps,
               float* dk, float* scratch, Pool& pool) {
   const int threads = pool.threads();
   const GradientSizes sizes(g, threads);
+  if (sizes.by_panels) {
+    GradientByPanels(g, image, maps, kernel, x, dy, dk, scratch, pool);
+    return;
+  }
   const Sizes& s = sizes.s;
   const int64_t of_one = sizes.OfOne(image, maps, kernel);
   float* of_tiles = scratch;
@@ -224,8 +186,8 @@ void Gradient(const Geometry& g, const Program& image, const Program& maps,
       const int64_t stop = g.channels * (worker + 1) / finishers;
       int64_t first = g.channels * worker / finishers;
       if (!sizes.by_parts) {
-        FinishKernel(g, sizes, kernel, first, stop, of_k + first * s.width, dk,
-                     mine);
+        FinishKernel(g, kernel, first, stop, 0, g.filters,
+                     of_k + first * s.width, s.width, sizes.k_plane, dk, mine);
         continue;
       }
       const float* of_x = of_tiles;
@@ -238,7 +200,8 @@ void Gradient(const Geometry& g, const Program& image, const Program& maps,
                            of_x + p * sizes.x_plane, of_y + p * sizes.y_plane,
                            spectra + p * sizes.k_plane, false, mine);
         }
-        FinishKernel(g, sizes, kernel, first, last, spectra, dk, mine);
+        FinishKernel(g, kernel, first, last, 0, g.filters, spectra, s.width,
+                     sizes.k_plane, dk, mine);
       }
     }
   });

@@ -109,25 +109,27 @@ Window OutputWindow(const Geometry& g, int64_t tile, int64_t* image) {
 
 int64_t Pixels(const int64_t* size) { return size[0] * size[1] * size[2]; }
 
-// The spectra of tiles of images, [batch, image, channels], to
-// [points, tiles, row].
+// The spectra of tiles of some channels of images, [batch, image, channels],
+// to [points, tiles, row].
 template <typename WindowOf>
 void TransformTiles(const Geometry& g, const Program& program,
                     WindowOf window_of, const float* images, int64_t channels,
-                    int64_t first, int64_t last, int64_t row, int64_t plane,
-                    float* to, float* scratch) {
+                    int64_t first_c, int64_t last_c, int64_t first,
+                    int64_t last, int64_t row, int64_t plane, float* to,
+                    float* scratch) {
   for (int64_t t = first; t < last; ++t) {
     int64_t image;
     const Window w = window_of(g, t, &image);
     const float* pixels = images + image * Pixels(w.size) * channels;
     const int64_t most = VectorsOf(program) * kLanes;
-    for (int64_t c = 0; c < channels; c += most) {
-      const int64_t count = Min(most, channels - c);
+    for (int64_t c = first_c; c < last_c; c += most) {
+      const int64_t count = Min(most, last_c - c);
       const int64_t vectors = RoundUp(count, kLanes) / kLanes;
       const Source from = TileSource(program, w, pixels + c, channels, count,
                                      vectors, EdgeOf(program, scratch));
       Run(program, from,
-          PackedTarget(Last(program), to + (t - first) * row + c, plane),
+          PackedTarget(Last(program), to + (t - first) * row + c - first_c,
+                       plane),
           vectors, scratch);
     }
   }
@@ -216,12 +218,33 @@ void Spectrum(const Geometry& g, const Program& program, bool adjoint,
   });
 }
 
+// A block of tiles whose products are summed over some channels at a time.
+struct BlockSizes {
+  BlockSizes(const Geometry& g, const Sizes& s)
+      : tiles(ForwardTiles(g, s)), depth(s.exact_depth), row(s.depth) {
+    // Many channels and few results: all channels of a useful number of tiles
+    // would not stay close, but some of them do, beside the sums.
+    const int64_t fit =
+        kCache / (g.points * (kSome + s.width)) / kRows * kRows;
+    if (g.points * tiles * (s.depth + s.width) > kCache &&
+        fit >= 2 * kRows && s.exact_depth >= 2 * kSome) {
+      tiles = Min(fit, s.tiles);
+      depth = row = kSome;
+    }
+    from_plane = Sizes::Plane(tiles, row);
+    to_plane = Sizes::Plane(tiles, s.width);
+  }
+
+  static constexpr int64_t kSome = 64;
+
+  int64_t tiles, depth, row, from_plane, to_plane;
+};
+
 int64_t ForwardScratchOfOne(const Geometry& g, bool adjoint,
                             const Program& source, const Program& target) {
   const Sizes s(g, adjoint);
-  const int64_t tiles = ForwardTiles(g, s);
-  return g.points * (Sizes::Plane(tiles, s.depth) +
-                     Sizes::Plane(tiles, s.width)) +
+  const BlockSizes block(g, s);
+  return g.points * (block.from_plane + block.to_plane) +
          Max(ScratchOf(source), ScratchOf(target));
 }
 
@@ -266,9 +289,7 @@ void Forward(const Geometry& g, bool adjoint, const Program& source,
              const float* bias, float* y, float* scratch, Pool& pool) {
   const Sizes s(g, adjoint);
   const auto from_window = adjoint ? OutputWindow : InputWindow;
-  const int64_t size = ForwardTiles(g, s);
-  const int64_t from_plane = Sizes::Plane(size, s.depth);
-  const int64_t to_plane = Sizes::Plane(size, s.width);
+  const BlockSizes sizes(g, s);
   // Tiles that overlap in the result belong to one worker.
   const int64_t unit = adjoint ? s.tiles / g.batch : 1;
   const int64_t workers = Min(pool.threads(), s.tiles / unit);
@@ -276,20 +297,25 @@ void Forward(const Geometry& g, bool adjoint, const Program& source,
     for (int64_t worker = begin; worker < end; ++worker) {
       float* from = scratch + worker * ForwardScratchOfOne(g, adjoint, source,
                                                            target);
-      float* to = from + g.points * from_plane;
-      float* mine = to + g.points * to_plane;
+      float* to = from + g.points * sizes.from_plane;
+      float* mine = to + g.points * sizes.to_plane;
       const int64_t stop = s.tiles / unit * (worker + 1) / workers * unit;
       int64_t first = s.tiles / unit * worker / workers * unit;
       while (first < stop) {
-        const int64_t tiles = Min(size, stop - first);
-        TransformTiles(g, source, from_window, x, s.exact_depth, first,
-                       first + tiles, s.depth, from_plane, from, mine);
-        for (int64_t p = 0; p < g.points; ++p) {
-          Multiply(tiles, s.panels, s.exact_depth, from + p * from_plane,
-                   s.depth, 1, spectrum + p * s.SpectrumPlane(),
-                   to + p * to_plane, s.width, false);
+        const int64_t tiles = Min(sizes.tiles, stop - first);
+        for (int64_t c = 0; c < s.exact_depth; c += sizes.depth) {
+          const int64_t depth = Min(sizes.depth, s.exact_depth - c);
+          TransformTiles(g, source, from_window, x, s.exact_depth, c,
+                         c + depth, first, first + tiles, sizes.row,
+                         sizes.from_plane, from, mine);
+          for (int64_t p = 0; p < g.points; ++p) {
+            Multiply(tiles, s.panels, depth, from + p * sizes.from_plane,
+                     sizes.row, 1,
+                     spectrum + p * s.SpectrumPlane() + c * kPanel,
+                     s.exact_depth, to + p * sizes.to_plane, s.width, c > 0);
+          }
         }
-        Finish(g, s, target, adjoint, to, to_plane, s.width, first,
+        Finish(g, s, target, adjoint, to, sizes.to_plane, s.width, first,
                first + tiles, 0, s.exact_width, bias, y, mine);
         first += tiles;
       }
@@ -298,6 +324,7 @@ void Forward(const Geometry& g, bool adjoint, const Program& source,
 }
 
 #include "custom_ops/bilinear/parts_impl.h"
+#include "custom_ops/bilinear/panels_impl.h"
 #include "custom_ops/bilinear/gradient_impl.h"
 
 }  // namespace

@@ -84,11 +84,13 @@ inline int64_t RowsPerGroup(int64_t rows) {
   return (rows + groups - 1) / groups;
 }
 
-// All rows and panels of a product. Rows go in bands, and a panel in parts that
-// stay in the nearest cache while the rows of a band pass by.
+// All rows and panels of a product; panels of `b` are `b_rows` apart. Rows go
+// in bands, and a panel in parts that stay in the nearest cache while the rows
+// of a band pass by.
 inline void Multiply(int64_t rows, int64_t panels, int64_t depth,
                      const float* a, int64_t row, int64_t column,
-                     const float* b, float* c, int64_t c_row, bool add) {
+                     const float* b, int64_t b_rows, float* c, int64_t c_row,
+                     bool add) {
   constexpr int64_t kPart = 224;
   const int64_t parts = Max(1, (depth + kPart - 1) / kPart);
   const int64_t part = (depth + parts - 1) / parts;
@@ -101,7 +103,7 @@ inline void Multiply(int64_t rows, int64_t panels, int64_t depth,
         for (int64_t r = first; r < last; r += group) {
           BlockOf(Min(group, last - r))(
               Min(part, depth - k), a + r * row + k * column, row, column,
-              b + (panel * depth + k) * kPanel,
+              b + (panel * b_rows + k) * kPanel,
               c + r * c_row + panel * kPanel, c_row, add || k > 0);
         }
       }

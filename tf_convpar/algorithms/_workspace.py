@@ -22,6 +22,8 @@ ROWS = 14
 CACHE = 320 << 10
 NEAR = 160 << 10
 FAR = 3 << 20
+# Channels at a time where the sums over them stay close.
+SOME = 64
 # Floats of a kernels' spectrum that is made as a whole.
 SMALL = 1 << 20
 # What the ops' memory is counted in.
@@ -58,9 +60,17 @@ def forward_bytes(
     of_tiles = _scratch(transforms.image, transforms.maps)
     if _by_parts(points, tiles, block, channels, filters):
         depth = _part(channels, NEAR // (points * PANEL))
-        own = points * (_plane(depth, PANEL) + _plane(tiles, PANEL))
+        some = tiles if depth < channels else _near_tiles(points, tiles)
+        own = points * (_plane(depth, PANEL) + _plane(some, PANEL))
         own += max(of_kernel, of_tiles)
         return _pages(points * _plane(tiles, row) + threads() * own)
+    fit = CACHE // (points * (SOME + width)) // ROWS * ROWS
+    if (
+        points * block * (row + width) > CACHE
+        and fit >= 2 * ROWS
+        and channels >= 2 * SOME
+    ):
+        block, row = min(fit, tiles), SOME
     own = points * (_plane(block, row) + _plane(block, width)) + of_tiles
     spectrum = points * _plane(width // PANEL * channels, PANEL)
     return _pages(threads() * max(own, of_kernel) + spectrum)
@@ -72,6 +82,17 @@ def kernel_gradient_bytes(
     """Of `BilinearKernelGradient`, whose threads share all or nothing."""
     row, width = _row(channels), _round_up(filters, PANEL)
     points = transforms.points
+    programs = (transforms.image, transforms.maps, transforms.kernel)
+    if (
+        points * tiles * row <= FAR
+        and points * tiles * width > FAR
+        and width // PANEL >= threads()
+    ):
+        is_near = points * channels * PANEL <= NEAR
+        some = _near_tiles(points, tiles) if is_near else tiles
+        own = points * (_plane(some, PANEL) + _plane(channels, PANEL))
+        own += _scratch(*programs)
+        return _pages(points * _plane(tiles, row) + threads() * own)
     block = _block(points * (row + width), tiles, 8 * ROWS, 24 * ROWS)
     of_tiles = points * (_plane(block, row) + _plane(block, width))
     of_kernel = points * _plane(channels, width)
@@ -82,11 +103,7 @@ def kernel_gradient_bytes(
     elif threads() > 1 and of_kernel <= FAR // threads():
         of_tiles *= threads()
         of_kernel *= threads()
-    own = (
-        block * ROWS
-        + 2 * LANES
-        + _scratch(transforms.image, transforms.maps, transforms.kernel)
-    )
+    own = block * ROWS + 2 * LANES + _scratch(*programs)
     return _pages(of_tiles + of_kernel + threads() * own)
 
 
@@ -104,6 +121,11 @@ def _by_parts(
 def _part(whole: int, fit: int) -> int:
     """Equal parts of at most `fit`."""
     return -(-whole // -(-whole // max(fit, 1)))
+
+
+def _near_tiles(points: int, tiles: int) -> int:
+    """Of which one panel stays in a near cache."""
+    return _part(tiles, max(3 * ROWS, NEAR // (points * PANEL)))
 
 
 def _row(width: int) -> int:
