@@ -36,6 +36,8 @@ GEOMETRIES = [
     # Spectra of kernels that are made a few panels at a time.
     Geometry((7, 7), 200, 330, (3, 3), padding="same", batch=5),
     Geometry((9, 7), 333, 220, (3, 5), batch=3),
+    # Few channels and many filters: a panel and a few tiles at a time.
+    Geometry((14, 14), 20, 500, (5, 5), batch=33),
 ]
 IDS = [f"{g.image}x{g.channels}-{g.filters}-{g.window}" for g in GEOMETRIES]
 

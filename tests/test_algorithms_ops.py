@@ -173,8 +173,14 @@ tf.config.threading.set_intra_op_parallelism_threads(2)
 small = Geometry((30, 30), 64, 64, (3, 3), batch=4)
 wide = Geometry((14, 14), 300, 500, (3, 3), batch=2)
 large = Geometry((14, 14), 200, 500, (5, 5), batch=2)
+panels = Geometry((14, 14), 20, 500, (5, 5), batch=64)
 runs = []
-for name, g in (("winograd:4", small), ("winograd:4", wide), ("fft:10", large)):
+for name, g in (
+    ("winograd:4", small),
+    ("winograd:4", wide),
+    ("fft:10", large),
+    ("winograd:5", panels),
+):
     algorithm = named(name, g)
     x = tf.ones((g.batch, *g.image, g.channels))
     k = tf.ones((*g.window, g.channels, g.filters))
@@ -242,7 +248,7 @@ def test_instruction_set_that_is_none():
 
 def test_workspace_is_what_the_allocator_gives():
     lines = in_a_process(MEMORY)
-    assert len(lines) == 9
+    assert len(lines) == 12
     for predicted, in_use, held, most in map(json.loads, lines):
         assert in_use == 0
         assert most == held

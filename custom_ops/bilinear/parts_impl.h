@@ -5,15 +5,10 @@ struct PartSizes {
   PartSizes(const Geometry& g, const Sizes& s)
       : from_plane(Sizes::Plane(s.tiles, s.depth)),
         depth(PartOf(s.exact_depth, kNear / (g.points * kPanel))),
-        // With channels in several parts all tiles wait for the last one.
-        tiles(depth < s.exact_depth
-                  ? s.tiles
-                  : PartOf(s.tiles,
-                           Max(3 * kRows, kNear / (g.points * kPanel)))),
         kernel_plane(Sizes::Plane(depth, kPanel)),
-        to_plane(Sizes::Plane(tiles, kPanel)) {}
+        to_plane(Sizes::Plane(s.tiles, kPanel)) {}
 
-  int64_t from_plane, depth, tiles, kernel_plane, to_plane;
+  int64_t from_plane, depth, kernel_plane, to_plane;
 };
 
 int64_t PartsScratchOfOne(const Geometry& g, const PartSizes& sizes,
@@ -62,25 +57,19 @@ void ForwardByParts(const Geometry& g, bool adjoint, const Program& source,
       float* mine = of_kernel + of_spectra;
       for (int64_t panel = s.panels * worker / workers;
            panel < s.panels * (worker + 1) / workers; ++panel) {
-        const int64_t f = panel * kPanel;
         for (int64_t c = 0; c < s.exact_depth; c += sizes.depth) {
           const int64_t depth = Min(sizes.depth, s.exact_depth - c);
           SpectrumOf(g, s, kernel, adjoint, k, c, c + depth, panel, panel + 1,
                      of_kernel, depth, sizes.kernel_plane, mine);
-          for (int64_t first = 0; first < s.tiles; first += sizes.tiles) {
-            const int64_t tiles = Min(sizes.tiles, s.tiles - first);
-            for (int64_t p = 0; p < g.points; ++p) {
-              Multiply(tiles, 1, depth,
-                       spectra + p * sizes.from_plane + first * s.depth + c,
-                       s.depth, 1, of_kernel + p * sizes.kernel_plane, depth,
-                       to + p * sizes.to_plane, kPanel, c > 0);
-            }
-            if (c + depth < s.exact_depth) continue;
-            Finish(g, s, target, adjoint, to, sizes.to_plane, kPanel, first,
-                   first + tiles, f, Min(f + kPanel, s.exact_width), bias, y,
-                   mine);
+          for (int64_t p = 0; p < g.points; ++p) {
+            Multiply(s.tiles, 1, depth, spectra + p * sizes.from_plane + c,
+                     s.depth, 1, of_kernel + p * sizes.kernel_plane, depth,
+                     to + p * sizes.to_plane, kPanel, c > 0);
           }
         }
+        const int64_t f = panel * kPanel;
+        Finish(g, s, target, adjoint, to, sizes.to_plane, kPanel, 0, s.tiles,
+               f, Min(f + kPanel, s.exact_width), bias, y, mine);
       }
     }
   });

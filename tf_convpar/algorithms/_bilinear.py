@@ -25,8 +25,11 @@ Cost, with `p` points and `t` tiles of all images: `t p c f` multiplications
 for the products, and the transforms' `t c |B| + t f |A| + c f |G|`, where
 `|M|` counts what is not zero in M's factors. Bytes: images and feature maps
 are read and written once; the kernel's spectrum (`p/window` of the kernel) is
-written once and read once for each block of tiles. Workspace: that spectrum
-and a block of tiles' spectra, see `_workspace.py`; the twin holds all tiles'.
+written once and read once for each block of tiles. Between few channels and
+many filters, or the other way round, blocks are also cut along the longer
+side: what is summed then stays in a core's own cache. Workspace: that
+spectrum and a block of tiles' spectra, see `_workspace.py`; the twin holds all
+tiles'.
 
 Sources: S. Winograd, *Arithmetic Complexity of Computations* (1980), chapter
 5, for the form and its transposes; each algorithm's module for its matrices.

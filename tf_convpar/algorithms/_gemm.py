@@ -61,8 +61,7 @@ class Gemm(Algorithm):
     ) -> tf.Tensor:
         """The feature maps. Nothing is remembered."""
         pads = _pads(sizes_of(x)[1:-1], geometry)
-        maps = _multiply(x, kernel, pads, geometry.strides)
-        return maps if bias is None else tf.nn.bias_add(maps, bias)
+        return _multiply(x, kernel, pads, geometry.strides, bias)
 
     def input_gradient(
         self,
@@ -115,6 +114,7 @@ def _multiply(
     kernel: tf.Tensor,
     pads: Sequence[tuple[Any, Any]],
     strides: Sequence[int],
+    bias: tf.Tensor | None = None,
 ) -> tf.Tensor:
     window = kernel.shape[:-2].as_list()
     channels, filters = sizes_of(kernel)[-2:]
@@ -126,6 +126,9 @@ def _multiply(
         tf.reshape(rows, [math.prod(shape), depth]),
         tf.reshape(tf.cast(kernel, wide), [depth, filters]),
     )
+    if bias is not None:
+        # Next to the product, with which TensorFlow makes it one op.
+        maps = tf.nn.bias_add(maps, tf.cast(bias, wide))
     return tf.cast(tf.reshape(maps, [*shape, filters]), x.dtype)
 
 

@@ -60,8 +60,7 @@ def forward_bytes(
     of_tiles = _scratch(transforms.image, transforms.maps)
     if _by_parts(points, tiles, block, channels, filters):
         depth = _part(channels, NEAR // (points * PANEL))
-        some = tiles if depth < channels else _near_tiles(points, tiles)
-        own = points * (_plane(depth, PANEL) + _plane(some, PANEL))
+        own = points * (_plane(depth, PANEL) + _plane(tiles, PANEL))
         own += max(of_kernel, of_tiles)
         return _pages(points * _plane(tiles, row) + threads() * own)
     fit = CACHE // (points * (SOME + width)) // ROWS * ROWS
@@ -89,7 +88,8 @@ def kernel_gradient_bytes(
         and width // PANEL >= threads()
     ):
         is_near = points * channels * PANEL <= NEAR
-        some = _near_tiles(points, tiles) if is_near else tiles
+        fit = max(3 * ROWS, NEAR // (points * PANEL))
+        some = _part(tiles, fit) if is_near else tiles
         own = points * (_plane(some, PANEL) + _plane(channels, PANEL))
         own += _scratch(*programs)
         return _pages(points * _plane(tiles, row) + threads() * own)
@@ -121,11 +121,6 @@ def _by_parts(
 def _part(whole: int, fit: int) -> int:
     """Equal parts of at most `fit`."""
     return -(-whole // -(-whole // max(fit, 1)))
-
-
-def _near_tiles(points: int, tiles: int) -> int:
-    """Of which one panel stays in a near cache."""
-    return _part(tiles, max(3 * ROWS, NEAR // (points * PANEL)))
 
 
 def _row(width: int) -> int:
