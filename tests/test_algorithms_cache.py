@@ -3,8 +3,10 @@
 import dataclasses
 import json
 
+import choices
 import pytest
 import tensorflow as tf
+from choices import forget
 
 from tf_convpar.algorithms import _cache
 from tf_convpar.algorithms import _candidates
@@ -23,18 +25,7 @@ WORKER = "/job:worker/replica:0/task:{}/device:CPU:0"
 
 @pytest.fixture(autouse=True)
 def fresh(tmp_path, monkeypatch):
-    """No memory and no file."""
-    monkeypatch.setenv(_cache.FOLDER, str(tmp_path))
-    monkeypatch.delenv(_candidates.WORKSPACE, raising=False)
-    forget()
-    _cache._warn_once.cache_clear()
-    yield
-    forget()
-
-
-def forget():
-    _cache.forget()
-    _choose._choices.clear()
+    yield from choices.fresh(tmp_path, monkeypatch)
 
 
 def record(name, time_ms=1.0):

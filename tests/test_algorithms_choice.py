@@ -7,10 +7,12 @@ import os
 import sys
 import warnings
 
+import choices
 import hypothesis
 import hypothesis.strategies as st
 import pytest
 import tensorflow as tf
+from choices import forget
 from processes import run
 
 import tf_convpar as convpar
@@ -31,19 +33,9 @@ CPU = "/device:CPU:0"
 
 @pytest.fixture(autouse=True)
 def fresh(tmp_path, monkeypatch):
-    """No memory, no file, and little time."""
-    monkeypatch.setenv(_cache.FOLDER, str(tmp_path))
-    monkeypatch.delenv(_candidates.WORKSPACE, raising=False)
+    """And little time."""
     monkeypatch.setattr(_choose, "_BUDGET_S", 0.1)
-    forget()
-    _cache._warn_once.cache_clear()
-    yield
-    forget()
-
-
-def forget():
-    _cache.forget()
-    _choose._choices.clear()
+    yield from choices.fresh(tmp_path, monkeypatch)
 
 
 @pytest.fixture
