@@ -332,6 +332,7 @@ def test_a_subclassed_model_inside(strategy):
     [
         ({"plan": {"nowhere": (1, 1)}}, "nowhere.*stand for none"),
         ({"plan": {"ste": (1, 1)}}, "ste.*stand for none"),
+        ({"wire_dtype": {"nowhere": "bfloat16"}}, "wire_dtype.*stand for none"),
         ({"plan": {"stem": (1, 1), "s(": (1, 1)}}, "regular expression"),
         ({"plan": {"s.*": (1, 1), ".*m": (1, 1)}}, "stem.*all of which"),
         ({"plan": {"stem": (1, -1)}}, "none negative"),

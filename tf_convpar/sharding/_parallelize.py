@@ -93,6 +93,8 @@ def parallelize(
     with _rebuild.any_layer():
         regions.enter(model)
     shares.check_used(model)
+    if isinstance(wire_dtype, Mapping):
+        wires.check_used(model)
     new = _rebuild.rebuild(model, regions.new)
     regions.place()
     _rebuild.copy_weights(regions.pairs)
