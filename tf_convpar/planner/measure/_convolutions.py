@@ -22,7 +22,7 @@ from tf_convpar.planner.measure._clock import Clock
 # Of a sample: longer ones are measured with fewer images. More where a network
 # has few convolutions: so much for all samples of a device.
 _RUN_S = 0.16
-_DEVICE_S = 20.0
+_DEVICE_S = 18.0
 # Of a sample by which the quantum is found.
 _QUANTUM_S = 0.05
 # Multiplications a second, until one has been timed.
@@ -73,8 +73,9 @@ class Convolutions:
         self._device = device
         self._run_s = max(_RUN_S, _DEVICE_S / runs)
         self._clock = clock
-        # Known after the first, per pass.
+        # Known after the first, per pass; of a layer's pass, per kernel.
         self._rates: dict[str, float] = {}
+        self._fixed_s: dict[tuple[str, str], float] = {}
         self._call_s = clock.time(_call(device), f"{device}: empty call")
 
     def times(self, work: Work, widths: Sequence[int]) -> Times:
@@ -110,11 +111,13 @@ class Convolutions:
         fewer = max(1, images // 2)
         if fewer == images:
             return seconds * batch / images
-        less = self._timed(work, geometry, which, fewer)
-        slope = (seconds - less) / (images - fewer)
-        share = seconds / images
-        slope = min(max(slope, (1 - _MOST_FIXED) * share), share)
-        return seconds + slope * (batch - images)
+        if (work.name, which) not in self._fixed_s:
+            less = self._timed(work, geometry, which, fewer)
+            fixed = less - fewer * (seconds - less) / (images - fewer)
+            self._fixed_s[work.name, which] = fixed / width
+        fixed = self._fixed_s[work.name, which] * width
+        fixed = min(max(fixed, 0.0), _MOST_FIXED * seconds)
+        return fixed + (seconds - fixed) * batch / images
 
     def _images(self, geometry: Geometry, which: str) -> int:
         """How many of the batch take about the time of a sample."""
