@@ -31,8 +31,8 @@ _SAMPLE_S = 2e-3
 # much slower than direct all must be for the race to end.
 _HOPELESS = (3.0, 2.0)
 _BEHIND = 1.1
-# A run of this length averages over bursts: already the first one counts, who
-# is behind is so for good, and direct leaves the race like any other.
+# A run of this length averages over bursts: one round says much, who is behind
+# is so for good, and direct leaves the race like any other.
 _LONG_S = 0.1
 _HOPELESS_IF_LONG = (2.0, 1.3)
 # How many budgets are spent before doubt stays doubt.
@@ -103,21 +103,21 @@ def rounds(
     settled: Callable[[Times], bool] = lambda times: True,
 ) -> Times:
     """Runs all in turn until it is clear or `budget_s` is spent; see `race`."""
-    start = time.perf_counter()
-    times: Times = []
+    first_times = []
     for run in runs:
         report("first round")
-        times.append([_timed(run, 1)])  # Allocates, wakes threads.
-    long = min(t[0] for t in times) > _LONG_S
-    racing = list(range(len(runs)))
+        # Never counts, also where it is long: memory that nobody had before
+        # costs seconds per GiB in virtual machines, which made winograd:5 of
+        # 201 ms one of 959.
+        first_times.append(_timed(run, 1))
+    long = min(first_times) > _LONG_S
     repeats = 1
-    if long:
-        racing = _hopeful(racing, times, _HOPELESS_IF_LONG[0])
-    else:
-        times = [[] for _ in runs]
+    if not long:
         repeats = int(_SAMPLE_S / max(_timed(runs[0], 1), 1e-6))
         repeats = max(1, min(20, repeats))
-        start = time.perf_counter()
+    times: Times = [[] for _ in runs]
+    racing = list(range(len(runs)))
+    start = time.perf_counter()
     while max(map(len, times)) < _MOST_ROUNDS:
         done = max(map(len, times))
         first = done % len(racing)
