@@ -103,16 +103,8 @@ void GradientByPanels(const Geometry& g, const Program& image,
   const int64_t of_spectra = g.points * (sizes.y_plane + sizes.k_plane);
   float* of_x = scratch;
   float* of_workers = of_x + g.points * sizes.x_plane;
-  const int64_t movers = Min(pool.threads(), s.tiles);
-  InParallel(pool, movers, [&](int64_t begin, int64_t end) {
-    for (int64_t worker = begin; worker < end; ++worker) {
-      const int64_t first = s.tiles * worker / movers;
-      TransformTiles(g, image, InputWindow, x, g.channels, 0, g.channels,
-                     first, s.tiles * (worker + 1) / movers, s.depth,
-                     sizes.x_plane, of_x + first * s.depth,
-                     of_workers + worker * of_one + of_spectra);
-    }
-  });
+  TransformAll(g, s, image, InputWindow, x, sizes.x_plane, of_x,
+               of_workers + of_spectra, of_one, pool);
   const int64_t workers = Min(pool.threads(), s.panels);
   InParallel(pool, workers, [&](int64_t begin, int64_t end) {
     for (int64_t worker = begin; worker < end; ++worker) {

@@ -34,21 +34,13 @@ void ForwardByParts(const Geometry& g, bool adjoint, const Program& source,
                      float* y, float* scratch, Pool& pool) {
   const Sizes s(g, adjoint);
   const PartSizes sizes(g, s);
-  const auto window = adjoint ? OutputWindow : InputWindow;
   const int64_t of_one = PartsScratchOfOne(g, sizes, source, target, kernel);
   const int64_t of_spectra = g.points * (sizes.kernel_plane + sizes.to_plane);
   float* spectra = scratch;
   float* of_workers = spectra + g.points * sizes.from_plane;
-  const int64_t movers = Min(pool.threads(), s.tiles);
-  InParallel(pool, movers, [&](int64_t begin, int64_t end) {
-    for (int64_t worker = begin; worker < end; ++worker) {
-      const int64_t first = s.tiles * worker / movers;
-      TransformTiles(g, source, window, x, s.exact_depth, 0, s.exact_depth,
-                     first, s.tiles * (worker + 1) / movers, s.depth,
-                     sizes.from_plane, spectra + first * s.depth,
-                     of_workers + worker * of_one + of_spectra);
-    }
-  });
+  TransformAll(g, s, source, adjoint ? OutputWindow : InputWindow, x,
+               sizes.from_plane, spectra, of_workers + of_spectra, of_one,
+               pool);
   const int64_t workers = Min(pool.threads(), s.panels);
   InParallel(pool, workers, [&](int64_t begin, int64_t end) {
     for (int64_t worker = begin; worker < end; ++worker) {

@@ -135,6 +135,24 @@ void TransformTiles(const Geometry& g, const Program& program,
   }
 }
 
+// All spectra of all tiles of images, by all threads: [points, tiles, depth].
+// The first thread's scratch begins at `scratch`, each next one's `of_one` on.
+template <typename WindowOf>
+void TransformAll(const Geometry& g, const Sizes& s, const Program& program,
+                  WindowOf window_of, const float* images, int64_t plane,
+                  float* to, float* scratch, int64_t of_one, Pool& pool) {
+  const int64_t workers = Min(pool.threads(), s.tiles);
+  InParallel(pool, workers, [&](int64_t begin, int64_t end) {
+    for (int64_t worker = begin; worker < end; ++worker) {
+      const int64_t first = s.tiles * worker / workers;
+      TransformTiles(g, program, window_of, images, s.exact_depth, 0,
+                     s.exact_depth, first, s.tiles * (worker + 1) / workers,
+                     s.depth, plane, to + first * s.depth,
+                     scratch + worker * of_one);
+    }
+  });
+}
+
 int64_t SpectrumSize(const Geometry& g, bool adjoint) {
   return g.points * Sizes(g, adjoint).SpectrumPlane();
 }
