@@ -41,13 +41,13 @@ def fresh(tmp_path, monkeypatch):
 @pytest.fixture
 def races(monkeypatch):
     """The passes that were really measured."""
-    seen, race = [], _measure.race
+    seen, screened = [], _candidates.screened
 
-    def count(algorithms, geometry, which, *args):
+    def count(algorithms, geometry, which, device):
         seen.append(which)
-        return race(algorithms, geometry, which, *args)
+        return screened(algorithms, geometry, which, device)
 
-    monkeypatch.setattr(_measure, "race", count)
+    monkeypatch.setattr(_candidates, "screened", count)
     return seen
 
 
@@ -278,6 +278,41 @@ def test_failing_candidates_are_dropped():
     _, bad = _candidates.screened([direct, Failing()], GEOMETRY, FORWARD, CPU)
     assert bad.error is None
     assert bad.dropped.startswith("InvalidArgumentError: ")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "chosen", "ratio"),
+    [
+        (0.80, 0.85, "winograd:2", 0.80),
+        # Between half the margin and the whole: it need not be lucky twice.
+        (0.80, 0.94, "winograd:2", 0.80),
+        (0.80, 1.30, "direct", 1.30),
+        (0.80, 0.97, "direct", 0.97),
+        # Clear enough.
+        (0.50, 1.30, "winograd:2", 0.50),
+    ],
+)
+def test_who_wins_by_little_must_win_again(
+    first, second, chosen, ratio, monkeypatch
+):
+    """By the real rules, of times as noise has them."""
+    shares = iter([first, second])
+
+    def race(algorithms, *_):
+        share = next(shares)
+        return [
+            [1e-3 * (share if a.name == "winograd:2" else 1.0)] * 3
+            for a in algorithms
+            if a.name in ("direct", "winograd:2")
+        ]
+
+    both = [named(name, GEOMETRY) for name in ("direct", "winograd:2")]
+    monkeypatch.setattr(_candidates, "candidates", lambda *_: both[1:])
+    monkeypatch.setattr(_measure, "race", race)
+    record = _choose.consult(GEOMETRY, passes=[FORWARD])[FORWARD]
+    assert record.chosen == chosen
+    direct, other = record.candidates
+    assert (direct.ratio, other.ratio) == (1.0, pytest.approx(ratio))
 
 
 TIMES = st.lists(st.floats(1e-6, 10), min_size=3, max_size=9)

@@ -65,7 +65,7 @@ def test_rounds_of_long_runs():
 
 
 def test_first_runs_never_count():
-    """Memory that nobody touched before costs seconds per GiB in some places."""
+    """Memory that nobody had before costs seconds per GiB in places."""
 
     def finder(seconds, first):
         pauses = iter([first])

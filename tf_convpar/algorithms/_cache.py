@@ -21,8 +21,8 @@ import tensorflow as tf
 FOLDER = "TF_CONVPAR_CACHE"
 # Of the file's form.
 FORMAT = 1
-# Of what is measured: raised when an algorithm's speed changes.
-ALGORITHMS = 1
+# Of what is measured: raised when an algorithm's speed changes, or a race.
+ALGORITHMS = 2
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,8 @@ win forward and lose in a gradient. The way there:
 2. Candidates, by predicted multiplications, workspace and error; both in
    `_candidates`.
 3. A race of those that are left (`_measure`), and `decide`.
-4. The record, kept for later processes (`_cache`).
+4. A second race, later, of direct and a winner by little.
+5. The record, kept for later processes (`_cache`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from tf_convpar.algorithms import _cache
 from tf_convpar.algorithms import _candidates
 from tf_convpar.algorithms import _measure
 from tf_convpar.algorithms._algorithm import PASSES
+from tf_convpar.algorithms._algorithm import Algorithm
 from tf_convpar.algorithms._algorithm import Geometry
 from tf_convpar.algorithms._bilinear import instruction_set
 from tf_convpar.algorithms._cache import Candidate
@@ -38,6 +40,11 @@ from tf_convpar.algorithms._passes import named
 DIRECT = "direct"
 # What a candidate must save of direct's time.
 MARGIN = 0.08
+# A race favours who was lucky in it, and a second of another's noise may slow
+# direct down by more than the others. Who took more than this share of
+# direct's time, and that was up to twice what it takes, was found to be slower
+# ten minutes later; so it must win again, after the races of other passes.
+_CLEAR = 0.65
 # Where a model is traced for any batch.
 ASSUMED_BATCH = 32
 # Of rounds, for the three passes of a convolution.
@@ -122,6 +129,10 @@ def consult(
         def measure(report: _measure.Report) -> None:
             for which in missing:
                 records[which] = _chosen(geometry, which, name, report)
+            for which in missing:
+                records[which] = _confirmed(
+                    records[which], geometry, which, name, report
+                )
 
         if report is not None:
             measure(report)
@@ -134,7 +145,7 @@ def consult(
     return {which: records[which] for which in passes}
 
 
-def decide(times: Mapping[str, Sequence[float]]) -> str:
+def decide(times: Mapping[str, Sequence[float]], margin: float = MARGIN) -> str:
     """The fastest of those that are surely faster than direct, else direct.
 
     ```python
@@ -146,17 +157,18 @@ def decide(times: Mapping[str, Sequence[float]]) -> str:
         times: Of each algorithm in each round, seconds. Element i is from
             round i, so that times are compared with direct's next to them;
             who has fewer than three rounds was left behind.
+        margin: What must be saved of direct's time, a share of it.
 
     Returns:
         A name. Not direct's only where the median ratio of times is at most
-        1 - `MARGIN`, and the upper quartile is below 1.
+        1 - `margin`, and the upper quartile is below 1.
     """
     surely = {}
     for name, own in times.items():
         if name == DIRECT or len(own) < _measure.FEWEST_ROUNDS:
             continue
         ratio, quartile = _compared(own, times[DIRECT])
-        if quartile < 1 and ratio <= 1 - MARGIN:
+        if quartile < 1 and ratio <= 1 - margin:
             surely[name] = _measure.median(own)
     return min(surely, key=surely.__getitem__, default=DIRECT)
 
@@ -219,27 +231,62 @@ def _chosen(
         return Record(DIRECT, rule="no algorithm takes less work")
     candidates = _candidates.screened(algorithms, geometry, which, device)
     racers = [
-        (algorithm, candidate.name)
+        algorithm
         for algorithm, candidate in zip(algorithms, candidates, strict=True)
         if candidate.dropped is None
     ]
-    times: dict[str, list[float]] = {}
-    if len(racers) > 1:
-        lists = _measure.race(
-            [algorithm for algorithm, _ in racers],
-            geometry,
-            which,
-            device,
-            _BUDGET_S / len(PASSES),
-            report,
-            settled,
-        )
-        times = dict(zip((n for _, n in racers), lists, strict=True))
-    candidates = [
+    if len(racers) == 1:
+        return Record(DIRECT, tuple(candidates))
+    times = _raced(racers, geometry, which, device, report)
+    return Record(decide(times), _with_times(candidates, times))
+
+
+def _confirmed(
+    record: Record,
+    geometry: Geometry,
+    which: str,
+    device: str,
+    report: _measure.Report,
+) -> Record:
+    """The record; one of direct if a winner by little does not win again."""
+    shares = {c.name: c.ratio or 0.0 for c in record.candidates}
+    if record.chosen == DIRECT or shares[record.chosen] <= _CLEAR:
+        return record
+    both = [named(name, geometry) for name in (DIRECT, record.chosen)]
+    times = _raced(both, geometry, which, device, report)
+    # It need not be as lucky as the first time.
+    if decide(times, MARGIN / 2) != DIRECT:
+        return record
+    return Record(DIRECT, _with_times(record.candidates, times))
+
+
+def _raced(
+    algorithms: Sequence[Algorithm],
+    geometry: Geometry,
+    which: str,
+    device: str,
+    report: _measure.Report,
+) -> dict[str, list[float]]:
+    times = _measure.race(
+        algorithms,
+        geometry,
+        which,
+        device,
+        _BUDGET_S / len(PASSES),
+        report,
+        settled,
+    )
+    names = (algorithm.name for algorithm in algorithms)
+    return dict(zip(names, times, strict=True))
+
+
+def _with_times(
+    candidates: Sequence[Candidate], times: Mapping[str, Sequence[float]]
+) -> tuple[Candidate, ...]:
+    return tuple(
         _timed(c, times[c.name], times[DIRECT]) if c.name in times else c
         for c in candidates
-    ]
-    return Record(decide(times) if times else DIRECT, tuple(candidates))
+    )
 
 
 def _timed(
