@@ -107,9 +107,18 @@ def of_litert(path, x):
 
 
 @pytest.mark.parametrize(
-    "make", [one_dimension, two_dimensions, three_dimensions]
+    ("form", "make"),
+    [
+        ("onnx", one_dimension),
+        ("onnx", two_dimensions),
+        ("onnx", three_dimensions),
+        ("litert", two_dimensions),
+        *(
+            pytest.param("litert", make, marks=pytest.mark.slow)
+            for make in (one_dimension, three_dimensions)
+        ),
+    ],
 )
-@pytest.mark.parametrize("form", ["onnx", "litert"])
 def test_formats_give_the_same_predictions(make, form, strategy, tmp_path):
     pytest.importorskip("tf2onnx" if form == "onnx" else LITERT)
     plain = make()
