@@ -50,7 +50,7 @@ def on_device(
     def placed(ordered: bool, *args: tf.Tensor) -> Any:
         # Persistent, because the outer tape may be: it may come back here.
         with tf.GradientTape(persistent=True) as tape:
-            tape.watch(args)
+            tape.watch([x for x in args if x.dtype.is_floating])
             result = fn(*args)
 
         def gradient(*upstream: tf.Tensor) -> Any:

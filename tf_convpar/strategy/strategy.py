@@ -23,6 +23,7 @@ from tf_convpar.placement import sharded_like
 from tf_convpar.placement import split
 from tf_convpar.strategy import cluster as cluster_lib
 from tf_convpar.strategy import devices as devices_lib
+from tf_convpar.strategy import keras_training
 
 WIRE_DTYPES = ("float32", "bfloat16", "float16")
 
@@ -99,11 +100,27 @@ class ConvParallelStrategy(tf.distribute.Strategy):
         self.cluster = cluster
         super().__init__(_Extended(self, self.chief_device))
         if automatic:
-            # The one place where something is imported from below: the
-            # planner measures on the devices of a strategy.
-            from tf_convpar.planner._automatic import Automatic
+            self._automatic = self._planner()
 
-            self._automatic = Automatic(self)
+    def _planner(self) -> Any:
+        # The one place where something is imported from below: the planner
+        # measures on the devices of a strategy.
+        from tf_convpar.planner._automatic import Automatic
+
+        return Automatic(self)
+
+    @contextlib.contextmanager
+    def planning(self) -> Iterator[None]:
+        """Layers that are built within it are measured and planned.
+
+        As those of `ConvParallelStrategy(plan="auto")` are anywhere.
+        """
+        before = self._automatic
+        self._automatic = before or self._planner()
+        try:
+            yield
+        finally:
+            self._automatic = before
 
     def shares(
         self, layer: Any, input_shape: Sequence[int | None]
@@ -212,13 +229,30 @@ class _Extended(one_device_strategy.OneDeviceExtended):
     def _call_for_each_replica(
         self, fn: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
-        if tf.executing_eagerly():
-            scope = tf.device(self._device)
-        else:
-            graph = tf.compat.v1.get_default_graph()
-            scope = graph.device(self._place)
-        with scope, _Replica(self._container_strategy()):
+        with self.replica():
             return fn(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def replica(self) -> Iterator[None]:
+        """What runs within it runs as the one replica, wherever it began.
+
+        In `strategy.run`, where it changes nothing, in the strategy's scope,
+        or outside of that.
+        """
+        strategy = self._container_strategy()
+        current = tf.distribute.get_replica_context()
+        with contextlib.ExitStack() as stack:
+            if tf.distribute.get_strategy() is not strategy:
+                stack.enter_context(strategy.scope())
+                current = None
+            if current is None:
+                if tf.executing_eagerly():
+                    stack.enter_context(tf.device(self._device))
+                else:
+                    graph = tf.compat.v1.get_default_graph()
+                    stack.enter_context(graph.device(self._place))
+                stack.enter_context(_Replica(strategy))
+            yield
 
     def _place(self, op: tf.Operation) -> str:
         """The device of an op of a traced step: the chief's by default.
@@ -312,3 +346,6 @@ class _Replica(one_device_strategy._OneDeviceReplicaContext):
         self, reduce_op: Any, value: Any, options: Any = None
     ) -> Any:
         return value
+
+
+keras_training.wrap(ConvParallelStrategy)
