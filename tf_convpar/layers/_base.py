@@ -12,10 +12,13 @@ weight is cut (`_cut_axes`), how many channels there are to give out
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
 import functools
 import warnings
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -27,8 +30,6 @@ from keras.src.backend.common.stateless_scope import in_stateless_scope
 from tf_convpar.algorithms import check_algorithm
 from tf_convpar.layers._activations import is_elementwise_activation
 from tf_convpar.layers._files import is_merged
-from tf_convpar.layers._on_shards import constraint_on_shards
-from tf_convpar.layers._on_shards import regularizer_on_shards
 from tf_convpar.layers._shards import resolve_shards
 from tf_convpar.layers._shards import validate_shards
 from tf_convpar.placement import Layout
@@ -37,9 +38,30 @@ from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import ShardedVariable
 from tf_convpar.placement import device_type
 from tf_convpar.placement import on_device
+from tf_convpar.placement import place
 from tf_convpar.strategy.devices import default_devices
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 from tf_convpar.strategy.strategy import check_wire_dtype
+
+# Whether what a layer returns goes to one that takes shards.
+_to_shards: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    "to_shards", default=False
+)
+
+
+@contextlib.contextmanager
+def within_region() -> Iterator[None]:
+    """Layers called within it may return shards; anywhere else tensors."""
+    token = _to_shards.set(True)
+    try:
+        yield
+    finally:
+        _to_shards.reset(token)
+
+
+def takes_shards() -> bool:
+    """Whether a layer is called from within a region."""
+    return _to_shards.get()
 
 
 class ConvParallel(keras.layers.Layer):
@@ -57,10 +79,19 @@ class ConvParallel(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        self.spread(shards, wire_dtype, algorithm)
+
+    def spread(
+        self,
+        shards: Sequence[float] | None = None,
+        wire_dtype: str | None = None,
+        algorithm: str | None = None,
+    ) -> None:
+        """Sets what a parallel layer has beside its Keras twin."""
         check_wire_dtype(wire_dtype)
         if algorithm is not None:
             check_algorithm(algorithm)
-        self.shards = validate_shards(shards, getattr(self, "filters", None))
+        self.shards = validate_shards(shards)
         self.wire_dtype = wire_dtype
         self.algorithm = algorithm
         # XLA would compile the layer for one device.
@@ -79,8 +110,7 @@ class ConvParallel(keras.layers.Layer):
 
     def build(self, input_shape: Any) -> None:
         """Makes the weights, each shard on its device."""
-        if self._layout is None:
-            self._layout = self._make_layout(input_shape)
+        self._lay_out(input_shape)
         super().build(input_shape)
 
     def join_region(
@@ -103,6 +133,21 @@ class ConvParallel(keras.layers.Layer):
         self._in_region = True
         return self._layout_of_maps(self._layout, input_shape)
 
+    def place(self, input_shape: Any) -> None:
+        """Cuts the weights of a layer that was built whole."""
+        self._lay_out(input_shape)
+        for variable in (
+            self._trainable_variables + self._non_trainable_variables
+        ):
+            layout = self._layout_of(variable.name, variable.shape)
+            if layout is not None:
+                place(variable, layout)
+
+    def _lay_out(self, input_shape: Any) -> None:
+        """Settles how weights lie, unless a region has."""
+        if self._layout is None:
+            self._layout = self._make_layout(input_shape)
+
     def _layout_in_region(
         self, input_shape: Any, incoming: Layout | None
     ) -> Layout | None:
@@ -116,11 +161,10 @@ class ConvParallel(keras.layers.Layer):
         strategy = tf.distribute.get_strategy()
         shards = self.shards
         total = self._given_out(input_shape)
-        shards = validate_shards(shards, total)
         if isinstance(strategy, ConvParallelStrategy):
             devices, owner = strategy.devices, strategy.chief_device
             shards = shards or validate_shards(
-                strategy.shares(self, input_shape), total
+                strategy.shares(self, input_shape)
             )
         elif shards is None:
             return None
@@ -180,10 +224,8 @@ class ConvParallel(keras.layers.Layer):
                 name=kwargs["name"],
                 layout=layout,
             )
-        if kwargs["regularizer"] is not None:
-            variable.regularizer = regularizer_on_shards(kwargs["regularizer"])
-        if kwargs["constraint"] is not None:
-            variable.constraint = constraint_on_shards(kwargs["constraint"])
+        variable.regularizer = kwargs["regularizer"]
+        variable.constraint = kwargs["constraint"]
         self._track_variable(variable)
         return variable
 
@@ -197,7 +239,7 @@ class ConvParallel(keras.layers.Layer):
         if not self.is_sharded:
             return self._call_whole(tf.convert_to_tensor(inputs))
         maps = self._maps(inputs)
-        if not self._in_region:
+        if not (self._in_region and takes_shards()):
             outputs = maps.joined()
             return self.activation(outputs) if self.activation else outputs
         if self.activation is None:

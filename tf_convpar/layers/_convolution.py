@@ -143,10 +143,10 @@ class Conv2D(Convolution, keras.layers.Conv2D):
 
     Args:
         shards: Kernels per device, in the order of the strategy's `devices`:
-            integers that sum to `filters` (counts) or to a divisor of it
-            (ratios such as `(3, 1)`), or floats (weights, rounded to whole
-            kernels). A device may get 0; with fewer numbers than devices the
-            others get none. None: the strategy's plan, else equal shards.
+            counts that sum to `filters`, or weights such as `(3, 1)`, which
+            are rounded to whole kernels. A device may get 0; with fewer
+            numbers than devices the others get none. None: the strategy's
+            plan, else equal shards.
             Outside a `ConvParallelStrategy` they refer to this machine's
             devices, and None means that nothing is split.
         wire_dtype: The dtype in which feature maps and gradients of this

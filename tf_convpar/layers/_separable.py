@@ -27,17 +27,19 @@ class Separable(ConvParallel):
 
     _cut_axes = {"depthwise_kernel": -2, "pointwise_kernel": -1, "bias": -1}
     # Of the input's channels.
-    _depthwise_layout: Layout | None = None
+    _depthwise_layout: Layout | None
 
-    def build(self, input_shape: Any) -> None:
-        """Makes the weights, each shard on its device."""
-        if self._layout is None:
-            self._layout = self._make_layout(input_shape)
+    def spread(self, *args: Any, **kwargs: Any) -> None:
+        """Sets what a parallel layer has beside its Keras twin."""
+        super().spread(*args, **kwargs)
+        self._depthwise_layout = None
+
+    def _lay_out(self, input_shape: Any) -> None:
+        super()._lay_out(input_shape)
         if self._layout is not None and self._depthwise_layout is None:
             self._depthwise_layout = _in_proportion(
                 self._layout, channels(self, input_shape)
             )
-        super().build(input_shape)
 
     def _layout_in_region(
         self, input_shape: Any, incoming: Layout | None

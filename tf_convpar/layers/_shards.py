@@ -7,19 +7,9 @@ import numbers
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 
-
-def validate_shards(
-    shards: Any, filters: int | None
-) -> tuple[int | float, ...] | None:
-    """Checks `shards=` against the number of filters, if that is known.
-
-    ```python
-    validate_shards((300, 200), 500)  # counts: they sum to 500
-    validate_shards((3, 2), 500)  # ratios: 500 divides into 5 parts
-    validate_shards((2.5, 1.0), 500)  # weights: rounded to whole kernels
-    ```
+def validate_shards(shards: Any) -> tuple[int | float, ...] | None:
+    """Checks `shards=`, as plain numbers.
 
     Returns:
         A tuple of plain numbers, or None if `shards` is None.
@@ -31,37 +21,22 @@ def validate_shards(
         return None
     if not isinstance(shards, Sequence) or isinstance(shards, str):
         shards = list(shards) if hasattr(shards, "__iter__") else [shards]
-    values = tuple(
-        int(s)
-        if isinstance(s, numbers.Integral) and not isinstance(s, bool)
-        else s
-        for s in shards
-    )
     good = all(
-        isinstance(s, int | float | np.floating)
+        isinstance(s, numbers.Real)
         and not isinstance(s, bool)
         and math.isfinite(s)
-        and s >= 0
-        for s in values
+        and float(s) >= 0
+        for s in shards
     )
-    if not good or not values or not sum(values):
+    if not good or not shards or not sum(shards):
         raise ValueError(
             "Expected `shards` to be one number per device, none negative and "
             "not all 0: kernel counts such as (300, 200), or weights such as "
             f"(3, 2) or (2.5, 1.0). Received: shards={shards!r}."
         )
-    if all(isinstance(s, int) for s in values):
-        total = int(sum(values))
-        if filters and filters % total:
-            raise ValueError(
-                f"Expected integer `shards` to sum to filters={filters} "
-                f"(counts), or to a number that divides {filters} (ratios). "
-                f"Received: shards={values}, which sum to {total}. Floats "
-                "are weights and are rounded to whole kernels: "
-                f"shards={tuple(float(s) for s in values)}."
-            )
-        return values
-    return tuple(float(s) for s in values)
+    return tuple(
+        int(s) if isinstance(s, numbers.Integral) else float(s) for s in shards
+    )
 
 
 def resolve_shards(
@@ -70,7 +45,9 @@ def resolve_shards(
     """Kernels per shard, by largest remainder; equal shards for None.
 
     ```python
-    resolve_shards((3, 1), 8, devices=2)  # (6, 2)
+    resolve_shards((300, 200), 500, devices=2)  # (300, 200): counts
+    resolve_shards((3, 1), 8, devices=2)  # (6, 2): ratios
+    resolve_shards((3, 1, 2), 11, devices=3)  # (5, 2, 4): weights
     resolve_shards(None, 8, devices=3)  # (3, 3, 2)
     ```
     """

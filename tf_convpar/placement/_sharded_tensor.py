@@ -62,12 +62,20 @@ class ShardedTensor(
 
     def joined(self) -> tf.Tensor:
         """The merged tensor, on the owner: made, and sent, once."""
-        graph = None
-        if not tf.executing_eagerly():
-            graph = tf.compat.v1.get_default_graph()
+        graph = _current_graph()
         if graph not in self._joined:
             self._joined[graph] = merge(self.shards, self.layout)
         return self._joined[graph]
+
+    def of_joined(self) -> ShardedTensor:
+        """The same, cut from the merged tensor.
+
+        A gradient of what is made of these shards goes through that tensor.
+        """
+        merged = self.joined()
+        cut = ShardedTensor(split(merged, self.layout), self.layout)
+        cut._joined[_current_graph()] = merged
+        return cut
 
     @property
     def _type_spec(self) -> ShardedTensorSpec:
@@ -118,6 +126,13 @@ class ShardedTensor(
             f"<ShardedTensor shape={tuple(self.shape)} "
             f"dtype={self.dtype.name} sizes={self.layout.sizes}>"
         )
+
+
+def _current_graph() -> Any:
+    """None if there is none: operations run at once."""
+    if tf.executing_eagerly():
+        return None
+    return tf.compat.v1.get_default_graph()
 
 
 class ShardedTensorSpec(tf.TypeSpec):

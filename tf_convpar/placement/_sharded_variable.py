@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
+import types
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -75,6 +77,8 @@ class ShardedVariable:
         self.layout = layout
         self._name = name
         self._trainable = trainable
+        # As a `tf.Variable` has it: whose optimizers update it.
+        self._distribute_strategy = tf.distribute.get_strategy()
         # Lifted out of any graph being traced, for a layer may be built there.
         # Made directly, because `tf.Variable` would let the strategy in scope
         # choose the device.
@@ -343,6 +347,49 @@ class PlacedVariable(keras.Variable):
         """The variables of the shards, in the order of the layout."""
         return self._value.shards
 
+    # Keras calls both with the variable: sums of squares and the like then
+    # run where the shards are; what mixes filters sees the merged kernel.
+
+    @property
+    def regularizer(self) -> Any:
+        """What was given, which adds its loss where the shards are."""
+        return given_shards(self._regularizer)
+
+    @regularizer.setter
+    def regularizer(self, value: Any) -> None:
+        keras.Variable.regularizer.fset(self, value)
+
+    @property
+    def constraint(self) -> Any:
+        """What was given, which projects where the shards are."""
+        return given_shards(self._constraint)
+
+    @constraint.setter
+    def constraint(self, value: Any) -> None:
+        keras.Variable.constraint.fset(self, value)
+
+
+def given_shards(fn: Any) -> Any:
+    """The same regularizer or constraint; it gets shards, not a variable.
+
+    An object of its class (or one like it) with the same state.
+    """
+    if fn is None:
+        return None
+
+    def call(x: Any) -> Any:
+        value = x._value
+        sharded = isinstance(value, ShardedVariable)
+        return fn(value.sharded_value() if sharded else x)
+
+    if isinstance(fn, types.FunctionType):
+        return functools.wraps(fn)(call)
+    kind = type(fn)
+    same = {"__call__": lambda self, x: call(x), "__module__": kind.__module__}
+    found: Any = object.__new__(type(kind.__name__, (kind,), same))
+    vars(found).update(vars(fn))
+    return found
+
 
 def place(variable: keras.Variable, layout: Layout) -> None:
     """Cuts a variable that exists, and puts each shard on its device.
@@ -350,12 +397,18 @@ def place(variable: keras.Variable, layout: Layout) -> None:
     ```python
     place(layer.gamma, layout)
     ```
+
+    It stays the same object, in all lists that hold it.
     """
+    before = variable._value
+    variable.__class__ = PlacedVariable
+    variable.layout = layout
     variable._value = ShardedVariable(
-        variable.numpy(),
+        before.numpy(),
         layout,
         dtype=variable._dtype,
-        trainable=variable.trainable,
+        # As TensorFlow has it, not Keras, which may have frozen it for now.
+        trainable=before.trainable,
         name=variable.name,
     )
 

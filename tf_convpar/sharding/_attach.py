@@ -8,7 +8,9 @@ from typing import Any
 import keras
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 
+from tf_convpar.layers import ConvParallel
 from tf_convpar.layers import is_merged
+from tf_convpar.layers import takes_shards
 from tf_convpar.placement import Layout
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.sharding.rules import Rule
@@ -25,14 +27,14 @@ class OnShards:
     ```
 
     Args:
-        layer: A Keras layer, a model within a model, or an operation.
-        rule: How it works on shards; None to join them.
+        layer: A Keras layer, or an operation.
+        rule: How it works on shards.
         expected: How its inputs will lie. Shards that lie otherwise are
             joined, as where a layer is called at several places.
     """
 
     def __init__(
-        self, layer: Any, rule: Rule | None, expected: Sequence[Layout]
+        self, layer: Any, rule: Rule, expected: Sequence[Layout]
     ) -> None:
         self._layer = layer
         self.rule = rule
@@ -40,7 +42,7 @@ class OnShards:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the layer's `call` does."""
-        if self.rule is not None and args:
+        if args:
             rest = args[1:]
             inputs = args[0] if isinstance(args[0], list | tuple) else args[:1]
             if not isinstance(self._layer, keras.layers.Layer):
@@ -50,15 +52,24 @@ class OnShards:
             if self._as_expected(inputs):
                 return self.rule.call(self._layer, inputs, *rest, **kwargs)
         args, kwargs = joined((args, kwargs))
-        return joined(type(self._layer).call(self._layer, *args, **kwargs))
+        return type(self._layer).call(self._layer, *args, **kwargs)
 
     def _as_expected(self, inputs: Sequence[Any]) -> bool:
-        if is_merged() or in_stateless_scope():
+        if is_merged() or in_stateless_scope() or not takes_shards():
             return False
         return len(inputs) == len(self.expected) and all(
             isinstance(x, ShardedTensor) and x.layout.matches(layout)
             for x, layout in zip(inputs, self.expected, strict=True)
         )
+
+
+def works_on_shards(operation: Any) -> bool:
+    """Whether an operation of a graph takes shards, or gives some."""
+    if getattr(operation, "quantization_mode", None) is not None:
+        return False  # Keras then calls another method than `call`.
+    if isinstance(operation, ConvParallel):
+        return operation.is_sharded
+    return isinstance(vars(operation).get("call"), OnShards)
 
 
 def joined(structure: Any) -> Any:

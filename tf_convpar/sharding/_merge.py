@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 
-from tf_convpar.sharding import _rebuild
+from tf_convpar.copying import Copies
+from tf_convpar.layers import ConvParallel
 from tf_convpar.sharding import _twins
+from tf_convpar.sharding._attach import OnShards
+from tf_convpar.sharding._follow import Followers
+from tf_convpar.sharding._training import settle_xla
 
 
 def merge(model: keras.Model) -> keras.Model:
@@ -19,8 +24,7 @@ def merge(model: keras.Model) -> keras.Model:
     ```
 
     Args:
-        model: Sequential or functional, of parallel layers or not. It stays
-            as it is.
+        model: Of parallel layers or not. It stays as it is.
 
     Returns:
         A new model with the same weights, optimizer, its state, loss and
@@ -28,18 +32,27 @@ def merge(model: keras.Model) -> keras.Model:
         algorithms.
 
     Raises:
-        ValueError: The model is a subclass with a `call` of its own, or is
-            not built.
+        ValueError: This is no model.
     """
-    _rebuild.check(model)
-    pairs: list[tuple[Any, Any]] = []
+    check_model(model)
 
-    def make(layer: Any) -> Any:
-        new = _twins.plain(layer)
-        pairs.append((layer, new))
-        return new
+    def plain(layer: Any, held_by: Sequence[Any]) -> Any:
+        del held_by
+        if isinstance(layer, ConvParallel):
+            return _twins.plain(layer, copies)
+        return None
 
-    new = _rebuild.rebuild(model, make)
-    _rebuild.copy_weights(pairs)
-    _rebuild.copy_training(model, new)
+    copies = Copies(plain, leave_out=(OnShards, Followers))
+    new = copies.of(model)
+    copies.finish(model)
+    settle_xla(copies.pairs)
     return new
+
+
+def check_model(model: Any) -> None:
+    """Raises ValueError unless this is a model."""
+    if not isinstance(model, keras.Model):
+        raise ValueError(
+            f"Expected a keras.Model. Received: {model!r} "
+            f"(of type {type(model).__name__})."
+        )

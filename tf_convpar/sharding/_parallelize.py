@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tf_convpar.algorithms import check_algorithm
+from tf_convpar.copying import Copies
+from tf_convpar.layers import ConvParallel
 from tf_convpar.planner.plans._plan import load
-from tf_convpar.sharding import _rebuild
 from tf_convpar.sharding import _twins
 from tf_convpar.sharding._attach import OnShards
+from tf_convpar.sharding._follow import Followers
+from tf_convpar.sharding._follow import follow
+from tf_convpar.sharding._merge import check_model
 from tf_convpar.sharding._regions import Regions
+from tf_convpar.sharding._training import place_slots
+from tf_convpar.sharding._training import settle_xla
+from tf_convpar.sharding._whole import why_whole
+from tf_convpar.strategy.strategy import ConvParallelStrategy
 from tf_convpar.strategy.strategy import check_wire_dtype
 
 
@@ -44,26 +55,30 @@ def parallelize(
     before. Results are those of the model itself.
 
     Args:
-        model: Sequential or functional, built; models within it and shared
-            layers included. It stays as it is.
+        model: Of any kind. Of Sequential and functional models feature maps
+            stay in shards; convolutions that models and layers of your own
+            hold as attributes, or that have no input shape yet, are spread
+            one by one. `model.summary()` says which ones stay whole, and why.
+            The model stays as it is.
         plan: Kernels per device for each layer: as for
             `ConvParallelStrategy`, a mapping, a plan, or the path of one. Names
             may be regular expressions (`re.fullmatch`), and None leaves a
-            layer on the chief: `{"stem_.*": None, "block.*": (3, 1)}`. Layers
-            that are not named, and all without a plan, are shared out as the
-            strategy in scope has it, else equally.
+            layer on the chief: `{"stem_.*": None, "block.*": (3, 1)}`.
+            `"auto"` measures and plans each layer. Layers that are not named,
+            and all without a plan, are shared out as the strategy in scope has
+            it, else equally.
         algorithm: Of all convolutions, as of `ConvParallel2D`.
         wire_dtype: Of all of them, or by names as `plan`.
 
     Returns:
-        A new model with the same weights, optimizer, its state, loss and
-        metrics.
+        A new model with the same weights, layers' states, optimizer, its
+        state, loss and metrics. `layer.trainable = ...` of the model that it
+        was made of reaches it too, as in fine-tuning.
 
     Raises:
-        ValueError: The model is a subclass with a `call` of its own, is not
-            built, or an argument is wrong.
+        ValueError: This is no model, or an argument is wrong.
     """
-    _rebuild.check(model)
+    check_model(model)
     if algorithm is not None:
         check_algorithm(algorithm)
     shares = _Named("plan", _plan(plan))
@@ -73,41 +88,56 @@ def parallelize(
     )
     for wire in wires.values():
         check_wire_dtype(wire)
-
-    def make(layer: Any) -> Any:
-        if isinstance(layer, keras.Model):
-            _rebuild.check(layer)  # A subclass of the user's own.
-        if not _twins.is_convolution(layer):
-            return type(layer).from_config(layer.get_config())
-        shards = shares.find(layer.name)
-        if shards is None and shares.names(layer.name):
-            return _twins.plain(layer)
-        return _twins.parallel(
-            layer,
-            shards=shards,
-            algorithm=algorithm,
-            wire_dtype=wires.find(layer.name),
-        )
-
-    regions = Regions(make)
-    with _rebuild.any_layer():
-        regions.enter(model)
     shares.check_used(model)
     if isinstance(wire_dtype, Mapping):
         wires.check_used(model)
-    new = _rebuild.rebuild(model, regions.new)
+
+    def change(layer: Any, held_by: Sequence[Any]) -> Any:
+        if why_whole(layer, held_by) is not None:
+            return None
+        shards = shares.find(layer.name)
+        if shards is not None or not shares.names(layer.name):
+            return _twins.parallel(
+                layer,
+                copies,
+                shards=shards,
+                algorithm=algorithm,
+                wire_dtype=wires.find(layer.name),
+            )
+        if isinstance(layer, ConvParallel):
+            return _twins.plain(layer, copies)
+        return None
+
+    copies = Copies(
+        change, lambda model: regions.enter(model), (OnShards, Followers)
+    )
+    regions = Regions(copies.of)
+    with _planned(plan):
+        new = copies.of(model)
+        for old, made in copies.pairs:
+            if isinstance(made, ConvParallel) and made.built:
+                made.place(old._build_shapes_dict["input_shape"])
     regions.place()
-    _rebuild.copy_weights(regions.pairs)
-    for inner in (new, *new._flatten_layers(include_self=False)):
-        if isinstance(inner, keras.Model):
-            # What comes out of it is joined.
-            inner.call = OnShards(inner, None, ())
-    _rebuild.copy_training(model, new)
+    place_slots(copies.optimizers)
+    copies.finish(model)
+    settle_xla(copies.pairs)
+    follow(copies.pairs)
     return new
 
 
+@contextlib.contextmanager
+def _planned(plan: Any) -> Iterator[None]:
+    """Lets the strategy in scope plan layers, for `plan="auto"`."""
+    strategy = tf.distribute.get_strategy()
+    if plan != "auto" or not isinstance(strategy, ConvParallelStrategy):
+        yield
+    else:
+        with strategy.planning():
+            yield
+
+
 def _plan(plan: Any) -> Mapping[str, Any]:
-    if plan is None:
+    if plan is None or plan == "auto":
         return {}
     if isinstance(plan, str | os.PathLike):
         return load(plan)

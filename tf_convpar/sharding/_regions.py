@@ -1,9 +1,9 @@
 """Where feature maps lie, from layer to layer of a graph.
 
-Goes through the layers of a model in the order of its graph, makes the new
-layer for each, and tells it how its input will lie. The first call of a layer
-that is called at several places decides; where others lie differently they
-are joined (`OnShards`).
+Goes through the layers of a model in the order of its graph, and tells the
+copy of each how its input will lie. The first call of a layer that is called
+at several places decides; where others lie differently they are joined
+(`OnShards`).
 """
 
 from __future__ import annotations
@@ -25,31 +25,22 @@ class Regions:
     """Makes the layers of a model that works on shards.
 
     Args:
-        make: The new layer for each of the model's own; called once for each.
+        copy: The new layer for each of the model's own.
     """
 
-    def __init__(self, make: Callable[[Any], Any]) -> None:
-        self._make = make
-        self._new: dict[int, Any] = {}
+    def __init__(self, copy: Callable[[Any], Any]) -> None:
+        self._copy = copy
+        self._settled: set[int] = set()
         self._lies: dict[int, Layout | None] = {}
         self._to_place: list[tuple[Any, dict[str, Layout]]] = []
-        # Of the model's own layers and the new ones.
-        self.pairs: list[tuple[Any, Any]] = []
 
     def enter(self, model: Any) -> None:
-        """Makes the layers of a model, and of those within it."""
-        graph = getattr(model, "_functional", model)
-        depths = graph._nodes_by_depth
+        """Makes the layers of a functional model."""
+        depths = model._nodes_by_depth
         for depth in sorted(depths, reverse=True):
             for node in depths[depth]:
                 if not node.is_input:
                     self._visit(node)
-
-    def new(self, layer: Any) -> Any:
-        """The new layer for one of the model's own."""
-        if id(layer) not in self._new:
-            self._add(layer, self._make(layer))
-        return self._new[id(layer)]
 
     def place(self) -> None:
         """Cuts the weights that lie beside shards; the layers are built."""
@@ -57,21 +48,15 @@ class Regions:
             for name, layout in layouts.items():
                 place(getattr(layer, name), layout)
 
-    def _add(self, layer: Any, made: Any) -> None:
-        self._new[id(layer)] = made
-        self.pairs.append((layer, made))
-
     def _visit(self, node: Any) -> None:
         layer = node.operation
+        made = self._copy(layer)
         if isinstance(layer, Functional | keras.Sequential):
-            # What goes in and comes out of it is joined.
-            self.enter(layer)
-            return
+            return  # What goes in and comes out of it is joined.
         inputs = [self._lies.get(id(tensor)) for tensor in node.input_tensors]
         lies = None
-        if id(layer) not in self._new:
-            made = self._make(layer)
-            self._add(layer, made)
+        if id(layer) not in self._settled:
+            self._settled.add(id(layer))
             lies = self._settle(layer, made, node, inputs)
         for output in node.outputs:
             self._lies[id(output)] = lies
@@ -84,16 +69,17 @@ class Regions:
             shape = node.input_tensors[0].shape
             return made.join_region(shape, inputs[0])
         known = [layout for layout in inputs if layout is not None]
-        rule = rule_for(layer)
+        rule = None
+        if getattr(layer, "quantization_mode", None) is None:
+            rule = rule_for(layer)
         output = None
         if rule is not None and known and _only(node, len(known)):
             shape = node.input_tensors[0].shape
             output = rule.output(layer, known, shape)
-        if output is None:
-            made.call = OnShards(made, None, ())
+        if rule is None or output is None:
             return None
         made.call = OnShards(made, rule, known)
-        layouts = dict(rule.place(layer, known)) if rule else {}
+        layouts = dict(rule.place(layer, known))
         if layouts:
             self._to_place.append((made, layouts))
         # A single device is the chief: the rule gives a tensor there.

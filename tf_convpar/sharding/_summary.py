@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import io
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -17,6 +18,7 @@ import rich.table
 
 from tf_convpar.layers import ConvParallel
 from tf_convpar.placement import Layout
+from tf_convpar.sharding._whole import whole
 
 
 def _with_shards(summary: Callable[..., None]) -> Callable[..., None]:
@@ -30,18 +32,23 @@ def _with_shards(summary: Callable[..., None]) -> Callable[..., None]:
         ]
         if not rows:
             return
-        table = rich.table.Table("Layer", "Kernels of each device")
-        for row in rows:
-            table.add_row(*row)
-        text = io.StringIO()
-        console = rich.console.Console(
-            file=text, width=max(len(p) + len(n) for n, p in rows) + 12
-        )
-        console.print(table)
         show = kwargs.get("print_fn") or print
-        show(text.getvalue())
+        show(_table(("Layer", "Kernels of each device"), rows))
+        left = [(layer.name, reason) for layer, reason in whole(self)]
+        if left:
+            show(_table(("Layer", "Whole on the chief, because it"), left))
 
     return wrapped
+
+
+def _table(heads: Sequence[str], rows: Sequence[tuple[str, str]]) -> str:
+    table = rich.table.Table(*heads)
+    for row in rows:
+        table.add_row(*row)
+    text = io.StringIO()
+    widest = max(len(a) + len(b) for a, b in (*rows, tuple(heads)))
+    rich.console.Console(file=text, width=widest + 12).print(table)
+    return text.getvalue()
 
 
 def _places(layout: Layout) -> str:

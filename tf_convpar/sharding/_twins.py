@@ -7,8 +7,8 @@ from typing import Any
 import keras
 
 from tf_convpar import layers
+from tf_convpar.copying import Copies
 from tf_convpar.layers import ConvParallel
-from tf_convpar.layers import validate_shards
 
 _TWINS: dict[type, Any] = {
     keras.layers.Conv1D: layers.ConvParallel1D,
@@ -24,6 +24,7 @@ _TWINS: dict[type, Any] = {
 }
 _PLAIN: dict[Any, Any] = {parallel: plain for plain, parallel in _TWINS.items()}
 OWN_ARGUMENTS = ("shards", "wire_dtype", "algorithm")
+_OF_LAYOUTS = ("_layout", "_depthwise_layout", "_in_region")
 
 
 def is_convolution(layer: Any) -> bool:
@@ -31,29 +32,35 @@ def is_convolution(layer: Any) -> bool:
     return type(layer) in _TWINS or type(layer) in _PLAIN
 
 
-def parallel(layer: Any, **own: Any) -> ConvParallel:
-    """A new parallel layer like this one.
+def has_twin(kind: type) -> bool:
+    """Whether a class of Keras has a parallel form."""
+    return kind in _TWINS
+
+
+def public_name(kind: type) -> str:
+    """What the parallel form of a class of Keras is called."""
+    return next(n for n in layers.__all__ if getattr(layers, n) is _TWINS[kind])
+
+
+def parallel(layer: Any, copies: Copies, **own: Any) -> ConvParallel:
+    """The copy of a convolution as a parallel layer, not placed yet.
 
     Args:
         layer: A convolution, parallel or not.
+        copies: Which makes the copy.
         **own: `shards`, `wire_dtype`, `algorithm`; None for those it has.
     """
-    # Here, for Keras would wrap the error in one about the layer's config.
-    validate_shards(own.get("shards"), getattr(layer, "filters", None))
-    config = layer.get_config()
-    config.update({k: v for k, v in own.items() if v is not None})
-    found: ConvParallel = _TWINS.get(type(layer), type(layer)).from_config(
-        config
-    )
+    has = {name: getattr(layer, name, None) for name in OWN_ARGUMENTS}
+    kind = _TWINS.get(type(layer), type(layer))
+    found: ConvParallel = copies.as_kind(layer, kind)
+    found.spread(**has | {k: v for k, v in own.items() if v is not None})
     return found
 
 
-def plain(layer: Any) -> Any:
-    """A new layer of plain Keras like this one."""
-    config = layer.get_config()
-    kind: Any = type(layer)
-    if kind not in _PLAIN:
-        return kind.from_config(config)
-    for name in OWN_ARGUMENTS:
-        config.pop(name)
-    return _PLAIN[kind].from_config(config)
+def plain(layer: Any, copies: Copies) -> Any:
+    """The copy of a parallel layer as one of plain Keras."""
+    found = copies.as_kind(layer, _PLAIN[type(layer)])
+    for name in (*OWN_ARGUMENTS, *_OF_LAYOUTS):
+        vars(found).pop(name, None)
+    found.supports_jit = True
+    return found

@@ -1,0 +1,83 @@
+"""Where shards may be: between layers of a graph that work on them.
+
+Layers return shards only where a functional model runs them, and only layers
+that work on shards are given any. Whatever leaves the graph, or goes to any
+other layer in it, is a tensor: in a parallelized model and in every model made
+of its layers, such as `keras.Model(model.input, layer.output)`.
+
+Keras has no hook for what goes from layer to layer of a graph: the one method
+that runs it is wrapped. It does as before for graphs without such layers.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras.src.models.functional import Functional
+
+from tf_convpar.layers import within_region
+from tf_convpar.placement import ShardedTensor
+from tf_convpar.sharding._attach import joined
+from tf_convpar.sharding._attach import works_on_shards
+
+
+def _in_regions(run: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run)
+    def wrapped(
+        self: Functional,
+        inputs: Any,
+        operation_fn: Callable[[Any], Any] = lambda operation: operation,
+        call_fn: Callable[..., Any] | None = None,
+    ) -> Any:
+        if call_fn is not None or not any(
+            works_on_shards(operation) for operation in self._operations
+        ):
+            return run(self, inputs, operation_fn, call_fn)
+        place = functools.partial(_placed, operation_fn, _read(self))
+        return joined(run(self, inputs, place))
+
+    return wrapped
+
+
+def _read(graph: Functional) -> set[int]:
+    """Operations whose results leave the graph and are used in it as well.
+
+    Programs differentiate by them (Grad-CAM): what is used must be what left.
+    """
+    nodes = itertools.chain.from_iterable(graph._nodes_by_depth.values())
+    used = {id(x) for node in nodes for x in node.input_tensors}
+    return {
+        id(x._keras_history.operation) for x in graph.outputs if id(x) in used
+    }
+
+
+def _placed(
+    operation_fn: Callable[[Any], Any], read: set[int], operation: Any
+) -> Callable[..., Any]:
+    """An operation of the graph, given shards if it works on them."""
+    call = operation_fn(operation)
+
+    def on_shards(*args: Any, **kwargs: Any) -> Any:
+        with within_region():
+            result = call(*args, **kwargs)
+        if id(operation) in read:
+            result = keras.tree.map_structure(_of_its_tensor, result)
+        return result
+
+    def on_tensors(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = joined((args, kwargs))
+        return call(*args, **kwargs)
+
+    return on_shards if works_on_shards(operation) else on_tensors
+
+
+def _of_its_tensor(x: Any) -> Any:
+    """Shards of the joined tensor, in the place of those it is joined of."""
+    return x.of_joined() if isinstance(x, ShardedTensor) else x
+
+
+Functional._run_through_graph = _in_regions(Functional._run_through_graph)

@@ -1,0 +1,82 @@
+"""Which convolutions stay whole on the chief, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras.src.layers.convolutional.base_conv import BaseConv
+from keras.src.layers.convolutional.base_conv_transpose import BaseConvTranspose
+from keras.src.layers.convolutional.base_depthwise_conv import BaseDepthwiseConv
+from keras.src.layers.convolutional.base_separable_conv import BaseSeparableConv
+from keras.src.models.functional import Functional
+
+from tf_convpar.layers import ConvParallel
+from tf_convpar.sharding import _twins
+
+_KINDS = (BaseConv, BaseConvTranspose, BaseDepthwiseConv, BaseSeparableConv)
+_RECURRENT = (
+    *(keras.layers.ConvLSTM1D, keras.layers.ConvLSTM2D),
+    keras.layers.ConvLSTM3D,
+)
+
+
+def why_whole(layer: Any, held_by: Sequence[Any]) -> str | None:
+    """Why a layer cannot be spread; None if it can.
+
+    Args:
+        layer: Any; of one that is no convolution there is nothing to say.
+        held_by: The layers and models that it is in, the outermost first.
+    """
+    if isinstance(layer, _RECURRENT):
+        return (
+            "convolves step by step: its kernels would travel in each of them"
+        )
+    if not isinstance(layer, _KINDS):
+        return ""
+    if not _twins.is_convolution(layer):
+        kind = type(layer).__name__
+        base = next(k for k in type(layer).__mro__ if _twins.has_twin(k))
+        twin = f"convpar.{_twins.public_name(base)}"
+        return (
+            f"{kind} is a class of your own, and may do anything: derive it "
+            f"from {twin} instead of keras.layers.{base.__name__}"
+        )
+    if getattr(layer, "quantization_mode", None) is not None:
+        return "is quantized: parallelize first"
+    for holder in held_by:
+        if _is_kerass_own(holder):
+            return (
+                f"is called by {type(holder).__name__} in a way of its own: "
+                "write the loop over its inputs out, or reshape them"
+            )
+    return None
+
+
+def whole(model: Any) -> Iterator[tuple[Any, str]]:
+    """The convolutions of a model that are not spread, and why."""
+    seen: set[int] = set()
+
+    def walk(layer: Any, held_by: tuple[Any, ...]) -> Iterator[tuple[Any, str]]:
+        if id(layer) in seen:
+            return
+        seen.add(id(layer))
+        if not isinstance(layer, ConvParallel) or not layer.is_sharded:
+            reason = why_whole(layer, held_by)
+            if reason is None:
+                reason = "the plan leaves it to the chief"
+            if reason:
+                yield layer, reason
+        for inner in layer._layers:
+            yield from walk(inner, (*held_by, layer))
+
+    yield from walk(model, ())
+
+
+def _is_kerass_own(layer: Any) -> bool:
+    """Whether it is a layer of Keras that calls others, not a model."""
+    if isinstance(layer, Functional | keras.Sequential):
+        return False
+    return type(layer).__module__.startswith("keras.src.layers.")
