@@ -199,3 +199,25 @@ def test_parallelize_plans_too():
     assert layout is None or layout.sizes == tuple(
         n for n in strategy.plan["first"] if n
     )
+
+
+def test_parallelize_plans_each_layer():
+    model = keras.Sequential(
+        [
+            keras.Input((20, 20, 8)),
+            keras.layers.Conv2D(48, 3, name="first"),
+            keras.layers.Conv2D(64, 3, name="second"),
+        ]
+    )
+    with pytest.raises(ValueError, match="scope of a ConvParallelStrategy"):
+        convpar.parallelize(model, plan="auto")
+    strategy = devices(None)
+    with strategy.scope():
+        parallel = convpar.parallelize(model, plan="auto")
+        assert set(strategy.plan) == {"first", "second"}
+    for layer, filters in zip(parallel.layers, (48, 64), strict=True):
+        counts = tuple(n for n in strategy.plan[layer.name] if n)
+        assert sum(counts) == filters
+        assert (layer._layout.sizes if layer._layout else (filters,)) == counts
+    # The strategy itself plans nothing else by itself.
+    assert strategy._automatic is None

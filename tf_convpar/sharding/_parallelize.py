@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
@@ -125,15 +125,18 @@ def parallelize(
     return new
 
 
-@contextlib.contextmanager
-def _planned(plan: Any) -> Iterator[None]:
+def _planned(plan: Any) -> AbstractContextManager[None]:
     """Lets the strategy in scope plan layers, for `plan="auto"`."""
+    if plan != "auto":
+        return contextlib.nullcontext()
     strategy = tf.distribute.get_strategy()
-    if plan != "auto" or not isinstance(strategy, ConvParallelStrategy):
-        yield
-    else:
-        with strategy.planning():
-            yield
+    if not isinstance(strategy, ConvParallelStrategy):
+        raise ValueError(
+            "Expected `parallelize(model, plan='auto')` in the scope of a "
+            "ConvParallelStrategy, whose devices are measured: with "
+            f"strategy.scope(): ... Received: {type(strategy).__name__}."
+        )
+    return strategy.planning()
 
 
 def _plan(plan: Any) -> Mapping[str, Any]:
