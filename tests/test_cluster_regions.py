@@ -74,7 +74,6 @@ NARROW = {"region": True, "wire": "bfloat16"}
 STAR = {"region": False}
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(
     ("options", "others"),
     [

@@ -81,7 +81,6 @@ CASES = {
 }
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(
     "case",
     [

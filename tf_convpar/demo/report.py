@@ -33,7 +33,11 @@ class Report:
         one: The training on one device.
         split: The same training, its kernels split.
         shards: Kernels on each device, the chief first, of each layer.
-        measured_bytes: Between processes in a step, median, with headers.
+        measured_bytes: Between processes in a step, median, with gRPC's
+            headers.
+        counted_on: What counted them: the tasks' `"sockets"`, or where Linux
+            tells nothing of these the `"loopback"` interface, which others
+            use as well.
         theory_bytes: What the feature maps and gradients that must travel
             hold.
         export_difference: Largest between a prediction of the model and of
@@ -46,6 +50,7 @@ class Report:
     split: Run
     shards: dict[str, tuple[int, ...]]
     measured_bytes: float
+    counted_on: str
     theory_bytes: int
     export_difference: float
     wire_dtype: str

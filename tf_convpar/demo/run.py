@@ -22,6 +22,7 @@ from tf_convpar.demo.report import Report
 from tf_convpar.demo.report import Run
 from tf_convpar.demo.settings import Settings
 from tf_convpar.demo.steps import Steps
+from tf_convpar.demo.steps import byte_counter
 from tf_convpar.export import export
 from tf_convpar.sharding import step_traffic
 
@@ -55,14 +56,17 @@ def run(
             a cluster ends the life of variables.
         progress: Called with the name and the number of pieces of each part.
     """
+    total, counted_on = byte_counter(t.port for t in strategy.cluster.tasks)
     with tf.device(strategy.chief_device):
         plain = network.build(keras.layers.Conv2D, settings.seed)
-        before = _train("on one device", plain, settings, images, progress)
+        before = _train(
+            "on one device", plain, settings, images, total, progress
+        )
     with strategy.scope():
         model = network.build(
             convpar.ConvParallel2D, settings.seed, shards=settings.shards
         )
-    steps = _train("split", model, settings, images, progress)
+    steps = _train("split", model, settings, images, total, progress)
     with progress("Scoring on held-out images", 2) as advance:
         one = _score(plain, before, settings, images)
         advance()
@@ -83,6 +87,7 @@ def run(
             if isinstance(layer, convpar.ConvParallel2D)
         },
         measured_bytes=steps.median_bytes,
+        counted_on=counted_on,
         theory_bytes=step_traffic(model, settings.batch_size).total,
         export_difference=difference,
         wire_dtype=settings.wire_dtype or "float32",
@@ -99,13 +104,14 @@ def _train(
     model: keras.Model,
     settings: Settings,
     images: data.Images,
+    total: Callable[[], int],
     progress: Progress,
 ) -> Steps:
     batches = data.batches(
         images, settings.batch_size, settings.steps, settings.seed
     )
     with progress(f"Training {how}", settings.steps) as advance:
-        steps = Steps(on_step=advance)
+        steps = Steps(total, on_step=advance)
         model.fit(batches, verbose=0, callbacks=[steps])
     return steps
 

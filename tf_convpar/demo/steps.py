@@ -5,10 +5,13 @@ from __future__ import annotations
 import ipaddress
 import time
 from collections.abc import Callable
+from collections.abc import Iterable
 
 import keras
 import numpy as np
 import psutil
+
+from tf_convpar.demo.sockets import BytesReceived
 
 # The first steps trace and compile, and start connections.
 _WARM_UP = 3
@@ -18,32 +21,38 @@ class Steps(keras.callbacks.Callback):
     """Measures every step of one `fit` of one epoch.
 
     ```python
-    steps = Steps()
+    total, counted_on = byte_counter([2222, 2223])
+    steps = Steps(total)
     model.fit(batches, callbacks=[steps])
     steps.losses, steps.median_s, steps.median_bytes
     ```
 
     Args:
+        total: Says how many bytes have travelled until now.
         on_step: Called after every step.
     """
 
-    def __init__(self, on_step: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        total: Callable[[], int],
+        on_step: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__()
         self.losses: list[float] = []
         self._marks: list[float] = []
         self._bytes: list[int] = []
-        self._total = 0.0
+        self._loss_sum = 0.0
+        self._total = total
         self._on_step = on_step
-        self._loopback = _loopback()
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Notes where clock and counter stand."""
         # Keras gives the mean since the epoch began.
-        total = (logs or {})["loss"] * (batch + 1)
-        self.losses.append(total - self._total)
-        self._total = total
+        loss_sum = (logs or {})["loss"] * (batch + 1)
+        self.losses.append(loss_sum - self._loss_sum)
+        self._loss_sum = loss_sum
         self._marks.append(time.perf_counter())
-        self._bytes.append(self._sent())
+        self._bytes.append(self._total())
         self._on_step()
 
     @property
@@ -56,10 +65,36 @@ class Steps(keras.callbacks.Callback):
         """Bytes between processes of this machine in a step, both ways."""
         return float(np.median(np.diff(self._bytes)[_WARM_UP - 1 :]))
 
-    def _sent(self) -> int:
+
+def byte_counter(ports: Iterable[int]) -> tuple[Callable[[], int], str]:
+    """What counts the bytes between tasks of this machine, both ways.
+
+    ```python
+    total, counted_on = byte_counter([2222, 2223])
+    total()  # 51034112
+    ```
+
+    Args:
+        ports: Of the tasks, which have to listen already.
+
+    Returns:
+        A function that gives the bytes until now, and on what it counts them:
+        `"sockets"`, or `"loopback"` where the kernel tells of none. That
+        interface's counters hold what other programs send as well.
+
+    Raises:
+        RuntimeError: Nobody listens at one of the ports.
+    """
+    try:
+        return BytesReceived(ports).total, "sockets"
+    except OSError:
+        name = _loopback()
+
+    def sent() -> int:
         # What one end of a loopback sends the other receives: count it once.
-        counters = psutil.net_io_counters(pernic=True)
-        return counters[self._loopback].bytes_sent
+        return int(psutil.net_io_counters(pernic=True)[name].bytes_sent)
+
+    return sent, "loopback"
 
 
 def _loopback() -> str:

@@ -93,7 +93,7 @@ def _rows(report: Report) -> Iterator[tuple[str, str, str, str]]:
         "bytes a step, measured",
         "",
         f"{report.measured_bytes / 1e6:.2f} MB",
-        "median",
+        f"median, on {report.counted_on}",
     )
     ratio = found["bytes_ratio"]
     yield (
