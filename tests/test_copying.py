@@ -330,6 +330,10 @@ class OnlyLarge(keras.regularizers.Regularizer):
 
 def test_names_of_inputs(strategy):
     a, b = keras.Input((8, 8, 3), name="a"), keras.Input((4,), name="b")
+    x = keras.Input((8, 8, 3))
+    unnamed = keras.Model(x, L.Conv2D(2, 3)(x))
+    for other in both_ways(unnamed, strategy):
+        assert other.inputs[0].name == unnamed.inputs[0].name
     y = L.Concatenate()([L.Flatten()(L.Conv2D(4, 3)(a)), b])
     model = keras.Model([a, b], {"y": y})
     x = {"b": np.ones((24, 4), "float32"), "a": X}

@@ -85,8 +85,8 @@ def test_a_model_that_goes_on_from_a_parallel_ones_layers(models):
     found = []
     for model in models:
         keras.utils.set_random_seed(2)
-        y = L.Conv2D(5, 3)(model.get_layer("normalized").output)
-        y = FirstRow()(y)
+        maps = model.get_layer("normalized").output
+        y = FirstRow()(maps) + FirstRow()(L.Conv2D(6, 3, padding="same")(maps))
         longer = keras.Model(model.inputs, [y, model.output])
         with tf.GradientTape() as tape:
             y, scores = longer([tf.constant(X)])

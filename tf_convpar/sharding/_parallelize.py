@@ -93,7 +93,7 @@ def parallelize(
         wires.check_used(model)
 
     def change(layer: Any, held_by: Sequence[Any]) -> Any:
-        if why_whole(layer, held_by) is not None:
+        if not _twins.is_convolution(layer) or why_whole(layer, held_by):
             return None
         shards = shares.find(layer.name)
         if shards is not None or not shares.names(layer.name):

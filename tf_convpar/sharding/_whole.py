@@ -16,34 +16,37 @@ from keras.src.models.functional import Functional
 from tf_convpar.layers import ConvParallel
 from tf_convpar.sharding import _twins
 
-_KINDS = (BaseConv, BaseConvTranspose, BaseDepthwiseConv, BaseSeparableConv)
 _RECURRENT = (
     *(keras.layers.ConvLSTM1D, keras.layers.ConvLSTM2D),
     keras.layers.ConvLSTM3D,
 )
+_KINDS = (
+    *(BaseConv, BaseConvTranspose, BaseDepthwiseConv, BaseSeparableConv),
+    *_RECURRENT,
+)
 
 
 def why_whole(layer: Any, held_by: Sequence[Any]) -> str | None:
-    """Why a layer cannot be spread; None if it can.
+    """Why a convolution cannot be spread; None if it can.
 
     Args:
-        layer: Any; of one that is no convolution there is nothing to say.
+        layer: A convolution of any kind.
         held_by: The layers and models that it is in, the outermost first.
     """
     if isinstance(layer, _RECURRENT):
         return (
             "convolves step by step: its kernels would travel in each of them"
         )
-    if not isinstance(layer, _KINDS):
-        return ""
     if not _twins.is_convolution(layer):
         kind = type(layer).__name__
-        base = next(k for k in type(layer).__mro__ if _twins.has_twin(k))
-        twin = f"convpar.{_twins.public_name(base)}"
-        return (
-            f"{kind} is a class of your own, and may do anything: derive it "
-            f"from {twin} instead of keras.layers.{base.__name__}"
-        )
+        own = f"{kind} is a class of your own, and may do anything"
+        for base in filter(_twins.has_twin, type(layer).__mro__):
+            twin = _twins.public_name(base)
+            return (
+                f"{own}: derive it from convpar.{twin} instead of "
+                f"keras.layers.{base.__name__}"
+            )
+        return own
     if getattr(layer, "quantization_mode", None) is not None:
         return "is quantized: parallelize first"
     for holder in held_by:
@@ -63,12 +66,10 @@ def whole(model: Any) -> Iterator[tuple[Any, str]]:
         if id(layer) in seen:
             return
         seen.add(id(layer))
-        if not isinstance(layer, ConvParallel) or not layer.is_sharded:
+        spread = isinstance(layer, ConvParallel) and layer.is_sharded
+        if isinstance(layer, _KINDS) and not spread:
             reason = why_whole(layer, held_by)
-            if reason is None:
-                reason = "the plan leaves it to the chief"
-            if reason:
-                yield layer, reason
+            yield layer, reason or "the plan leaves it to the chief"
         for inner in layer._layers:
             yield from walk(inner, (*held_by, layer))
 

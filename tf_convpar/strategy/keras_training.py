@@ -64,7 +64,9 @@ def _as_the_replica(
         grads: Any,
         trainable_variables: Any = None,
     ) -> Any:
-        known = list(trainable_variables or self._trainable_variables)
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+        known = trainable_variables or self._trainable_variables
         strategy = _strategy(self, known, kind)
         if strategy is None:
             return apply(self, grads, trainable_variables)
@@ -72,7 +74,7 @@ def _as_the_replica(
             if optimizer is not None:
                 optimizer._distribution_strategy = strategy
         with strategy.extended.replica():
-            return apply(self, grads, known)
+            return apply(self, grads, trainable_variables)
 
     return wrapped
 
