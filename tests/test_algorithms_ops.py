@@ -249,7 +249,11 @@ def test_instruction_set_that_is_none():
 def test_workspace_is_what_the_allocator_gives():
     lines = in_a_process(MEMORY)
     assert len(lines) == 12
+    # Formulas are for the widest instruction set: narrower ones need less.
+    widest = instruction_set() == "avx512"
     for predicted, in_use, held, most in map(json.loads, lines):
         assert in_use == 0
         assert most == held
-        assert abs(predicted - held) <= 0.25 * held + 4 * 2**20
+        spare = 0.25 * held + 4 * 2**20
+        assert held - predicted <= spare
+        assert predicted - held <= (spare if widest else 2 * spare)
