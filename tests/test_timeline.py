@@ -66,6 +66,7 @@ def trace():
     return [Span(*values) for values in found["spans"]], found["second"]
 
 
+@pytest.mark.alone  # It records for a second: steps must not last.
 def test_every_task_convolves(trace):
     spans, _ = trace
     tasks = ["/job:chief/task:0", "/job:worker/task:0", "/job:worker/task:1"]
@@ -82,6 +83,7 @@ def test_every_task_convolves(trace):
     assert {s.kind for s in spans} <= {*timeline.KINDS, "step"}
 
 
+@pytest.mark.alone  # It records for a second: steps must not last.
 def test_times_of_all_tasks_agree(trace):
     spans, _ = trace
     assert all(0 <= s.start_s <= s.end_s < 1.5 for s in spans)
