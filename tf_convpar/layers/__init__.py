@@ -3,6 +3,9 @@
 from tf_convpar.layers._activations import (
     is_elementwise_activation as is_elementwise_activation,
 )
+from tf_convpar.layers._activations import (
+    is_per_sample_activation as is_per_sample_activation,
+)
 from tf_convpar.layers._base import ConvParallel as ConvParallel
 from tf_convpar.layers._base import takes_shards as takes_shards
 from tf_convpar.layers._base import within_region as within_region
@@ -23,6 +26,7 @@ from tf_convpar.layers._separable import (
 from tf_convpar.layers._separable import (
     SeparableConv2D as SeparableConvParallel2D,
 )
+from tf_convpar.layers._shards import Split as Split
 from tf_convpar.layers._shards import validate_shards as validate_shards
 from tf_convpar.layers._transposed import (
     Conv1DTranspose as ConvParallel1DTranspose,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -21,5 +22,19 @@ def is_elementwise_activation(activation: Any) -> bool:
     is_elementwise_activation(keras.activations.relu)  # True
     ```
     """
-    known = {getattr(keras.activations, name, None) for name in _NAMES}
-    return activation is None or activation in known
+    return activation is None or activation in _named(_NAMES)
+
+
+def is_per_sample_activation(activation: Any) -> bool:
+    """Whether it treats every sample alone, as all of Keras' do.
+
+    ```python
+    is_per_sample_activation(keras.activations.softmax)  # True
+    ```
+    """
+    mixing = "glu log_softmax softmax sparsemax".split()
+    return activation is None or activation in _named([*_NAMES, *mixing])
+
+
+def _named(names: Iterable[str]) -> set[Any]:
+    return {getattr(keras.activations, name, None) for name in names}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,6 @@ from tf_convpar.algorithms import convolve
 from tf_convpar.layers._base import ConvParallel
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import device_type
-from tf_convpar.placement import everywhere
 from tf_convpar.placement import on_device
 from tf_convpar.strategy.devices import default_devices
 from tf_convpar.strategy.strategy import ConvParallelStrategy
@@ -23,11 +23,16 @@ from tf_convpar.strategy.strategy import ConvParallelStrategy
 class Convolution(ConvParallel):
     """Every device sees all channels, and makes its own feature maps."""
 
+    def _wanted(self) -> tuple[str, ...]:
+        devices: tuple[str, ...] = self._kernel.layout.devices
+        return devices
+
     def _maps(self, inputs: Any) -> ShardedTensor:
-        layout = self._kernel._value.layout
-        wire = self._wire_dtype_for(inputs.dtype).name
-        copies = everywhere(inputs, layout.devices, layout.owner, wire)
+        copies = self._arranged(inputs)
         return self._on_shards(self._convolve, copies, self._with_bias())
+
+    def _all_filters(self) -> tuple[Callable[..., tf.Tensor], list[str]]:
+        return self._convolve, self._with_bias()
 
     def _convolve(
         self,
@@ -148,7 +153,8 @@ class Conv2D(Convolution, keras.layers.Conv2D):
             numbers than devices the others get none. None: the strategy's
             plan, else equal shards.
             Outside a `ConvParallelStrategy` they refer to this machine's
-            devices, and None means that nothing is split.
+            devices, and None means that nothing is split. With
+            `split="samples"` they are each device's share of the samples.
         wire_dtype: The dtype in which feature maps and gradients of this
             layer travel: `"float32"`, `"bfloat16"`, `"float16"`; None: the
             strategy's, else that of the computation.
@@ -161,6 +167,12 @@ class Conv2D(Convolution, keras.layers.Conv2D):
             `"winograd:4"`. Direct where that does not apply: strides,
             dilation, kernels of one pixel, GPUs. Saved in the layer's config
             only: exports are plain.
+        split: How the work is cut. `"filters"`, as does None with `shards`:
+            each device makes some of the feature maps of all samples, and
+            feature maps travel. `"samples"`: each makes all feature maps of
+            some samples, and kernels travel, which are fewer numbers in the
+            later layers of most networks; they are stored in shards all the
+            same. None without `shards`: as the strategy's plan has it.
 
     Input shape: `(batch, height, width, channels)`, or with
     `data_format="channels_first"` `(batch, channels, height, width)`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,9 +13,9 @@ import tensorflow as tf
 from tf_convpar.layers._base import ConvParallel
 from tf_convpar.layers._base import add_bias
 from tf_convpar.layers._base import data_format
+from tf_convpar.placement import AnyLayout
 from tf_convpar.placement import Layout
 from tf_convpar.placement import ShardedTensor
-from tf_convpar.placement import apart
 
 
 class Depthwise(ConvParallel):
@@ -25,13 +26,19 @@ class Depthwise(ConvParallel):
     def _given_out(self, input_shape: Sequence[int | None]) -> int:
         return channels(self, input_shape)
 
-    def _layout_in_region(
-        self, input_shape: Any, incoming: Layout | None
+    def _layout_by_filters(
+        self,
+        given: Layout | None,
+        input_shape: Any,
+        incoming: AnyLayout | None,
     ) -> Layout | None:
         # Its channels lie where the layer before it left them.
-        if incoming is not None and incoming.axis == self._channel_axis():
+        if (
+            isinstance(incoming, Layout)
+            and incoming.axis == self._channel_axis()
+        ):
             return dataclasses.replace(incoming, axis=-1, wire=self._wire())
-        return super()._layout_in_region(input_shape, incoming)
+        return given
 
     def _layout_of_maps(self, layout: Layout, input_shape: Any) -> Layout:
         sizes = tuple(self.depth_multiplier * n for n in layout.sizes)
@@ -39,14 +46,17 @@ class Depthwise(ConvParallel):
             layout, axis=self._channel_axis(), sizes=sizes
         )
 
-    def _maps(self, inputs: Any) -> ShardedTensor:
-        layout = dataclasses.replace(
-            self.kernel._value.layout,
-            axis=self._channel_axis(),
-            wire=self._wire_dtype_for(inputs.dtype).name,
+    def _wanted(self) -> Layout:
+        return dataclasses.replace(
+            self.kernel.layout, axis=self._channel_axis()
         )
-        own = apart(inputs, layout)
-        return self._on_shards(self._convolve, own.shards, self._with_bias())
+
+    def _maps(self, inputs: Any) -> ShardedTensor:
+        own = self._arranged(inputs)
+        return self._on_shards(self._convolve, own, self._with_bias())
+
+    def _all_filters(self) -> tuple[Callable[..., tf.Tensor], list[str]]:
+        return self._convolve, self._with_bias()
 
     def _convolve(
         self,

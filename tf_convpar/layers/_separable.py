@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -13,9 +15,11 @@ from tf_convpar.layers._base import ConvParallel
 from tf_convpar.layers._depthwise import channels
 from tf_convpar.layers._depthwise import depthwise
 from tf_convpar.layers._shards import resolve_shards
+from tf_convpar.placement import AnyLayout
 from tf_convpar.placement import Layout
+from tf_convpar.placement import Move
+from tf_convpar.placement import Place
 from tf_convpar.placement import ShardedTensor
-from tf_convpar.placement import apart
 from tf_convpar.placement import everywhere
 
 
@@ -34,23 +38,29 @@ class Separable(ConvParallel):
         super().spread(*args, **kwargs)
         self._depthwise_layout = None
 
-    def _lay_out(self, input_shape: Any) -> None:
-        super()._lay_out(input_shape)
+    def _lay_out(
+        self, input_shape: Any, incoming: AnyLayout | None = None
+    ) -> None:
+        super()._lay_out(input_shape, incoming)
         if self._layout is not None and self._depthwise_layout is None:
             self._depthwise_layout = _in_proportion(
                 self._layout, channels(self, input_shape)
             )
 
-    def _layout_in_region(
-        self, input_shape: Any, incoming: Layout | None
+    def _layout_by_filters(
+        self,
+        given: Layout | None,
+        input_shape: Any,
+        incoming: AnyLayout | None,
     ) -> Layout | None:
-        layout = super()._layout_in_region(input_shape, incoming)
-        if layout is None or incoming is None:
-            return layout
-        if incoming.axis == self._channel_axis():
+        if (
+            given is not None
+            and isinstance(incoming, Layout)
+            and incoming.axis == self._channel_axis()
+        ):
             # Channels lie where the layer before left them.
             self._depthwise_layout = dataclasses.replace(incoming, axis=-1)
-        return layout
+        return given
 
     def _layout_of(self, name: str | None, shape: Any) -> Layout | None:
         if name == "depthwise_kernel" and self._depthwise_layout is not None:
@@ -59,22 +69,60 @@ class Separable(ConvParallel):
             )
         return super()._layout_of(name, shape)
 
+    def _wanted(self) -> Layout:
+        return dataclasses.replace(
+            self.depthwise_kernel.layout, axis=self._channel_axis()
+        )
+
+    def moves(
+        self, input_shape: Sequence[int], lies: Place, before: bool
+    ) -> list[Move]:
+        """As of any convolution, and what lies between its two."""
+        found = super().moves(input_shape, lies, before)
+        if self._samples is not None:
+            return found
+        lies = self._between(self._wanted())
+        shape = list(self.compute_output_shape(input_shape))
+        shape[lies.axis] = lies.total
+        learns = before or bool(self.trainable_weights)
+        return [
+            *found,
+            dataclasses.replace(
+                found[0],
+                shape=tuple(shape),
+                lies=lies,
+                wanted=self.pointwise_kernel.layout.devices,
+                returns=learns,
+            ),
+        ]
+
+    def _between(self, layout: Layout) -> Layout:
+        """How the depthwise part's feature maps lie."""
+        sizes = tuple(self.depth_multiplier * n for n in layout.sizes)
+        return dataclasses.replace(layout, sizes=sizes)
+
     def _maps(self, inputs: Any) -> ShardedTensor:
+        own = self._arranged(inputs)
+        maps = self._on_shards(self._depthwise, own, ["depthwise_kernel"])
+        layout = self.pointwise_kernel.layout
         wire = self._wire_dtype_for(inputs.dtype).name
-        layout = dataclasses.replace(
-            self.depthwise_kernel._value.layout,
-            axis=self._channel_axis(),
-            wire=wire,
-        )
-        own = apart(inputs, layout)
-        maps = self._on_shards(
-            self._depthwise, own.shards, ["depthwise_kernel"]
-        )
-        layout = self.pointwise_kernel._value.layout
         copies = everywhere(maps, layout.devices, layout.owner, wire)
         return self._on_shards(
             self._pointwise, copies, self._with_bias("pointwise_kernel")
         )
+
+    def _all_filters(self) -> tuple[Callable[..., tf.Tensor], list[str]]:
+        def both(
+            x: tf.Tensor,
+            depthwise_kernel: tf.Tensor,
+            *pointwise: tf.Tensor,
+            **where: Any,
+        ) -> tf.Tensor:
+            y = self._depthwise(x, depthwise_kernel, **where)
+            return self._pointwise(y, *pointwise, **where)
+
+        names = ["depthwise_kernel", *self._with_bias("pointwise_kernel")]
+        return both, names
 
     def _depthwise(
         self,

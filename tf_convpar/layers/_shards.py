@@ -1,11 +1,108 @@
-"""What users may write for `shards=`."""
+"""What users may write for `split=` and `shards=`."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import numbers
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import TypeVar
+
+from tf_convpar.placement import Layout
+from tf_convpar.placement import SampleLayout
+
+SPLITS = ("filters", "samples")
+# In so many parts samples are given out where shares are no whole numbers.
+_PARTS = 1000
+_Kind = TypeVar("_Kind", Layout, SampleLayout)
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """How the work of a layer is cut.
+
+    ```python
+    Split("samples", (3, 1))  # the first device gets 3 samples of 4
+    ```
+
+    Args:
+        by: `"filters"`: each device has some of the filters, and makes their
+            feature maps of all samples: feature maps travel. `"samples"`:
+            each makes all feature maps of some samples: kernels travel.
+        shards: One number per device; None for equal parts.
+
+    Raises:
+        ValueError: `by` is neither, or `shards` are no such numbers.
+    """
+
+    by: str = "filters"
+    shards: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.by not in SPLITS:
+            raise ValueError(
+                f"Expected `split` to be one of {SPLITS} or None. Received: "
+                f"split={self.by!r}."
+            )
+        object.__setattr__(self, "shards", validate_shards(self.shards))
+
+    @classmethod
+    def of(cls, value: Any) -> Split:
+        """What a plan says of a layer.
+
+        ```python
+        Split.of((3, 1))  # filters
+        Split.of("samples")  # equal shares
+        Split.of({"split": "samples", "shards": (3, 1)})
+        ```
+
+        Raises:
+            ValueError: It is none of these.
+        """
+        if isinstance(value, Split):
+            return value
+        if isinstance(value, str):
+            return cls(value)
+        if not isinstance(value, Mapping):
+            return cls("filters", value)
+        unknown = set(value) - {"split", "shards"}
+        if unknown:
+            raise ValueError(
+                "Expected what a plan says of a layer to have 'split' and "
+                f"'shards'. Received: {dict(value)}."
+            )
+        return cls(value.get("split") or "filters", value.get("shards"))
+
+    def counts(self, filters: int, devices: int) -> tuple[int, ...]:
+        """Filters per device."""
+        return resolve_shards(self.shards, filters, devices)
+
+    def shares(self, devices: int) -> tuple[int, ...]:
+        """Samples per device, of as many as these sum to."""
+        shards = self.shards or (1,) * devices
+        if all(isinstance(n, int) for n in shards):
+            return tuple(int(n) for n in shards)
+        return resolve_shards(shards, _PARTS, devices)
+
+
+def held(
+    kind: type[_Kind],
+    counts: Sequence[int],
+    devices: Sequence[str],
+    owner: str,
+    wire: str | None,
+) -> _Kind | None:
+    """A layout of so much for each device; None if all is the owner's.
+
+    With more counts than devices they go round.
+    """
+    pairs = [(devices[i % len(devices)], n) for i, n in enumerate(counts) if n]
+    names, sizes = zip(*pairs, strict=True)
+    if set(names) == {owner}:
+        return None
+    return kind(owner, names, sizes, wire=wire)
 
 
 def validate_shards(shards: Any) -> tuple[int | float, ...] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -11,7 +12,6 @@ from tf_convpar.layers._base import ConvParallel
 from tf_convpar.layers._base import add_bias
 from tf_convpar.layers._base import data_format
 from tf_convpar.placement import ShardedTensor
-from tf_convpar.placement import everywhere
 
 
 class Transposed(ConvParallel):
@@ -19,11 +19,16 @@ class Transposed(ConvParallel):
 
     _cut_axes = {"kernel": -2, "bias": -1}
 
+    def _wanted(self) -> tuple[str, ...]:
+        devices: tuple[str, ...] = self.kernel.layout.devices
+        return devices
+
     def _maps(self, inputs: Any) -> ShardedTensor:
-        layout = self.kernel._value.layout
-        wire = self._wire_dtype_for(inputs.dtype).name
-        copies = everywhere(inputs, layout.devices, layout.owner, wire)
+        copies = self._arranged(inputs)
         return self._on_shards(self._convolve, copies, self._with_bias())
+
+    def _all_filters(self) -> tuple[Callable[..., tf.Tensor], list[str]]:
+        return self._convolve, self._with_bias()
 
     def _convolve(
         self,

@@ -1,17 +1,23 @@
 """Where things run: three primitives, and variables that stay placed."""
 
+from tf_convpar.placement._cutting import samples as samples
+from tf_convpar.placement._cutting import split as split
 from tf_convpar.placement._elementwise import is_elementwise as is_elementwise
 from tf_convpar.placement._elementwise import pick as pick
 from tf_convpar.placement._exchange import apart as apart
+from tf_convpar.placement._exchange import arranged as arranged
 from tf_convpar.placement._exchange import everywhere as everywhere
+from tf_convpar.placement._layout import AnyLayout as AnyLayout
 from tf_convpar.placement._layout import Layout as Layout
+from tf_convpar.placement._layout import SampleLayout as SampleLayout
+from tf_convpar.placement._moves import Move as Move
+from tf_convpar.placement._moves import Place as Place
 from tf_convpar.placement._primitives import broadcast as broadcast
 from tf_convpar.placement._primitives import concat_shards as concat_shards
 from tf_convpar.placement._primitives import device_type as device_type
 from tf_convpar.placement._primitives import on_device as on_device
 from tf_convpar.placement._sharded_tensor import ShardedTensor as ShardedTensor
 from tf_convpar.placement._sharded_tensor import map_shards as map_shards
-from tf_convpar.placement._sharded_tensor import split as split
 from tf_convpar.placement._sharded_variable import (
     PlacedVariable as PlacedVariable,
 )
@@ -21,3 +27,4 @@ from tf_convpar.placement._sharded_variable import (
 from tf_convpar.placement._sharded_variable import place as place
 from tf_convpar.placement._sharded_variable import shard_scope as shard_scope
 from tf_convpar.placement._sharded_variable import sharded_like as sharded_like
+from tf_convpar.placement._sharded_variable import value_of as value_of

@@ -1,24 +1,58 @@
-"""How feature maps get to where they are needed, by the three primitives.
+"""How tensors get to where they are needed, by the three primitives.
 
-Feature maps come as a tensor on the chief or as a `ShardedTensor`, and a
-layer needs all of them on each of its devices (a convolution), or on each its
-own channels (a depthwise one).
+They lie on the chief or in shards, of channels or of samples, and a layer
+needs all of them on each of its devices, or on each its own channels, or its
+own samples.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import itertools
+from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from tf_convpar import ops
+from tf_convpar.placement._cutting import cut
+from tf_convpar.placement._cutting import cut_between
+from tf_convpar.placement._cutting import samples
+from tf_convpar.placement._layout import AnyLayout
 from tf_convpar.placement._layout import Layout
+from tf_convpar.placement._layout import SampleLayout
+from tf_convpar.placement._moves import Place
+from tf_convpar.placement._moves import passes_owner
 from tf_convpar.placement._primitives import broadcast
 from tf_convpar.placement._primitives import concat_shards
 from tf_convpar.placement._primitives import device_type
 from tf_convpar.placement._primitives import on_device
 from tf_convpar.placement._sharded_tensor import ShardedTensor
+
+
+def arranged(
+    x: tf.Tensor | ShardedTensor, wanted: Place, owner: str, wire_dtype: str
+) -> list[tf.Tensor]:
+    """What each device of a place gets of a tensor.
+
+    ```python
+    arranged(x, ("/job:worker/task:0/device:CPU:0",), owner, "float32")
+    ```
+
+    Args:
+        x: A tensor on `owner`, or shards.
+        wanted: Devices, each of which gets all of it; or a layout, by which
+            each gets its part.
+        owner: The chief's device.
+        wire_dtype: The dtype in which it and its gradients travel.
+    """
+    if isinstance(wanted, Layout | SampleLayout):
+        layout = dataclasses.replace(wanted, wire=wire_dtype)
+        return list(apart(x, layout).shards)
+    return everywhere(x, wanted or (owner,), owner, wire_dtype)
 
 
 def everywhere(
@@ -27,7 +61,7 @@ def everywhere(
     owner: str,
     wire_dtype: str | None = None,
 ) -> list[tf.Tensor]:
-    """All feature maps, on each device.
+    """All of a tensor, on each device.
 
     ```python
     copies = everywhere(x, layout.devices, layout.owner, "bfloat16")
@@ -35,7 +69,8 @@ def everywhere(
 
     A tensor is sent by its owner. Shards are sent by each device to all the
     others, and joined by each: an all-gather that passes no chief; partial
-    gradients return to the device of the shard, and are added there.
+    gradients return to the device of the shard, and are added there. Of
+    feature maps that is a split by filters, of kernels one by samples.
 
     Args:
         x: A tensor on `owner`, or shards.
@@ -52,54 +87,154 @@ def everywhere(
     if not isinstance(x, ShardedTensor):
         copies = broadcast(x, unique, owner, wire_dtype)
     else:
-        sent = [
-            broadcast(shard, unique, device, wire_dtype)
-            for shard, device in zip(x.shards, x.layout.devices, strict=True)
-        ]
-        axis = -1 if x.layout.axis == -1 else 1
-        copies = [
-            concat_shards([copies[i] for copies in sent], device, axis)
-            for i, device in enumerate(unique)
-        ]
+        copies = x.once(
+            lambda: _gathered(x, unique, wire_dtype), (*unique, wire_dtype)
+        )
     by_device = dict(zip(unique, copies, strict=True))
     return [by_device[device] for device in devices]
 
 
-def apart(x: tf.Tensor | ShardedTensor, layout: Layout) -> ShardedTensor:
-    """Of the feature maps each device its own channels.
+def _gathered(
+    x: ShardedTensor, devices: Sequence[str], wire_dtype: str | None
+) -> list[tf.Tensor]:
+    sent = [
+        broadcast(shard, devices, device, wire_dtype)
+        for shard, device in zip(x.shards, x.layout.devices, strict=True)
+    ]
+    return [
+        _joined([copies[i] for copies in sent], device, x.layout.axis)
+        for i, device in enumerate(devices)
+    ]
+
+
+def apart(x: tf.Tensor | ShardedTensor, layout: AnyLayout) -> ShardedTensor:
+    """Of a tensor each device its own channels, or its own samples.
 
     ```python
     apart(x, layout).shards[1]  # on layout.devices[1]
     ```
 
-    What lies so already stays where it is. Anything else is joined, cut on
-    the owner and sent.
+    What lies so already stays where it is. A tensor is cut on the owner and
+    sent. Shards that lie otherwise are cut where they are, and each device is
+    sent what it needs by those that have it, past the chief.
 
     Args:
         x: A tensor on the layout's owner, or shards.
-        layout: Which channels each device gets; its `wire` is the dtype in
-            which they and their gradients travel.
+        layout: What each device gets; its `wire` is the dtype in which that
+            and its gradients travel.
     """
     if isinstance(x, ShardedTensor):
         if x.layout.matches(layout):
             return x
+        if not passes_owner(x.layout, layout):
+            shards = x
+            return x.once(lambda: _exchanged(shards, layout), layout)
         x = x.joined()
-    dtype = x.dtype
-    wire = tf.as_dtype(layout.wire or dtype)
-    travels = [device != layout.owner for device in layout.devices]
-    axis = -1 if layout.axis == -1 else 1
     native = False if device_type(layout.owner) != "CPU" else None
+    dtypes = [_wire(layout, x, layout.owner, d) for d in layout.devices]
 
-    def cut(x: tf.Tensor) -> list[tf.Tensor]:
-        dtypes = [wire if t else dtype for t in travels]
-        return ops.split_shards(x, layout.sizes, axis, dtypes, native=native)
+    def pieces(x: tf.Tensor) -> list[tf.Tensor]:
+        if isinstance(layout, Layout) and layout.axis in (-1, 1 - x.shape.rank):
+            axis = -1 if layout.axis == -1 else 1
+            sizes = layout.sizes
+            return ops.split_shards(x, sizes, axis, dtypes, native=native)
+        return _cast(cut(x, layout), dtypes)
 
-    pieces = on_device(cut, layout.owner)(x)
-    unpack = functools.partial(tf.cast, dtype=dtype)
+    unpack = functools.partial(tf.cast, dtype=x.dtype)
     return ShardedTensor(
         [
             on_device(unpack, device)(piece)
-            for piece, device in zip(pieces, layout.devices, strict=True)
+            for piece, device in zip(
+                on_device(pieces, layout.owner)(x), layout.devices, strict=True
+            )
         ],
         layout,
     )
+
+
+def _exchanged(x: ShardedTensor, layout: AnyLayout) -> ShardedTensor:
+    """Each device sends each other one what it has of what that needs."""
+    sent = []
+    for shard, device, pieces in zip(
+        x.shards, x.layout.devices, _cutters(x, layout), strict=True
+    ):
+        dtypes = [_wire(layout, x, device, d) for d in layout.devices]
+
+        def run(
+            shard: tf.Tensor, pieces: Any = pieces, dtypes: Any = dtypes
+        ) -> list[tf.Tensor]:
+            return _cast(pieces(shard), dtypes)
+
+        sent.append(on_device(run, device)(shard))
+    return ShardedTensor(
+        [
+            _joined([row[i] for row in sent], device, x.layout.axis, x.dtype)
+            for i, device in enumerate(layout.devices)
+        ],
+        layout,
+    )
+
+
+def _cutters(
+    x: ShardedTensor, layout: AnyLayout
+) -> Iterator[Callable[[tf.Tensor], list[tf.Tensor]]]:
+    """For each shard a function that cuts it into what devices need of it."""
+    if layout.axis != x.layout.axis:
+        for _ in x.shards:
+            yield functools.partial(cut, layout=layout)
+        return
+    if isinstance(layout, SampleLayout):
+        counts = [
+            on_device(samples, device)(shard)
+            for shard, device in zip(x.shards, x.layout.devices, strict=True)
+        ]
+        wanted = layout.bounds(sum(counts))
+        cut_by = functools.partial(cut_between, axis=0)
+    else:
+        counts = [shard.shape[layout.axis] for shard in x.shards]
+        wanted = list(itertools.accumulate(layout.sizes, initial=0))
+        cut_by = functools.partial(cut_between, axis=layout.axis)
+    for begin, end in itertools.pairwise(
+        itertools.accumulate(counts, initial=0)
+    ):
+        own = [_within(bound, begin, end) - begin for bound in wanted]
+        yield functools.partial(cut_by, bounds=own)
+
+
+def _within(bound: Any, begin: Any, end: Any) -> Any:
+    if all(isinstance(n, int) for n in (bound, begin, end)):
+        return min(max(bound, begin), end)
+    return tf.clip_by_value(bound, begin, end)
+
+
+def _joined(
+    parts: Sequence[tf.Tensor], device: str, axis: int, dtype: Any = None
+) -> tf.Tensor:
+    """Joins parts along a layout's axis, on a device."""
+    # Of what is known to be empty nothing is sent.
+    parts = [part for part in parts if part.shape[axis] != 0] or parts[:1]
+    rank = parts[0].shape.rank
+    dtype = dtype or parts[0].dtype
+    if dtype.is_floating and rank > 2 and axis in (-1, 1 - rank):
+        return concat_shards(parts, device, -1 if axis == -1 else 1, dtype)
+
+    def join(*parts: tf.Tensor) -> tf.Tensor:
+        return tf.concat([tf.cast(part, dtype) for part in parts], axis)
+
+    return on_device(join, device)(*parts)
+
+
+def _wire(layout: AnyLayout, x: Any, source: str, target: str) -> tf.DType:
+    """The dtype in which something of `x` goes from one device to another."""
+    if source == target or not x.dtype.is_floating:
+        return x.dtype
+    return tf.as_dtype(layout.wire or x.dtype)
+
+
+def _cast(
+    pieces: Sequence[tf.Tensor], dtypes: Sequence[tf.DType]
+) -> list[tf.Tensor]:
+    return [
+        tf.cast(piece, dtype)
+        for piece, dtype in zip(pieces, dtypes, strict=True)
+    ]

@@ -1,15 +1,18 @@
-"""How one variable is cut: how many channels each device holds."""
+"""Where things lie: which device has which channels, or which samples."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from typing import Any
+from typing import TypeAlias
 
 import tensorflow as tf
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Which device holds how much of a variable's channel axis.
+    """Which device holds how much of a channel axis.
 
     Example:
     ```python
@@ -66,11 +69,9 @@ class Layout:
         """The length of the axis."""
         return self.blocks * sum(self.sizes)
 
-    def matches(self, other: Layout) -> bool:
+    def matches(self, other: AnyLayout) -> bool:
         """Whether shards of both lie side by side, however they travel."""
-        return dataclasses.replace(self, wire=None) == dataclasses.replace(
-            other, wire=None
-        )
+        return _but_wire(self) == _but_wire(other)
 
     def fits(self, shape: tf.TensorShape) -> bool:
         """Whether a value of this (merged) shape can be cut this way."""
@@ -85,3 +86,78 @@ class Layout:
         dims = shape.as_list()
         dims[self.axis] = self.blocks * self.sizes[index]
         return tf.TensorShape(dims)
+
+
+@dataclasses.dataclass(frozen=True)
+class SampleLayout:
+    """Which device holds how many of the samples of a batch.
+
+    Example:
+    ```python
+    layout = SampleLayout(
+        owner="/job:chief/replica:0/task:0/device:CPU:0",
+        devices=(
+            "/job:chief/replica:0/task:0/device:CPU:0",
+            "/job:worker/replica:0/task:0/device:GPU:0",
+        ),
+        shares=(1, 3),
+    )
+    layout.bounds(64)  # [0, 16, 64]
+    ```
+
+    Batches need not be of one size: each is cut in proportion, and a device
+    may get none of a small one. A batch of as many samples as there are shares
+    is cut into just these.
+
+    Args:
+        owner: The device that holds whatever is not cut.
+        devices: One device name per shard.
+        shares: Whole numbers, each at least 1.
+        wire: The dtype in which shards travel; None for their own.
+    """
+
+    owner: str
+    devices: tuple[str, ...]
+    shares: tuple[int, ...]
+    wire: str | None = None
+
+    # Of feature maps, the first.
+    axis = 0
+    blocks = 1
+
+    def __post_init__(self) -> None:
+        if len(self.devices) != len(self.shares) or not self.shares:
+            raise ValueError(
+                "Expected one share per device, and at least one. Received "
+                f"{len(self.devices)} devices and {len(self.shares)} shares."
+            )
+        if min(self.shares) < 1:
+            raise ValueError(
+                "Expected shares of at least 1 (leave out the devices that "
+                f"get no samples). Received shares={self.shares}."
+            )
+
+    def bounds(self, batch: Any) -> list[Any]:
+        """Where one device's samples end and those of the next begin.
+
+        Args:
+            batch: Samples: a number, or a scalar tensor of integers.
+
+        Returns:
+            One more than there are devices, from 0 to `batch`.
+        """
+        total = sum(self.shares)
+        ends = itertools.accumulate(self.shares, initial=0)
+        # Rounded to the nearest.
+        return [(2 * batch * end + total) // (2 * total) for end in ends]
+
+    def matches(self, other: AnyLayout) -> bool:
+        """Whether shards of both lie side by side, however they travel."""
+        return _but_wire(self) == _but_wire(other)
+
+
+AnyLayout: TypeAlias = Layout | SampleLayout
+
+
+def _but_wire(layout: AnyLayout) -> AnyLayout:
+    return dataclasses.replace(layout, wire=None)

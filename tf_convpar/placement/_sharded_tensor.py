@@ -21,8 +21,11 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import composite_tensor_gradient
 
+from tf_convpar.placement._cutting import merge
+from tf_convpar.placement._cutting import split
+from tf_convpar.placement._layout import AnyLayout
 from tf_convpar.placement._layout import Layout
-from tf_convpar.placement._primitives import concat_shards
+from tf_convpar.placement._layout import SampleLayout
 from tf_convpar.placement._primitives import on_device
 
 
@@ -43,7 +46,7 @@ class _ByShards(composite_tensor_gradient.CompositeTensorGradient):
 class ShardedTensor(
     tf.__internal__.CompositeTensor, tf.__internal__.types.Tensor
 ):
-    """A tensor cut along its channel axis, each shard on its own device.
+    """A tensor cut along its channels or samples, each shard on a device.
 
     ```python
     gradient = tape.gradient(loss, layer.kernel)  # of a ConvParallel layer
@@ -54,18 +57,26 @@ class ShardedTensor(
 
     __composite_gradient__ = _ByShards()
 
-    def __init__(self, shards: Sequence[tf.Tensor], layout: Layout) -> None:
+    def __init__(self, shards: Sequence[tf.Tensor], layout: AnyLayout) -> None:
         self.shards = tuple(shards)
-        self.layout = layout
+        # Of which kind is known to whoever asks for more than devices.
+        self.layout: Any = layout
         # In the graph in which it was asked for.
-        self._joined: dict[Any, tf.Tensor] = {}
+        self._made: dict[Any, Any] = {}
+
+    def once(self, make: Callable[[], Any], key: Any) -> Any:
+        """What is made of the shards: made, and sent, once.
+
+        Layers that branch off from one tensor share it.
+        """
+        key = _current_graph(), key
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
 
     def joined(self) -> tf.Tensor:
-        """The merged tensor, on the owner: made, and sent, once."""
-        graph = _current_graph()
-        if graph not in self._joined:
-            self._joined[graph] = merge(self.shards, self.layout)
-        return self._joined[graph]
+        """The merged tensor, on the owner."""
+        return self.once(lambda: merge(self.shards, self.layout), "joined")
 
     def of_joined(self) -> ShardedTensor:
         """The same, cut from the merged tensor.
@@ -74,7 +85,7 @@ class ShardedTensor(
         """
         merged = self.joined()
         cut = ShardedTensor(split(merged, self.layout), self.layout)
-        cut._joined[_current_graph()] = merged
+        cut.once(lambda: merged, "joined")
         return cut
 
     @property
@@ -91,7 +102,11 @@ class ShardedTensor(
     def shape(self) -> tf.TensorShape:
         """The merged shape."""
         dims = self.shards[0].shape.as_list()
-        dims[self.layout.axis] = self.layout.total
+        if isinstance(self.layout, SampleLayout):
+            samples = [shard.shape[0] for shard in self.shards]
+            dims[0] = None if None in samples else sum(samples)
+        else:
+            dims[self.layout.axis] = self.layout.total
         return tf.TensorShape(dims)
 
     @property
@@ -140,17 +155,20 @@ class ShardedTensorSpec(tf.TypeSpec):
 
     value_type = property(lambda self: ShardedTensor)
 
-    def __init__(self, specs: Sequence[tf.TensorSpec], layout: Layout) -> None:
+    def __init__(
+        self, specs: Sequence[tf.TensorSpec], layout: AnyLayout
+    ) -> None:
         self._specs = tuple(specs)
         self._layout = layout
 
     def _serialize(self) -> tuple[Any, ...]:
-        return (self._specs, dataclasses.astuple(self._layout))
+        by_samples = isinstance(self._layout, SampleLayout)
+        return (self._specs, by_samples, dataclasses.astuple(self._layout))
 
     @classmethod
     def _deserialize(cls, serialization: tuple) -> ShardedTensorSpec:
-        specs, layout = serialization
-        return cls(specs, Layout(*layout))
+        specs, by_samples, layout = serialization
+        return cls(specs, (SampleLayout if by_samples else Layout)(*layout))
 
     @property
     def _component_specs(self) -> tuple[tf.TensorSpec, ...]:
@@ -163,79 +181,14 @@ class ShardedTensorSpec(tf.TypeSpec):
         return ShardedTensor(components, self._layout)
 
 
-def merge(shards: Sequence[tf.Tensor], layout: Layout) -> tf.Tensor:
-    """Joins shards on the owner; their gradients go back to them."""
-    whole = shards[0].dtype
-    packed = [
-        on_device(functools.partial(_pack, dtype=_wire(layout, whole)), device)(
-            shard
-        )
-        if device != layout.owner
-        else shard
-        for shard, device in zip(shards, layout.devices, strict=True)
-    ]
-    rank = shards[0].shape.rank
-    if layout.blocks == 1 and rank > 2 and layout.axis in (-1, 1 - rank):
-        axis = -1 if layout.axis == -1 else 1
-        if whole.is_floating:
-            return concat_shards(packed, layout.owner, axis, whole)
-
-    def join(*shards: tf.Tensor) -> tf.Tensor:
-        axis = layout.axis % rank
-        parts = [_in_blocks(tf.cast(s, whole), axis, layout) for s in shards]
-        return _flat(tf.concat(parts, axis + (layout.blocks > 1)), axis, layout)
-
-    return on_device(join, layout.owner)(*packed)
-
-
-def split(value: Any, layout: Layout) -> list[tf.Tensor]:
-    """Cuts a merged value on the owner, one piece per shard."""
-    axis = layout.axis + value.shape.rank
-    inner = axis + (layout.blocks > 1)
-
-    def cut(value: tf.Tensor) -> list[tf.Tensor]:
-        pieces = tf.split(_in_blocks(value, axis, layout), layout.sizes, inner)
-        return [_flat(piece, axis, layout) for piece in pieces]
-
-    return list(on_device(cut, layout.owner)(tf.convert_to_tensor(value)))
-
-
-def _pack(shard: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    return tf.cast(shard, dtype)
-
-
-def _wire(layout: Layout, dtype: tf.DType) -> tf.DType:
-    wire = tf.as_dtype(layout.wire or dtype)
-    narrower = dtype.is_floating and wire.size < dtype.size
-    return wire if narrower else dtype
-
-
-def _in_blocks(x: tf.Tensor, axis: int, layout: Layout) -> tf.Tensor:
-    """With the blocks of the cut axis on an axis of their own before it."""
-    if layout.blocks == 1:
-        return x
-    shape = [-1 if n is None else n for n in x.shape]
-    shape[axis : axis + 1] = [layout.blocks, x.shape[axis] // layout.blocks]
-    return tf.reshape(x, shape)
-
-
-def _flat(x: tf.Tensor, axis: int, layout: Layout) -> tf.Tensor:
-    """The reverse."""
-    if layout.blocks == 1:
-        return x
-    shape = [-1 if n is None else n for n in x.shape]
-    shape[axis : axis + 2] = [shape[axis] * shape[axis + 1]]
-    return tf.reshape(x, shape)
-
-
 def map_shards(
-    fn: Callable[..., Any], layout: Layout, *operands: Any
+    fn: Callable[..., Any], layout: AnyLayout, *operands: Any
 ) -> ShardedTensor | Any:
     """Applies an elementwise `fn` shard by shard, on the shards' devices.
 
     Operands are sharded tensors, values of the merged shape (cut first), or
-    values that broadcast along the channel axis. Where an operand fits none
-    of these, `fn` gets merged operands.
+    values that broadcast along the axis that is cut. Where an operand fits
+    none of these, `fn` gets merged operands.
     """
     pieces = []
     for operand in operands:
@@ -254,7 +207,7 @@ def map_shards(
     return ShardedTensor(results, layout)
 
 
-def _pieces(operand: Any, layout: Layout) -> Sequence[Any] | None:
+def _pieces(operand: Any, layout: AnyLayout) -> Sequence[Any] | None:
     if isinstance(operand, keras.Variable):
         operand = operand.value
     if hasattr(operand, "sharded_value"):
@@ -262,6 +215,10 @@ def _pieces(operand: Any, layout: Layout) -> Sequence[Any] | None:
     if isinstance(operand, ShardedTensor):
         return operand.shards if operand.layout.matches(layout) else None
     operand = tf.convert_to_tensor(operand)
+    if isinstance(layout, SampleLayout):
+        # What has an axis may have one of samples.
+        scalar = operand.shape.rank == 0
+        return [operand] * len(layout.shares) if scalar else None
     if operand.shape.rank is not None and (
         operand.shape.rank < -layout.axis or operand.shape[layout.axis] == 1
     ):
@@ -325,14 +282,17 @@ def _reduction(
         name: Any = None,
     ) -> Any:
         layout, rank = input_tensor.layout, input_tensor.ndim
+        split_axis = layout.axis % rank
         wanted = range(rank) if axis is None else np.atleast_1d(axis).tolist()
         axes = {a % rank for a in wanted}
         local = functools.partial(
             fn, axis=sorted(axes), keepdims=keepdims, name=name
         )
         parts = map_shards(local, layout, input_tensor)
-        if layout.axis % rank not in axes:
-            if keepdims or not any(a > layout.axis % rank for a in axes):
+        if split_axis not in axes:
+            # Negative, the number of the axis would change.
+            stays = layout.axis == 0 or all(a < split_axis for a in axes)
+            if keepdims or stays:
                 return parts
             return fn(tf.convert_to_tensor(input_tensor), axis, keepdims, name)
         return on_device(lambda *p: combine(list(p)), layout.owner)(

@@ -25,10 +25,10 @@ from tensorflow.python.framework import composite_tensor_gradient
 from tensorflow.python.framework import type_spec
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
+from tf_convpar.placement._cutting import split
 from tf_convpar.placement._layout import Layout
 from tf_convpar.placement._sharded_tensor import ShardedTensor
 from tf_convpar.placement._sharded_tensor import forward_operators
-from tf_convpar.placement._sharded_tensor import split
 
 # While set, every sharded variable stands for its shard of this number: how
 # an optimizer's elementwise update runs shard by shard, kernel and slots alike.
@@ -389,6 +389,14 @@ def given_shards(fn: Any) -> Any:
     found: Any = object.__new__(type(kind.__name__, (kind,), same))
     vars(found).update(vars(fn))
     return found
+
+
+def value_of(variable: keras.Variable) -> Any:
+    """A variable's value as it is stored: shards, or a tensor."""
+    stored = variable._value
+    if isinstance(stored, ShardedVariable):
+        return stored.sharded_value()
+    return tf.convert_to_tensor(stored)
 
 
 def place(variable: keras.Variable, layout: Layout) -> None:

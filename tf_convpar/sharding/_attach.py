@@ -12,11 +12,17 @@ from tf_convpar.layers import ConvParallel
 from tf_convpar.layers import is_merged
 from tf_convpar.layers import takes_shards
 from tf_convpar.placement import Layout
+from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.sharding.rules import Rule
+from tf_convpar.sharding.rules import SampleRule
 
 
-class OnShards:
+class Attached:
+    """What takes the place of a layer's `call`, of this one layer only."""
+
+
+class OnShards(Attached):
     """Takes the place of a layer's `call`, of this one layer only.
 
     The layer stays of its class, so that files, configs and `isinstance` are
@@ -63,13 +69,44 @@ class OnShards:
         )
 
 
+class OnSamples(Attached):
+    """Lets a layer work where the samples are; what lies elsewhere is sent.
+
+    ```python
+    layer.call = OnSamples(layer, rule, layout)
+    ```
+
+    Args:
+        layer: A Keras layer, or an operation.
+        rule: How it works on samples.
+        layout: How samples lie.
+    """
+
+    def __init__(
+        self, layer: Any, rule: SampleRule, layout: SampleLayout
+    ) -> None:
+        self._layer = layer
+        self.rule = rule
+        self.layout = layout
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the layer's `call` does."""
+        inputs = keras.tree.flatten((args, kwargs))
+        given = any(isinstance(x, ShardedTensor) for x in inputs)
+        plain = is_merged() or in_stateless_scope() or not takes_shards()
+        if given and not plain:
+            return self.rule.call(self._layer, self.layout, args, kwargs)
+        args, kwargs = joined((args, kwargs))
+        return type(self._layer).call(self._layer, *args, **kwargs)
+
+
 def works_on_shards(operation: Any) -> bool:
     """Whether an operation of a graph takes shards, or gives some."""
     if getattr(operation, "quantization_mode", None) is not None:
         return False  # Keras then calls another method than `call`.
     if isinstance(operation, ConvParallel):
-        return operation.is_sharded
-    return isinstance(vars(operation).get("call"), OnShards)
+        return operation.is_spread
+    return isinstance(vars(operation).get("call"), Attached)
 
 
 def joined(structure: Any) -> Any:

@@ -16,9 +16,10 @@ import tensorflow as tf
 from tf_convpar.algorithms import check_algorithm
 from tf_convpar.copying import Copies
 from tf_convpar.layers import ConvParallel
+from tf_convpar.layers import Split
 from tf_convpar.planner.plans._plan import load
 from tf_convpar.sharding import _twins
-from tf_convpar.sharding._attach import OnShards
+from tf_convpar.sharding._attach import Attached
 from tf_convpar.sharding._follow import Followers
 from tf_convpar.sharding._follow import follow
 from tf_convpar.sharding._merge import check_model
@@ -32,7 +33,7 @@ from tf_convpar.strategy.strategy import check_wire_dtype
 
 def parallelize(
     model: keras.Model,
-    plan: Mapping[str, Sequence[float] | None] | str | None = None,
+    plan: Mapping[str, Any] | str | None = None,
     *,
     algorithm: str | None = None,
     wire_dtype: str | Mapping[str, str] | None = None,
@@ -60,10 +61,12 @@ def parallelize(
             hold as attributes, or that have no input shape yet, are spread
             one by one. `model.summary()` says which ones stay whole, and why.
             The model stays as it is.
-        plan: Kernels per device for each layer: as for
-            `ConvParallelStrategy`, a mapping, a plan, or the path of one. Names
-            may be regular expressions (`re.fullmatch`), and None leaves a
-            layer on the chief: `{"stem_.*": None, "block.*": (3, 1)}`.
+        plan: How each layer is split: as for `ConvParallelStrategy`, a
+            mapping, a plan, or the path of one. Names may be regular
+            expressions (`re.fullmatch`). Numbers are kernels per device,
+            `"samples"` equal shares of the samples, a mapping such as
+            `{"split": "samples", "shards": (3, 1)}` says both; None leaves a
+            layer on the chief: `{"stem.*": None, "block[1-3].*": "samples"}`.
             `"auto"` measures and plans each layer. Layers that are not named,
             and all without a plan, are shared out as the strategy in scope has
             it, else equally.
@@ -81,35 +84,37 @@ def parallelize(
     check_model(model)
     if algorithm is not None:
         check_algorithm(algorithm)
-    shares = _Named("plan", _plan(plan))
+    splits = _Named("plan", _plan(plan))
     wires = _Named(
         "wire_dtype",
         wire_dtype if isinstance(wire_dtype, Mapping) else {".*": wire_dtype},
     )
     for wire in wires.values():
         check_wire_dtype(wire)
-    shares.check_used(model)
+    splits.check_used(model)
     if isinstance(wire_dtype, Mapping):
         wires.check_used(model)
 
     def change(layer: Any, held_by: Sequence[Any]) -> Any:
         if not _twins.is_convolution(layer) or why_whole(layer, held_by):
             return None
-        shards = shares.find(layer.name)
-        if shards is not None or not shares.names(layer.name):
-            return _twins.parallel(
-                layer,
-                copies,
-                shards=shards,
-                algorithm=algorithm,
-                wire_dtype=wires.find(layer.name),
-            )
+        found = splits.find(layer.name)
+        if found is not None or not splits.names(layer.name):
+            asked = {
+                "algorithm": algorithm,
+                "wire_dtype": wires.find(layer.name),
+            }
+            own = {k: v for k, v in asked.items() if v is not None}
+            if found is not None:
+                split = Split.of(found)
+                own |= {"split": split.by, "shards": split.shards}
+            return _twins.parallel(layer, copies, **own)
         if isinstance(layer, ConvParallel):
             return _twins.plain(layer, copies)
         return None
 
     copies = Copies(
-        change, lambda model: regions.enter(model), (OnShards, Followers)
+        change, lambda model: regions.enter(model), (Attached, Followers)
     )
     regions = Regions(copies.of)
     with _planned(plan):

@@ -12,13 +12,17 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-from keras.src.models.functional import Functional
 
 from tf_convpar.layers import ConvParallel
+from tf_convpar.placement import AnyLayout
 from tf_convpar.placement import Layout
+from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import place
+from tf_convpar.sharding import _walk
+from tf_convpar.sharding._attach import OnSamples
 from tf_convpar.sharding._attach import OnShards
 from tf_convpar.sharding.rules import rule_for
+from tf_convpar.sharding.rules import sample_rule_for
 
 
 class Regions:
@@ -31,16 +35,14 @@ class Regions:
     def __init__(self, copy: Callable[[Any], Any]) -> None:
         self._copy = copy
         self._settled: set[int] = set()
-        self._lies: dict[int, Layout | None] = {}
+        self._lies: dict[int, AnyLayout | None] = {}
         self._to_place: list[tuple[Any, dict[str, Layout]]] = []
 
     def enter(self, model: Any) -> None:
         """Makes the layers of a functional model."""
-        depths = model._nodes_by_depth
-        for depth in sorted(depths, reverse=True):
-            for node in depths[depth]:
-                if not node.is_input:
-                    self._visit(node)
+        for node in _walk.nodes(model):
+            if not node.is_input:
+                self._visit(node)
 
     def place(self) -> None:
         """Cuts the weights that lie beside shards; the layers are built."""
@@ -51,7 +53,7 @@ class Regions:
     def _visit(self, node: Any) -> None:
         layer = node.operation
         made = self._copy(layer)
-        if isinstance(layer, Functional | keras.Sequential):
+        if _walk.is_graph(layer):
             return  # What goes in and comes out of it is joined.
         inputs = [self._lies.get(id(tensor)) for tensor in node.input_tensors]
         lies = None
@@ -62,21 +64,28 @@ class Regions:
             self._lies[id(output)] = lies
 
     def _settle(
-        self, layer: Any, made: Any, node: Any, inputs: list[Layout | None]
-    ) -> Layout | None:
+        self, layer: Any, made: Any, node: Any, inputs: list[AnyLayout | None]
+    ) -> AnyLayout | None:
         """Tells a new layer how its input lies; says how its output will."""
         if isinstance(made, ConvParallel):
             shape = node.input_tensors[0].shape
             return made.join_region(shape, inputs[0])
-        known = [layout for layout in inputs if layout is not None]
-        rule = None
-        if getattr(layer, "quantization_mode", None) is None:
-            rule = rule_for(layer)
-        output = None
-        if rule is not None and known and _only(node, len(known)):
-            shape = node.input_tensors[0].shape
-            output = rule.output(layer, known, shape)
-        if rule is None or output is None:
+        if getattr(layer, "quantization_mode", None) is not None:
+            return None
+        by_samples = [x for x in inputs if isinstance(x, SampleLayout)]
+        if by_samples:
+            return _settle_on_samples(layer, made, node, by_samples[0])
+        known = [x for x in inputs if isinstance(x, Layout)]
+        return self._settle_on_channels(layer, made, node, known)
+
+    def _settle_on_channels(
+        self, layer: Any, made: Any, node: Any, known: list[Layout]
+    ) -> Layout | None:
+        rule = rule_for(layer)
+        if rule is None or not known or not _only(node, len(known)):
+            return None
+        output = rule.output(layer, known, node.input_tensors[0].shape)
+        if output is None:
             return None
         made.call = OnShards(made, rule, known)
         layouts = dict(rule.place(layer, known))
@@ -86,6 +95,23 @@ class Regions:
         return None if output.devices == (output.owner,) else output
 
 
+def _settle_on_samples(
+    layer: Any, made: Any, node: Any, layout: SampleLayout
+) -> SampleLayout | None:
+    """Inputs that lie otherwise will be sent to where the samples are."""
+    tensors = node.input_tensors
+    # One that is broadcast along the samples cannot be cut.
+    alike = len({tensor.shape[0] for tensor in tensors}) == 1
+    if not alike or not _only(node, len(tensors)):
+        return None
+    shapes = [tensor.shape for tensor in (*tensors, *node.outputs)]
+    rule = sample_rule_for(layer, shapes)
+    if rule is None:
+        return None
+    made.call = OnSamples(made, rule, layout)
+    return layout
+
+
 def _only(node: Any, known: int) -> bool:
     """Whether nothing but shards goes in, and numbers into an operation."""
     others = [
@@ -93,7 +119,7 @@ def _only(node: Any, known: int) -> bool:
         for value in keras.tree.flatten(
             (node.arguments.args, node.arguments.kwargs)
         )
-        if not isinstance(value, bool | int | float | None)
+        if not isinstance(value, bool | int | float | str | None)
     ]
     layer = isinstance(node.operation, keras.layers.Layer)
     return known == len(node.input_tensors if layer else others)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import math
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.models.functional import Functional
 
 from tf_convpar.layers import ConvParallel
-from tf_convpar.placement import Layout
-from tf_convpar.placement import ShardedVariable
+from tf_convpar.placement import AnyLayout
+from tf_convpar.placement import Move
+from tf_convpar.sharding import _walk
+from tf_convpar.sharding._attach import OnSamples
 from tf_convpar.sharding._attach import OnShards
 
 
@@ -50,7 +50,7 @@ class Traffic:
 def step_traffic(
     model: keras.Model, batch_size: int, training: bool = True
 ) -> Traffic:
-    """What layouts need: never a kernel, never a slot.
+    """What layouts need: never a slot.
 
     ```python
     step_traffic(model, batch_size=64).total  # bytes in a training step
@@ -58,10 +58,11 @@ def step_traffic(
 
     Feature maps that a device needs and does not have are sent to it, once,
     by whoever has them; in the backward pass as many numbers of their
-    gradient return, if anything before them learns. Feature maps on the chief
-    go to every device of a convolution; shards go from each device to the
-    others; shards that are joined go to the chief; where a `Dense` layer works
-    on shards, sums come to the chief in their place.
+    gradient return, if anything before them learns. Of a convolution that is
+    split by filters every device needs all of the input; of one that is split
+    by samples its samples, and all kernels. What layers need is stated by
+    themselves, and by their rules: `ConvParallel.moves`, `Rule.moves`,
+    `SampleRule.moves`.
 
     Args:
         model: Sequential or functional, built, of parallel layers; from
@@ -74,180 +75,123 @@ def step_traffic(
     """
     count = _Count(batch_size, training)
     count.model(model)
-    return Traffic(dict(count.links), count.chief)
+    links: dict[tuple[str, str], int] = collections.Counter()
+    for move in count.moves:
+        links.update(move.links())
+    chief = count.moves[0].owner if count.moves else ""
+    return Traffic({k: n for k, n in links.items() if n}, chief)
 
 
 class _Count:
     """Goes through the layers of a graph."""
 
     def __init__(self, batch: int, training: bool) -> None:
-        self.links: dict[tuple[str, str], int] = collections.Counter()
-        self.chief = ""
+        self.moves: list[Move] = []
         self._batch = batch
         self._training = training
         # Of tensors of the graph, by their identity.
-        self._lies: dict[int, Layout] = {}
+        self._lies: dict[int, AnyLayout] = {}
         self._learns: dict[int, bool] = {}
-        self._joined: set[int] = set()
+        self._made: set[Any] = set()
 
     def model(self, model: Any, learns: bool = False) -> bool:
         """Counts a model; says whether anything in it or before it learns."""
-        graph = getattr(model, "_functional", model)
-        depths = graph._nodes_by_depth
         after = learns
-        for depth in sorted(depths, reverse=True):
-            for node in depths[depth]:
-                if node.is_input:
-                    for tensor in node.outputs:
-                        self._learns[id(tensor)] = learns
-                else:
-                    after = self._node(node) or after
-        for tensor in keras.tree.flatten(graph.outputs):
+        for node in _walk.nodes(model):
+            if node.is_input:
+                for tensor in node.outputs:
+                    self._learns[id(tensor)] = learns
+            else:
+                after = self._node(node) or after
+        for tensor in keras.tree.flatten(_walk.graph_of(model).outputs):
             self._join(tensor)
         return after
 
     def _node(self, node: Any) -> bool:
         layer, inputs = node.operation, node.input_tensors
         before = any(self._learns.get(id(x), False) for x in inputs)
-        lies = None
-        if isinstance(layer, Functional | keras.Sequential):
+        lies: AnyLayout | None = None
+        if _walk.is_graph(layer):
             for x in inputs:
                 self._join(x)
             learns = self.model(layer, before)
         else:
             learns = before or bool(getattr(layer, "trainable_weights", ()))
-            if isinstance(layer, ConvParallel) and layer.is_sharded:
-                lies = self._convolution(layer, inputs[0], before)
-            else:
-                lies = self._other(layer, inputs)
+            lies = self._layer(layer, inputs, before)
+        joined = isinstance(layer, ConvParallel) and not layer._in_region
         for tensor in node.outputs:
             self._learns[id(tensor)] = learns
             if lies is not None:
                 self._lies[id(tensor)] = lies
-        if lies is not None and not getattr(layer, "_in_region", True):
-            for tensor in node.outputs:
-                self._join(tensor)
-                del self._lies[id(tensor)]
+                if joined:
+                    self._join(tensor)
+                    del self._lies[id(tensor)]
         return learns
 
-    def _convolution(
-        self, layer: ConvParallel, x: Any, before: bool
-    ) -> Layout | None:
-        """What goes in; how the feature maps lie."""
-        layout = _layout_of(layer)
-        self.chief = layout.owner
-        width = layer._wire_dtype_for(layer.compute_dtype).size
-        maps = layer._layout_of_maps(layer._layout or layout, x.shape)
-        depthwise = getattr(layer, "depthwise_kernel", None)
-        if depthwise is not None:
-            own = depthwise._value.layout
-            self._apart(x, own, layer, width, before)
-            times = layer.depth_multiplier
-            sizes = tuple(times * n for n in own.sizes)
-            middle = dataclasses.replace(own, sizes=sizes)
-            pixels = _pixels(layer.compute_output_shape(x.shape), layer)
-            values = [self._batch * pixels * n for n in middle.sizes]
-            learns = before or bool(layer.trainable_weights)
-            self._gather(values, middle.devices, layout.devices, width, learns)
-        elif "Depthwise" in type(layer).__name__:
-            self._apart(x, layout, layer, width, before)
-        else:
-            lies = self._lies.get(id(x))
-            if lies is None:
-                values, sources = [self._values(x)], [layout.owner]
-            else:
-                values, sources = self._shards(x, lies), list(lies.devices)
-            self._gather(values, sources, layout.devices, width, before)
-        return maps
-
-    def _other(self, layer: Any, inputs: Sequence[Any]) -> Layout | None:
-        """A layer of plain Keras: on shards, or where they are joined."""
-        call = vars(layer).get("call")
-        rule = call.rule if isinstance(call, OnShards) else None
-        expected = call.expected if isinstance(call, OnShards) else ()
+    def _layer(
+        self, layer: Any, inputs: Sequence[Any], before: bool
+    ) -> AnyLayout | None:
+        """Counts what goes in; says how what comes out lies."""
+        shapes = [self._shape(x) for x in inputs]
         lies = [self._lies.get(id(x)) for x in inputs]
-        known = [layout for layout in lies if layout is not None]
-        as_expected = len(known) == len(lies) == len(expected) and all(
-            a.matches(b) for a, b in zip(known, expected, strict=True)
-        )
-        output = None
-        if rule is not None and as_expected:
-            output = rule.output(layer, known, inputs[0].shape)
-        if output is None:
-            for x in inputs:
-                self._join(x)
-            return None
-        if output.devices != (output.owner,):
-            return output
-        # Sums come to the chief, and their gradient returns.
-        values = self._batch * layer.units
-        width = tf.as_dtype(layer.compute_dtype).size
-        devices = known[0].devices
-        self._gather(
-            [values] * len(devices), devices, (output.owner,), width, True
-        )
+        if isinstance(layer, ConvParallel) and layer.is_spread:
+            self._note(layer.moves(shapes[0], lies[0], before), inputs)
+            cut: Any = layer._layout
+            layout: Any = layer._samples or layer._layout_of_maps(
+                cut, shapes[0]
+            )
+            wire = layer._wire_dtype_for(layer.compute_dtype).name
+            return dataclasses.replace(layout, wire=wire)
+        call = vars(layer).get("call")
+        if isinstance(call, OnSamples) and any(lies):
+            moves = call.rule.moves(
+                layer, call.layout, shapes, lies, before, self._training
+            )
+            self._note(moves, inputs)
+            return call.layout
+        if isinstance(call, OnShards) and _as_expected(lies, call.expected):
+            output = call.rule.output(layer, call.expected, shapes[0])
+            if output is not None:
+                moves = call.rule.moves(layer, call.expected, shapes)
+                self._note(moves, inputs)
+                on_chief = output.devices == (output.owner,)
+                return None if on_chief else output
+        for x in inputs:
+            self._join(x)
         return None
+
+    def _note(self, moves: Sequence[Move], inputs: Sequence[Any]) -> None:
+        """Takes notice of moves, of which the first are those of inputs."""
+        for i, move in enumerate(moves):
+            asked = not self._training and move.returns
+            move = dataclasses.replace(move, returns=move.returns and not asked)
+            if i < len(inputs) and move.lies is not None:
+                # Layers that branch off from shards share what is made of
+                # them.
+                key = id(inputs[i]), move.wanted, move.width
+                if key in self._made:
+                    continue
+                self._made.add(key)
+            self.moves.append(move)
 
     def _join(self, x: Any) -> None:
         """Sends shards to the chief, if that has not been done."""
         lies = self._lies.get(id(x))
-        if lies is None or id(x) in self._joined:
+        if lies is None:
             return
-        self._joined.add(id(x))
-        width = tf.as_dtype(lies.wire or x.dtype).size
-        width = min(width, tf.as_dtype(x.dtype).size)
-        values, learns = self._shards(x, lies), self._learns[id(x)]
-        self._gather(values, lies.devices, (lies.owner,), width, learns)
+        own = tf.as_dtype(x.dtype).size
+        width = min(tf.as_dtype(lies.wire or x.dtype).size, own)
+        learns = self._learns[id(x)]
+        move = Move(self._shape(x), lies, None, lies.owner, width, learns)
+        self._note([move], [x])
 
-    def _apart(
-        self, x: Any, own: Layout, layer: Any, width: int, before: bool
-    ) -> None:
-        """Each device gets its channels, unless it has them."""
-        layout = dataclasses.replace(own, axis=layer._channel_axis())
-        lies = self._lies.get(id(x))
-        if lies is not None and lies.matches(layout):
-            return
-        self._join(x)
-        for device, values in zip(
-            own.devices, self._shards(x, layout), strict=True
-        ):
-            self._gather([values], (own.owner,), (device,), width, before)
-
-    def _gather(
-        self,
-        values: Sequence[int],
-        sources: Sequence[str],
-        targets: Sequence[str],
-        width: int,
-        returns: bool,
-    ) -> None:
-        """All values to each target; gradients return."""
-        for source, count in zip(sources, values, strict=True):
-            for target in set(targets) - {source}:
-                self.links[source, target] += width * count
-                if self._training and returns:
-                    self.links[target, source] += width * count
-
-    def _values(self, x: Any) -> int:
-        return self._batch * math.prod(x.shape[1:])
-
-    def _shards(self, x: Any, layout: Layout) -> list[int]:
-        """Numbers in each shard."""
-        whole = self._values(x)
-        return [whole * n // sum(layout.sizes) for n in layout.sizes]
+    def _shape(self, x: Any) -> tuple[int, ...]:
+        return (self._batch, *x.shape[1:])
 
 
-def _layout_of(layer: ConvParallel) -> Layout:
-    """Of the weight that makes the feature maps."""
-    found = [
-        weight._value.layout
-        for weight in layer.weights
-        if isinstance(weight._value, ShardedVariable)
-        and not weight.name.startswith("depthwise")
-    ]
-    return found[0]
-
-
-def _pixels(shape: Sequence[int], layer: Any) -> int:
-    last = layer.data_format == "channels_last"
-    return math.prod(shape[1:-1] if last else shape[2:])
+def _as_expected(lies: Sequence[Any], expected: Sequence[Any]) -> bool:
+    """Whether shards lie as a rule was told; else they are joined."""
+    return len(lies) == len(expected) and all(
+        a is not None and a.matches(b)
+        for a, b in zip(lies, expected, strict=True)
+    )

@@ -23,8 +23,8 @@ _TWINS: dict[type, Any] = {
     keras.layers.SeparableConv2D: layers.SeparableConvParallel2D,
 }
 _PLAIN: dict[Any, Any] = {parallel: plain for plain, parallel in _TWINS.items()}
-OWN_ARGUMENTS = ("shards", "wire_dtype", "algorithm")
-_OF_LAYOUTS = ("_layout", "_depthwise_layout", "_in_region")
+OWN_ARGUMENTS = ("shards", "wire_dtype", "algorithm", "split")
+_OF_LAYOUTS = ("_layout", "_samples", "_depthwise_layout", "_in_region")
 
 
 def is_convolution(layer: Any) -> bool:
@@ -48,12 +48,12 @@ def parallel(layer: Any, copies: Copies, **own: Any) -> ConvParallel:
     Args:
         layer: A convolution, parallel or not.
         copies: Which makes the copy.
-        **own: `shards`, `wire_dtype`, `algorithm`; None for those it has.
+        **own: Those of `OWN_ARGUMENTS` that are to be others than it has.
     """
     has = {name: getattr(layer, name, None) for name in OWN_ARGUMENTS}
     kind = _TWINS.get(type(layer), type(layer))
     found: ConvParallel = copies.as_kind(layer, kind)
-    found.spread(**has | {k: v for k, v in own.items() if v is not None})
+    found.spread(**has | own)
     return found
 
 

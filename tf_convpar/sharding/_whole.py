@@ -66,7 +66,7 @@ def whole(model: Any) -> Iterator[tuple[Any, str]]:
         if id(layer) in seen:
             return
         seen.add(id(layer))
-        spread = isinstance(layer, ConvParallel) and layer.is_sharded
+        spread = isinstance(layer, ConvParallel) and layer.is_spread
         if isinstance(layer, _KINDS) and not spread:
             reason = why_whole(layer, held_by)
             yield layer, reason or "the plan leaves it to the chief"

@@ -122,10 +122,10 @@ class ConvParallelStrategy(tf.distribute.Strategy):
         finally:
             self._automatic = before
 
-    def shares(
-        self, layer: Any, input_shape: Sequence[int | None]
-    ) -> Sequence[float] | None:
-        """What the plan gives a layer: counts or weights per device.
+    def planned(self, layer: Any, input_shape: Sequence[int | None]) -> Any:
+        """What the plan says of a layer: counts or weights per device.
+
+        Or `"samples"`, or a mapping that has `"split"` and `"shards"`.
 
         Args:
             layer: About to be built.

@@ -1,11 +1,12 @@
 """How Keras layers work on shards: one rule for each kind.
 
-To add one, write a subclass of `Rule` in a file of this folder, and list it
-here.
+To add one, write a subclass of `Rule` (shards of channels) or of `SampleRule`
+(shards of samples) in a file of this folder, and list it here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tf_convpar.sharding.rules._rule import Rule as Rule
@@ -14,10 +15,20 @@ from tf_convpar.sharding.rules.activation import SlopeOfEachChannel
 from tf_convpar.sharding.rules.dense import Dense
 from tf_convpar.sharding.rules.dense import Flatten
 from tf_convpar.sharding.rules.dropout import Dropout
+from tf_convpar.sharding.rules.each_sample import Activation
+from tf_convpar.sharding.rules.each_sample import AlongAnAxis
+from tf_convpar.sharding.rules.each_sample import Attention
+from tf_convpar.sharding.rules.each_sample import EachSample
+from tf_convpar.sharding.rules.each_sample import OfTheUser
+from tf_convpar.sharding.rules.each_sample import Recurrent
+from tf_convpar.sharding.rules.each_sample import SampleRule as SampleRule
 from tf_convpar.sharding.rules.merging import Concatenate
 from tf_convpar.sharding.rules.merging import Elementwise
+from tf_convpar.sharding.rules.moments import MomentsOfAll
+from tf_convpar.sharding.rules.noise import Drawing
 from tf_convpar.sharding.rules.normalization import BatchNormalization
 from tf_convpar.sharding.rules.operation import Operation
+from tf_convpar.sharding.rules.operation import OperationOnSamples
 from tf_convpar.sharding.rules.spatial import GlobalPooling
 from tf_convpar.sharding.rules.spatial import Pixels
 from tf_convpar.sharding.rules.spatial import Spatial
@@ -37,6 +48,17 @@ RULES: tuple[Rule, ...] = (
     Dense(),
 )
 
+SAMPLE_RULES: tuple[SampleRule, ...] = (
+    EachSample(),
+    AlongAnAxis(),
+    Activation(),
+    MomentsOfAll(),
+    Drawing(),
+    Recurrent(),
+    Attention(),
+    OperationOnSamples(),
+)
+
 
 def rule_for(layer: Any) -> Rule | None:
     """The rule of a layer; None where it has none, and joins first.
@@ -47,3 +69,17 @@ def rule_for(layer: Any) -> Rule | None:
         if type(layer) in rule.layers:
             return rule
     return None
+
+
+def sample_rule_for(layer: Any, shapes: Sequence[Any]) -> SampleRule | None:
+    """The rule of a layer for shards of samples; None where it has none.
+
+    Args:
+        layer: Built, or an operation.
+        shapes: Of its inputs and outputs, with the batch.
+    """
+    for rule in SAMPLE_RULES:
+        if type(layer) in rule.layers and rule.holds(layer, shapes):
+            return rule
+    own = OfTheUser()
+    return own if own.holds(layer, shapes) else None

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_convpar.placement import Layout
+from tf_convpar.placement import Move
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import on_device
 
@@ -54,6 +55,18 @@ class Rule:
     ) -> Mapping[str, Layout]:
         """Layouts of the weights that are cut, by their attributes."""
         return {}
+
+    def moves(
+        self, layer: Any, inputs: Sequence[Layout], shapes: Sequence[Any]
+    ) -> list[Move]:
+        """What the layer sends; most send nothing.
+
+        Args:
+            layer: Built.
+            inputs: As `output` was told.
+            shapes: Of the inputs, with the number of samples.
+        """
+        return []
 
     def call(
         self, layer: Any, inputs: Sequence[ShardedTensor], **kwargs: Any

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from tf_convpar.placement import Layout
+from tf_convpar.placement import Move
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import on_device
 from tf_convpar.sharding.rules._rule import Rule
@@ -96,6 +97,15 @@ class Dense(Rule):
     ) -> Mapping[str, Layout]:
         """Rows of the kernel beside the features they belong to."""
         return {"_kernel": dataclasses.replace(inputs[0], axis=-2, wire=None)}
+
+    def moves(
+        self, layer: Any, inputs: Sequence[Layout], shapes: Sequence[Any]
+    ) -> list[Move]:
+        """A sum of each device, and back its gradient."""
+        (layout,) = inputs
+        width = tf.as_dtype(layer.compute_dtype).size
+        sums = (shapes[0][0], layer.units)
+        return [Move(sums, layout.devices, None, layout.owner, width)]
 
     def call(
         self, layer: Any, inputs: Sequence[ShardedTensor], **kwargs: Any

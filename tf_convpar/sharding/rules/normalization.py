@@ -84,33 +84,55 @@ def _normalized(
     given: Mapping[str, tf.Tensor],
     learns: bool,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """A shard, and its new moving statistics, as Keras computes them."""
-    # Narrower floats overflow.
-    wide = keras.backend.result_type(x.dtype.name, "float32")
-    x = tf.cast(x, wide)
-    given = {name: tf.cast(value, wide) for name, value in given.items()}
+    """A shard, and its new moving statistics."""
+    x = widened(x)
     mean, variance = given["moving_mean"], given["moving_variance"]
     moving = mean, variance
     if learns:
         axes = [a for a in range(x.shape.rank) if a != axis]
         mean, variance = keras.ops.moments(x, axes)
-        keep, new = layer.momentum, 1.0 - layer.momentum
-        moving = (
-            moving[0] * keep + mean * new,
-            moving[1] * keep + variance * new,
-        )
+        moving = tuple(moved(layer, moving, (mean, variance)))
+    return (normalized(layer, x, axis, given, mean, variance), *moving)
+
+
+def widened(x: tf.Tensor) -> tf.Tensor:
+    """In float32 or wider, as Keras has it: narrower floats overflow."""
+    return tf.cast(x, keras.backend.result_type(x.dtype.name, "float32"))
+
+
+def normalized(
+    layer: Any,
+    x: tf.Tensor,
+    axis: int,
+    given: Mapping[str, tf.Tensor],
+    mean: tf.Tensor,
+    variance: tf.Tensor,
+) -> tf.Tensor:
+    """What is widened, normalized as Keras does it."""
+    given = {name: tf.cast(value, x.dtype) for name, value in given.items()}
     y = keras.ops.batch_normalization(
         x,
-        mean,
-        variance,
+        tf.cast(mean, x.dtype),
+        tf.cast(variance, x.dtype),
         axis,
         offset=given.get("beta"),
         scale=given.get("gamma"),
         epsilon=layer.epsilon,
     )
-    old = layer.moving_mean.dtype
-    return (
-        tf.cast(y, layer.compute_dtype),
-        tf.cast(tf.stop_gradient(moving[0]), old),
-        tf.cast(tf.stop_gradient(moving[1]), old),
-    )
+    return tf.cast(y, layer.compute_dtype)
+
+
+def moved(
+    layer: Any, moving: Sequence[tf.Tensor], moments: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """New moving statistics, by those of a batch."""
+    keep, new = layer.momentum, 1.0 - layer.momentum
+    return [
+        tf.cast(
+            tf.stop_gradient(
+                tf.cast(before, moment.dtype) * keep + moment * new
+            ),
+            before.dtype,
+        )
+        for before, moment in zip(moving, moments, strict=True)
+    ]

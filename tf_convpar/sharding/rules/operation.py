@@ -8,8 +8,11 @@ from typing import Any
 from keras.src.ops import nn
 from keras.src.ops import numpy
 
+from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.sharding.rules._rule import on_shards
+from tf_convpar.sharding.rules.each_sample import SampleRule
+from tf_convpar.sharding.rules.each_sample import each_alone
 from tf_convpar.sharding.rules.merging import Elementwise
 
 
@@ -45,3 +48,27 @@ class Operation(Elementwise):
             return type(layer).call(layer, *own, **kwargs)
 
         return on_shards(run, inputs[0].layout, *(x.shards for x in inputs))
+
+
+class OperationOnSamples(SampleRule):
+    """The same, and what works along axes, on samples."""
+
+    layers = (
+        *Operation.layers,
+        *(nn.Softmax, nn.LogSoftmax, numpy.Concatenate),
+        *(numpy.Mean, numpy.Sum, numpy.Max, numpy.Min, numpy.ExpandDims),
+    )
+
+    def holds(self, layer: Any, shapes: Sequence[Any]) -> bool:
+        """Unless an axis is that of samples."""
+        if type(layer) in Operation.layers:
+            return True
+        rank = len(shapes[0]) + isinstance(layer, numpy.ExpandDims)
+        axes = layer.axis if isinstance(layer.axis, tuple) else (layer.axis,)
+        return all(axis is not None and axis % rank for axis in axes)
+
+    def call(
+        self, layer: Any, layout: SampleLayout, args: Any, kwargs: Any
+    ) -> Any:
+        """The operation on each device."""
+        return each_alone(layer, type(layer).call, layout, args, kwargs)

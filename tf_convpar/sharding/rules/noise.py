@@ -1,0 +1,109 @@
+"""Dropout and noise of samples, as the unsplit layer draws it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_convpar.placement import Move
+from tf_convpar.placement import Place
+from tf_convpar.placement import SampleLayout
+from tf_convpar.placement import ShardedTensor
+from tf_convpar.placement import apart
+from tf_convpar.placement import everywhere
+from tf_convpar.placement import on_device
+from tf_convpar.placement import samples
+from tf_convpar.sharding.rules.each_sample import SampleRule
+from tf_convpar.sharding.rules.each_sample import sent
+
+_L = keras.layers
+
+
+class Drawing(SampleRule):
+    """Every device draws for all samples, from one seed, and uses its own.
+
+    The layer itself does it, of a whole batch that has zeros in the place of
+    the other devices' samples.
+    """
+
+    layers = (
+        *(_L.Dropout, _L.SpatialDropout1D, _L.SpatialDropout2D),
+        *(_L.SpatialDropout3D, _L.GaussianDropout, _L.GaussianNoise),
+        _L.AlphaDropout,
+    )
+
+    def holds(self, layer: Any, shapes: Sequence[Any]) -> bool:
+        """Unless all samples share a mask."""
+        noise = getattr(layer, "noise_shape", None)
+        return not noise or noise[0] != 1
+
+    def moves(
+        self,
+        layer: Any,
+        layout: SampleLayout,
+        shapes: Sequence[tuple[int, ...]],
+        lies: Sequence[Place],
+        before: bool,
+        training: bool,
+    ) -> list[Move]:
+        """The input, if it lies elsewhere, and numbers of samples."""
+        found = [sent(layer, shapes[0], lies[0], layout, before, layout)]
+        if training:
+            parts = len(layout.devices)
+            each = dataclasses.replace(layout, shares=(1,) * parts)
+            devices, owner = layout.devices, layout.owner
+            found.append(Move((parts,), each, devices, owner, 4, False))
+        return found
+
+    def call(
+        self, layer: Any, layout: SampleLayout, args: Any, kwargs: Any
+    ) -> Any:
+        """As it would have been drawn."""
+        x = apart(args[0], layout)
+        training = kwargs.get("training", False)
+        drawn = getattr(layer, "rate", getattr(layer, "stddev", 0))
+        if not training or not drawn:
+            return x
+        generator = layer.seed_generator
+        seed = generator.next()
+        counts = _counts(x)
+        shards = []
+        for i, (shard, device) in enumerate(
+            zip(x.shards, layout.devices, strict=True)
+        ):
+
+            def run(
+                shard: tf.Tensor, i: int = i, counts: Any = counts[i]
+            ) -> tf.Tensor:
+                begin, own = tf.reduce_sum(counts[:i]), counts[i]
+                after = tf.reduce_sum(counts[i + 1 :])
+                ends = [[begin, after], *[[0, 0]] * (shard.shape.rank - 1)]
+                whole = tf.pad(shard, ends)
+                with keras.StatelessScope(
+                    [(generator.state, seed)], initialize_variables=False
+                ):
+                    y = type(layer).call(layer, whole, training=True)
+                y = y[begin : begin + own]
+                return tf.ensure_shape(y, shard.shape)
+
+            shards.append(on_device(run, device)(shard))
+        return ShardedTensor(shards, layout)
+
+
+def _counts(x: ShardedTensor) -> list[tf.Tensor]:
+    """Of each device the numbers of samples of all, on each device."""
+    known = [shard.shape[0] for shard in x.shards]
+    if None not in known:
+        return [tf.constant(known, tf.int32)] * len(known)
+    counts = [
+        on_device(lambda s: tf.cast(samples(s), tf.int32)[None], device)(shard)
+        for shard, device in zip(x.shards, x.layout.devices, strict=True)
+    ]
+    layout = x.layout
+    return everywhere(
+        ShardedTensor(counts, layout), layout.devices, layout.owner
+    )
