@@ -16,7 +16,7 @@ import tensorflow as tf
 from tf_convpar.algorithms import check_algorithm
 from tf_convpar.copying import Copies
 from tf_convpar.layers import ConvParallel
-from tf_convpar.planner.plans._plan import load
+from tf_convpar.plans import load
 from tf_convpar.sharding import _twins
 from tf_convpar.sharding._attach import OnShards
 from tf_convpar.sharding._follow import Followers
