@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from tf_convpar.cli import estimate
-from tf_convpar.planner.memory._memory import training_memory
+from tf_convpar.estimate.memory._step import training_memory
 
 
 @pytest.fixture(scope="module")

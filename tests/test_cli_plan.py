@@ -10,7 +10,7 @@ from processes import run
 from test_cli import run_json
 
 from tf_convpar.planner import _calibration_file
-from tf_convpar.planner.plans import _plan
+from tf_convpar.planner import _plan
 
 
 @pytest.fixture
@@ -54,9 +54,7 @@ def test_json(files):
     code, content = run_json("plan", str(files / "cluster.json"), "--json")
     assert code == 0
     calibration = _calibration_file.load(files / "cluster.json")
-    assert content == json.loads(
-        json.dumps(_plan.to_json(_plan.plan(calibration)))
-    )
+    assert content == json.loads(json.dumps(_plan.plan(calibration).to_dict()))
 
 
 def test_existing_plan(files):

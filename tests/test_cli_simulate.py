@@ -10,9 +10,9 @@ from test_cli import run_json
 from tf_convpar.cli.simulate import SWEEPS
 from tf_convpar.cli.simulate import command
 from tf_convpar.planner import _calibration_file
-from tf_convpar.planner._networks import network
-from tf_convpar.planner.simulation import _simulate
-from tf_convpar.planner.simulation._describe import describe
+from tf_convpar.planner.simulation import _sweep
+from tf_convpar.planner.simulation import describe
+from tf_convpar.planner.simulation import network
 
 DEVICES = "--devices=2xcpu:100GFLOPS,1xgpu:1TFLOPS"
 
@@ -49,14 +49,14 @@ def test_json_of_a_description():
         "10Gbit",
         conv_share=0.8,
     )
-    expected = _simulate.simulate(calibration, "devices", [1, 3]).to_dict()
+    expected = _sweep.simulate(calibration, "devices", [1, 3]).to_dict()
     assert report == json.loads(json.dumps(expected))
     assert [row["value"] for row in report["rows"]] == [1, 3]
     assert report["rows"][1]["speedup"] > 1
 
 
 def test_the_sweeps_are_the_planners():
-    assert SWEEPS == _simulate.SWEEPS
+    assert SWEEPS == _sweep.SWEEPS
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ from tf_convpar.planner._network import Convolution
 from tf_convpar.planner._network import Network
 from tf_convpar.planner.allocation import _memory_caps
 from tf_convpar.planner.allocation import _program
-from tf_convpar.planner.allocation._allocate import allocate
-from tf_convpar.planner.allocation._allocate import best_split
+from tf_convpar.planner.allocation import allocate
+from tf_convpar.planner.allocation import best_split
 
 
 def step(calibration, counts):

@@ -8,11 +8,12 @@ import pytest
 
 import tf_convpar as convpar
 from tf_convpar import planner
-from tf_convpar.planner import _automatic
-from tf_convpar.planner import _kept
+from tf_convpar.planner.measure import _automatic
 from tf_convpar.planner.measure import _clock
 from tf_convpar.planner.measure import _convolutions
+from tf_convpar.planner.measure import _kept
 from tf_convpar.planner.measure import _links
+from tf_convpar.strategy import strategy as strategy_lib
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*stayed unsteady")
 
@@ -172,6 +173,14 @@ def test_a_plan_and_its_file(tmp_path):
         results.append(other.predict(x, verbose=0))
     for result in results[1:]:
         np.testing.assert_array_equal(result, results[0])
+
+
+def test_a_strategy_that_was_imported_without_the_planner(monkeypatch):
+    """As modules of the command line may; a plan of counts needs none."""
+    monkeypatch.setattr(strategy_lib, "_plans_layers", None)
+    with pytest.raises(RuntimeError, match="Expected the planner"):
+        devices("auto")
+    assert devices({"first": (40, 8)}).plan == {"first": (40, 8)}
 
 
 @pytest.mark.parametrize("plan", [3, ["first"]])

@@ -16,10 +16,10 @@ from planner_cases import cluster
 
 import tf_convpar as convpar
 from tf_convpar import planner
-from tf_convpar.planner import _calibrate
-from tf_convpar.planner import _kept
+from tf_convpar.planner.measure import _calibrate
 from tf_convpar.planner.measure import _clock
 from tf_convpar.planner.measure import _convolutions
+from tf_convpar.planner.measure import _kept
 from tf_convpar.planner.measure import _links
 from tf_convpar.planner.measure import _machines
 from tf_convpar.planner.measure import _rest

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 import tf_convpar as convpar
 from tf_convpar.planner import _units
+from tf_convpar.planner import of_model
 from tf_convpar.planner._cost import PHASES
 from tf_convpar.planner._cost import compute_s
 from tf_convpar.planner._cost import predict
-from tf_convpar.planner._networks import network
-from tf_convpar.planner._networks import of_model
+from tf_convpar.planner.simulation import describe
+from tf_convpar.planner.simulation import network
 from tf_convpar.planner.simulation._describe import convolutions_s
-from tf_convpar.planner.simulation._describe import describe
 from tf_convpar.planner.simulation._presets import EFFICIENCY
 from tf_convpar.planner.simulation._presets import PRESETS
 

@@ -12,8 +12,10 @@ from planner_cases import random_calibration
 from rich.console import Console
 
 import tf_convpar as convpar
+from tf_convpar import plans
 from tf_convpar.planner import _cost
-from tf_convpar.planner.plans import _plan
+from tf_convpar.planner import _plan
+from tf_convpar.planner._network import fingerprint
 
 SPLIT = {"rate": 1.25e9}
 ALONE = {"rate": 1e6}
@@ -29,7 +31,7 @@ def with_memory(calibration, *limits):
 
 def show(plan):
     console = Console(width=120, file=io.StringIO())
-    console.print(_plan.table(plan))
+    console.print(plans.table(plan))
     return console.file.getvalue()
 
 
@@ -169,7 +171,7 @@ def test_file_round_trip(tmp_path, case):
     )
     plan = _plan.plan(calibration)
     plan.save(tmp_path / "plan.json")
-    assert _plan.load(tmp_path / "plan.json") == plan
+    assert plans.load(tmp_path / "plan.json") == plan
     assert _plan.load(tmp_path / "plan.json", calibration) == plan
 
 
@@ -178,7 +180,7 @@ def saved(tmp_path):
     """A calibration, its plan's file, and what changes the file."""
     calibration = with_memory(cluster([1e11, 1e11], **SPLIT), 10**9, 3 * 10**8)
     file = tmp_path / "plan.json"
-    _plan.save(_plan.plan(calibration), file)
+    _plan.plan(calibration).save(file)
 
     def edit(change):
         content = json.loads(file.read_text())
@@ -190,19 +192,19 @@ def saved(tmp_path):
 
 def test_edited_counts(saved):
     calibration, file, edit = saved
-    before = _plan.load(file)
+    before = plans.load(file)
     edit(lambda c: c["layers"][1].update(kernels=[700, 800]))
-    plan = _plan.load(file)
+    plan = plans.load(file)
     assert plan["conv2d_1"] == (700, 800)
     assert plan.prediction is None
     assert plan.reason.startswith("Changed by hand")
     assert plan.single_s == before.single_s
     with pytest.raises(ValueError, match="with a prediction"):
-        _plan.draw(plan, file.parent / "plan.png")
+        plans.draw(plan, file.parent / "plan.png")
     assert "the counts were changed by hand" in show(plan)
     # Once saved like this it stays like this.
     plan.save(file)
-    assert _plan.load(file) == plan
+    assert plans.load(file) == plan
 
     plan = _plan.load(file, calibration)
     assert plan == _plan.plan_of(calibration, plan.allocation)
@@ -213,7 +215,7 @@ def test_another_calibration_gives_another_prediction(saved):
     _, file, _ = saved
     slower = cluster([5e10, 1e11], **SPLIT)
     plan = _plan.load(file, slower)
-    assert plan == _plan.plan_of(slower, _plan.load(file).allocation)
+    assert plan == _plan.plan_of(slower, plans.load(file).allocation)
 
 
 EDITS = [
@@ -247,7 +249,7 @@ def test_edits_that_are_refused(saved, change, message):
     _, file, edit = saved
     edit(change)
     with pytest.raises(ValueError, match=message):
-        _plan.load(file)
+        plans.load(file)
 
 
 def test_calibration_of_something_else(saved):
@@ -293,7 +295,7 @@ def test_table_of_many_devices():
 @pytest.mark.parametrize("name", ["plan.png", "plan", "plan.svg"])
 def test_picture(tmp_path, name):
     plan = _plan.plan(cluster([1.2e11, 6e10], **SPLIT))
-    _plan.draw(plan, tmp_path / name)
+    plans.draw(plan, tmp_path / name)
     content = (tmp_path / name).read_bytes()
     if name.endswith(".svg"):
         assert b"<svg" in content
@@ -305,11 +307,11 @@ def test_picture(tmp_path, name):
 def test_picture_of_an_unknown_format(tmp_path):
     plan = _plan.plan(cluster([1e11]))
     with pytest.raises(ValueError, match="[Ff]ormat"):
-        _plan.draw(plan, tmp_path / "plan.doc")
+        plans.draw(plan, tmp_path / "plan.doc")
     assert not list(tmp_path.iterdir())
 
 
 def test_fingerprint():
-    same = _plan.fingerprint(network())
-    assert same == _plan.fingerprint(network(batch=1))
-    assert same != _plan.fingerprint(network((500, 1501)))
+    same = fingerprint(network())
+    assert same == fingerprint(network(batch=1))
+    assert same != fingerprint(network((500, 1501)))

@@ -148,16 +148,16 @@ def memory(
     step = _step(model, image, optimizer)
     from rich.console import Console
 
-    from tf_convpar.planner.memory import _allocator
+    from tf_convpar.estimate.memory import _allocator
 
     batches = sorted(set(batch))
     with messages_only():
         found = [step.memory(n, algorithm) for n in batches]
     if png is not None:
-        from tf_convpar.planner.memory._memory_plot import draw_memory
+        from tf_convpar.estimate.memory._plot import draw
 
         with messages_only():
-            draw_memory(found, png, f"A training step of {model}", memory)
+            draw(found, png, f"A training step of {model}", memory)
     measured: list[Any] = [None] * len(batches)
     if measure:
         with messages_only():
@@ -225,8 +225,8 @@ def batch(
     if (batch or literal) and not best:
         raise click.UsageError("Expected --batch and --sum with --best only.")
     step = _step(model, image, optimizer)
-    from tf_convpar.planner.guidelines import _batch
-    from tf_convpar.planner.memory import _allocator
+    from tf_convpar.estimate import _batch
+    from tf_convpar.estimate.memory import _allocator
 
     with messages_only():
         report: dict[str, Any] = {
@@ -280,7 +280,7 @@ def devices(
     --overhead and --speedup, the fewest devices that reach it. With
     --efficiency and --devices, the overhead up to which they reach it.
     """
-    from tf_convpar.planner.guidelines import _counts
+    from tf_convpar.estimate import _devices
 
     given = {
         name
@@ -294,9 +294,9 @@ def devices(
     }
     with messages_only():
         if given == {"overhead", "speedup"}:
-            devices = _counts.devices_for(speedup or 0.0, overhead or 0.0)
+            devices = _devices.devices_for(speedup or 0.0, overhead or 0.0)
         elif given == {"efficiency", "devices"}:
-            overhead = _counts.overhead_for(efficiency or 0.0, devices or 0)
+            overhead = _devices.overhead_for(efficiency or 0.0, devices or 0)
         elif given != {"overhead", "devices"}:
             raise click.UsageError(
                 "Expected --overhead with --devices or --speedup, or "
@@ -308,9 +308,9 @@ def devices(
         report: dict[str, Any] = {
             "devices": count,
             "overhead_ratio": None if any_overhead else ratio,
-            "speedup": 1.0 if any_overhead else _counts.speedup(count, ratio),
+            "speedup": 1.0 if any_overhead else _devices.speedup(count, ratio),
             "efficiency": (
-                1 / count if any_overhead else _counts.efficiency(count, ratio)
+                1 / count if any_overhead else _devices.efficiency(count, ratio)
             ),
         }
     if as_json:
@@ -359,10 +359,10 @@ def servers(
     as_json: bool,
 ) -> None:
     """Say how many parameter servers workers do not wait for."""
-    from tf_convpar.planner.guidelines import _counts
+    from tf_convpar.estimate import _devices
 
     with messages_only():
-        found = _counts.parameter_servers(
+        found = _devices.parameter_servers(
             parameters, workers, link, compute, full_duplex
         )
     traffic = (1 if full_duplex else 2) * parameters * workers / link / found
@@ -380,7 +380,7 @@ def _step(model: str, image: int | None, optimizer: str) -> Any:
     """The model's training step, traced."""
     with without_chatter():
         from tf_convpar.cli.algorithms import load_model
-        from tf_convpar.planner.memory._memory import Step
+        from tf_convpar.estimate.memory._step import Step
 
         with messages_only():
             return Step(load_model(model, image), optimizer)

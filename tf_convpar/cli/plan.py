@@ -51,8 +51,9 @@ def command(
     """
     if existing is not None and quantum is not None:
         raise click.UsageError("Expected --quantum or --plan, not both.")
+    from tf_convpar import plans
     from tf_convpar.planner import _calibration_file
-    from tf_convpar.planner.plans import _plan
+    from tf_convpar.planner import _plan
 
     with messages_only():
         measured = _calibration_file.load(calibration)
@@ -62,17 +63,17 @@ def command(
             found = _plan.plan(measured, quantum)
         if output is not None:
             with _writing(output):
-                _plan.save(found, output)
+                found.save(output)
         if png is not None:
             with _writing(png):
-                _plan.draw(found, png)
+                plans.draw(found, png)
     if as_json:
-        print_json(_plan.to_json(found))
+        print_json(found.to_dict())
         return
     from rich.console import Console
 
     console = Console()
-    console.print(_plan.table(found))
+    console.print(plans.table(found))
     console.print(found.reason, highlight=False, markup=False)
     for path in (output, png):
         if path is not None:

@@ -17,7 +17,7 @@ from tf_convpar.cli._shared import print_json
 if TYPE_CHECKING:
     from tf_convpar.planner._calibration import Calibration
 
-# As `planner.simulation._simulate` names them, and what its values are.
+# As `planner.simulation._sweep` names them, and what its values are.
 SWEEPS = ("devices", "bandwidth", "batch", "kernels", "heterogeneity")
 # What only describes a cluster; a file says all that for itself.
 DESCRIPTION = (
@@ -161,7 +161,7 @@ def command(
                 )
     from rich.console import Console
 
-    from tf_convpar.planner.simulation import _simulate
+    from tf_convpar.planner.simulation import simulate
 
     with messages_only():
         if calibration is not None:
@@ -176,7 +176,7 @@ def command(
         if values is not None:
             wanted = [_value(sweep, v.strip()) for v in values.split(",")]
         with Console(stderr=True).status("Simulating") as status:
-            found = _simulate.simulate(
+            found = simulate(
                 cluster,
                 sweep,
                 wanted,
@@ -204,8 +204,8 @@ def _described(
     idle: float,
 ) -> Calibration:
     from tf_convpar.planner import _units
-    from tf_convpar.planner._networks import network
-    from tf_convpar.planner.simulation._describe import describe
+    from tf_convpar.planner.simulation import describe
+    from tf_convpar.planner.simulation import network
 
     return describe(
         network(_kernels(kernels), batch),

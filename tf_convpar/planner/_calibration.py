@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from tf_convpar.planner._network import Convolution
 from tf_convpar.planner._network import Network
 
 
@@ -53,6 +54,21 @@ class Times:
         slope = (seconds[1] - seconds[0]) / (widths[1] - widths[0])
         line = seconds[0] - slope * (widths[0] - filters)
         return float(min(max(share, line), seconds[0]))
+
+
+def proportional(convolution: Convolution, batch: int, flops: float) -> Times:
+    """Of a device that makes so many operations a second, whatever it does."""
+    widths = sorted({1, convolution.filters})
+    seconds = tuple(
+        2 * convolution.multiplications(batch, n) / flops for n in widths
+    )
+    nothing = (0.0,) * len(widths)
+    return Times(
+        tuple(widths),
+        forward=seconds,
+        input_gradient=seconds if convolution.input_gradient else nothing,
+        kernel_gradient=seconds,
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,7 @@ it has all kernels. A step is `rest_s` and the sum of its phases. Devices do
 not go on to the next phase before the slowest: the network needs its feature
 maps.
 
-`tf_convpar.planner.allocation._allocate` minimises this very function.
+`tf_convpar.planner.allocation.allocate` minimises this very function.
 """
 
 from __future__ import annotations
@@ -34,58 +34,15 @@ from collections.abc import Sequence
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import Device
 from tf_convpar.planner._network import Convolution
+from tf_convpar.plans._prediction import BACKWARD
+from tf_convpar.plans._prediction import FORWARD
+from tf_convpar.plans._prediction import Prediction
+from tf_convpar.plans._prediction import Span
 
-FORWARD = "forward"
-BACKWARD = "backward"
 PHASES = (FORWARD, BACKWARD)
 
 # Kernels per device, in the calibration's order, for each layer.
 Allocation = Mapping[str, Sequence[int]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Span:
-    """Something that keeps a device or a link busy.
-
-    Attributes:
-        where: The device, or `"source -> target"`.
-        what: `"compute"`, `"send"` or `"join"`; `"rest"` for other layers.
-        layer: The convolution; empty for the rest.
-        phase: `"forward"` or `"backward"`.
-        start: Seconds since the step began.
-        end: Likewise.
-    """
-
-    where: str
-    what: str
-    layer: str
-    phase: str
-    start: float
-    end: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Prediction:
-    """A step as it should go.
-
-    Attributes:
-        step_s: Its seconds.
-        spans: Who is busy when.
-        sent_bytes: Over each link, by `"source -> target"`.
-    """
-
-    step_s: float
-    spans: tuple[Span, ...]
-    sent_bytes: Mapping[str, int]
-
-    def busy(self) -> dict[str, float]:
-        """Seconds in which each device or link has something to do."""
-        seconds: dict[str, float] = {}
-        for span in self.spans:
-            seconds[span.where] = (
-                seconds.get(span.where, 0.0) + span.end - span.start
-            )
-        return seconds
 
 
 @dataclasses.dataclass(frozen=True)

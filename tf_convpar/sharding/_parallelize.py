@@ -17,7 +17,7 @@ from tf_convpar.algorithms import check_algorithm
 from tf_convpar.copying import Copies
 from tf_convpar.layers import ConvParallel
 from tf_convpar.layers import Split
-from tf_convpar.planner.plans._plan import load
+from tf_convpar.plans import load
 from tf_convpar.sharding import _twins
 from tf_convpar.sharding._attach import Attached
 from tf_convpar.sharding._follow import Followers

@@ -21,6 +21,7 @@ from tf_convpar.placement import pick
 from tf_convpar.placement import shard_scope
 from tf_convpar.placement import sharded_like
 from tf_convpar.placement import split
+from tf_convpar.plans import load
 from tf_convpar.strategy import cluster as cluster_lib
 from tf_convpar.strategy import devices as devices_lib
 from tf_convpar.strategy import keras_training
@@ -103,11 +104,12 @@ class ConvParallelStrategy(tf.distribute.Strategy):
             self._automatic = self._planner()
 
     def _planner(self) -> Any:
-        # The one place where something is imported from below: the planner
-        # measures on the devices of a strategy.
-        from tf_convpar.planner._automatic import Automatic
-
-        return Automatic(self)
+        if _plans_layers is None:
+            raise RuntimeError(
+                "Expected the planner to be there, for plan='auto'. Received "
+                "none: import this class as tf_convpar.ConvParallelStrategy."
+            )
+        return _plans_layers(self)
 
     @contextlib.contextmanager
     def planning(self) -> Iterator[None]:
@@ -144,6 +146,21 @@ class ConvParallelStrategy(tf.distribute.Strategy):
         return found
 
 
+# Of a strategy, what plans its layers for `plan="auto"`.
+_plans_layers: Callable[[ConvParallelStrategy], Any] | None = None
+
+
+def plans_layers(planner: Any) -> Any:
+    """Decorates the class whose instances plan the layers of a strategy.
+
+    It measures on the devices of a strategy and imports this module; so it
+    hands itself over, and is not imported here.
+    """
+    global _plans_layers
+    _plans_layers = planner
+    return planner
+
+
 def _read_plan(
     plan: Mapping[str, Sequence[float]] | str | None,
 ) -> tuple[Mapping[str, Sequence[float]], bool]:
@@ -153,8 +170,6 @@ def _read_plan(
     if isinstance(plan, Mapping):
         return plan, False
     if isinstance(plan, str | os.PathLike):
-        from tf_convpar.planner.plans._plan import load
-
         return load(plan), False
     raise ValueError(
         "Expected `plan` to map layer names to kernels per device, such as "

@@ -19,6 +19,7 @@ from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import Device
 from tf_convpar.planner._calibration import Link
 from tf_convpar.planner._calibration import Times
+from tf_convpar.planner._calibration import proportional
 from tf_convpar.planner._network import Network
 from tf_convpar.planner.measure import _convolutions
 from tf_convpar.planner.measure import _links
@@ -26,7 +27,6 @@ from tf_convpar.planner.measure import _machines
 from tf_convpar.planner.measure import _updates
 from tf_convpar.planner.measure._clock import Clock
 from tf_convpar.planner.measure._convolutions import Work
-from tf_convpar.planner.simulation import _describe
 
 # Of the memory that is free: the rest of the network wants some.
 _MEMORY_SHARE = 0.8
@@ -152,7 +152,7 @@ def _measured(
 def _given(subject: Subject, rate: float) -> dict[str, Times]:
     network = subject.network
     return {
-        convolution.name: _describe.times(convolution, network.batch, rate)
+        convolution.name: proportional(convolution, network.batch, rate)
         for convolution in network
     }
 

@@ -11,10 +11,9 @@ from tf_convpar.planner import _units
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import Device
 from tf_convpar.planner._calibration import Link
-from tf_convpar.planner._calibration import Times
+from tf_convpar.planner._calibration import proportional
 from tf_convpar.planner._cost import PHASES
 from tf_convpar.planner._cost import compute_s
-from tf_convpar.planner._network import Convolution
 from tf_convpar.planner._network import Network
 from tf_convpar.planner.simulation._presets import EFFICIENCY
 from tf_convpar.planner.simulation._presets import PRESETS
@@ -105,7 +104,9 @@ def describe(
     made: list[Device] = []
     seen: dict[str, int] = {}
     for kind in kinds:
-        of_each = {c.name: times(c, network.batch, kind.flops) for c in network}
+        of_each = {
+            c.name: proportional(c, network.batch, kind.flops) for c in network
+        }
         for _ in range(kind.count):
             number = seen.get(kind.name, 0)
             seen[kind.name] = number + 1
@@ -197,18 +198,3 @@ def _read(item: str, efficiency: Mapping[str, float]) -> _Kind:
     if match["watts"]:
         power = _units.watts(match["watts"])
     return _Kind(count, name, rate, power)
-
-
-def times(convolution: Convolution, batch: int, flops: float) -> Times:
-    """Proportional to the number of kernels."""
-    widths = sorted({1, convolution.filters})
-    seconds = tuple(
-        2 * convolution.multiplications(batch, n) / flops for n in widths
-    )
-    nothing = (0.0,) * len(widths)
-    return Times(
-        tuple(widths),
-        forward=seconds,
-        input_gradient=seconds if convolution.input_gradient else nothing,
-        kernel_gradient=seconds,
-    )

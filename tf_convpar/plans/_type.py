@@ -6,14 +6,16 @@ import dataclasses
 import hashlib
 import json
 import os
-import re
 from collections.abc import Iterator
 from collections.abc import Mapping
+from typing import Any
 
-from tf_convpar.planner._cost import Prediction
-from tf_convpar.planner._network import Network
+from tf_convpar.files import _checked_json
+from tf_convpar.plans._prediction import Prediction
 
-_FULL_NAME = re.compile(r"/job:(\w+)/replica:\d+/task:(\d+)/device:(\w+:\d+)")
+KIND = "plan"
+# Of the file's form.
+FORMAT = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Plan(Mapping[str, tuple[int, ...]]):
             each that has the memory.
         equal_s: With equal shares of each layer; None if they do not fit.
         reason: Why kernels are split, or why they are not.
-        fingerprint: Of the network: `fingerprint`.
+        fingerprint: Of the network: a hash of its layers and their shapes.
         memory_bytes: What each device has; None for those without a limit.
         layer_bytes: For each layer, what a device needs that has any of its
             kernels, and for each of them.
@@ -83,17 +85,58 @@ class Plan(Mapping[str, tuple[int, ...]]):
         return name, self.single_s[name]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes it to a JSON file that `load` reads."""
-        # The file's module needs this one.
-        from tf_convpar.planner.plans import _plan_file
+        """Writes it to a JSON file that `load` reads, whole or not at all.
 
-        _plan_file.save(self, path)
+        ```python
+        plan.save("plan.json")
+        load("plan.json") == plan  # True
+        ```
+        """
+        _checked_json.write(self.to_dict(), path)
 
-
-def fingerprint(network: Network) -> str:
-    """A hash of the layers and their shapes, whatever the batch."""
-    shapes = [dataclasses.astuple(convolution) for convolution in network]
-    return hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:16]
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        prediction = None
+        if self.prediction is not None:
+            prediction = {
+                "of": digest(self.allocation),
+                "step_s": float(self.prediction.step_s),
+                "sent_bytes": {
+                    link: int(count)
+                    for link, count in self.prediction.sent_bytes.items()
+                },
+                "spans": [
+                    dataclasses.asdict(span) for span in self.prediction.spans
+                ],
+            }
+        return {
+            "kind": KIND,
+            "format": FORMAT,
+            "fingerprint": self.fingerprint,
+            "reason": self.reason,
+            "devices": [
+                {
+                    "name": name,
+                    "memory_bytes": memory,
+                    "single_s": self.single_s.get(name),
+                }
+                for name, memory in zip(
+                    self.devices, self.memory_bytes, strict=True
+                )
+            ],
+            "layers": [
+                {
+                    "name": name,
+                    "filters": sum(counts),
+                    "kernels": list(counts),
+                    "bytes": self.layer_bytes[name][0],
+                    "bytes_per_kernel": self.layer_bytes[name][1],
+                }
+                for name, counts in self.allocation.items()
+            ],
+            "equal_s": self.equal_s,
+            "prediction": prediction,
+        }
 
 
 def over_memory(
@@ -116,29 +159,7 @@ def over_memory(
     return None
 
 
-def short(name: str) -> str:
-    """A device, or a link's two, in a few words: `"worker 0 CPU:0"`."""
-    return _FULL_NAME.sub(r"\1 \2 \3", name)
-
-
-def busiest(prediction: Prediction, *, links: bool) -> tuple[str, float] | None:
-    """The device or link with the most to do, and its seconds.
-
-    None if nothing is sent.
-    """
-    busy = {
-        where: seconds
-        for where, seconds in prediction.busy().items()
-        if (" -> " in where) == links
-    }
-    if not busy:
-        return None
-    where = max(busy, key=busy.__getitem__)
-    return where, busy[where]
-
-
-def seconds_text(seconds: float) -> str:
-    """Seconds as people read them: `"1.23 s"`, `"45.6 ms"`."""
-    if seconds >= 1:
-        return f"{seconds:.2f} s"
-    return f"{1e3 * seconds:.3g} ms"
+def digest(allocation: Mapping[str, tuple[int, ...]]) -> str:
+    """Tells whether counts are those that a prediction is of."""
+    text = json.dumps([[k, list(v)] for k, v in allocation.items()])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,6 +1,6 @@
 """The part of the allocation's program that describes one layer.
 
-`_allocate` derives it; names are those of its docstring.
+`_optimum` derives it; names are those of its docstring.
 """
 
 from __future__ import annotations

@@ -27,9 +27,9 @@ from __future__ import annotations
 import collections
 import dataclasses
 
-from tf_convpar.planner.memory._step_graph import Operation
-from tf_convpar.planner.memory._step_graph import StepGraph
-from tf_convpar.planner.memory._step_graph import is_in_place
+from tf_convpar.estimate.memory._graph import Operation
+from tf_convpar.estimate.memory._graph import StepGraph
+from tf_convpar.estimate.memory._graph import is_in_place
 
 
 @dataclasses.dataclass(frozen=True)

@@ -58,9 +58,9 @@ from tf_convpar.planner import _cost
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._network import Convolution
 from tf_convpar.planner.allocation import _first_guesses
-from tf_convpar.planner.allocation import _layer_program
+from tf_convpar.planner.allocation import _layer
 from tf_convpar.planner.allocation import _memory_caps
-from tf_convpar.planner.allocation._layer_program import Shares
+from tf_convpar.planner.allocation._layer import Shares
 from tf_convpar.planner.allocation._program import NoSolution
 from tf_convpar.planner.allocation._program import Program
 from tf_convpar.planner.allocation._program import total
@@ -277,7 +277,7 @@ def _solve(
     try:
         for convolution, most in zip(layers, highest, strict=True):
             shares.append(
-                _layer_program.add(
+                _layer.add(
                     program,
                     calibration,
                     convolution,

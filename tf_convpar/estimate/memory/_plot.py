@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from tf_convpar.planner.memory._memory import MIB
-from tf_convpar.planner.memory._memory import Memory
+from tf_convpar.estimate.memory._step import MIB
+from tf_convpar.estimate.memory._step import Memory
 
 # What does not grow with the batch is at the bottom.
 _COLORS = {
@@ -24,7 +24,7 @@ _COLORS = {
 }
 
 
-def draw_memory(
+def draw(
     memories: Sequence[Memory],
     path: pathlib.Path,
     title: str,

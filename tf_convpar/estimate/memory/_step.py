@@ -11,7 +11,7 @@ what is counted here, and how, is ours, after what TensorFlow does:
   have in the step.
 - The peak is not the sum of a table's columns: gradients of early layers do
   not exist yet when feature maps of late ones are still kept. It comes from
-  a walk through the step (`tf_convpar.planner.memory._liveness`).
+  a walk through the step (`tf_convpar.estimate.memory._liveness`).
 - TensorFlow's allocator hands out pieces that are larger than what is asked
   for, up to twice, where it has no better ones. That depends on all that
   went before. We measured 6 to 37 % in all (docs/estimating.md), the more
@@ -29,10 +29,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from typing import Any
 
-from tf_convpar.planner.memory import _liveness
-from tf_convpar.planner.memory._step_graph import StepGraph
-from tf_convpar.planner.memory._step_graph import trace
-from tf_convpar.planner.memory._step_graph import variable_bytes
+from tf_convpar.estimate.memory import _liveness
+from tf_convpar.estimate.memory._graph import StepGraph
+from tf_convpar.estimate.memory._graph import trace
+from tf_convpar.estimate.memory._graph import variable_bytes
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -14,10 +14,11 @@ import math
 import os
 import pathlib
 import re
-import tempfile
 from collections.abc import Sequence
 from typing import Any
 from typing import NoReturn
+
+from tf_convpar.files._whole import replace
 
 # Layers and devices have names like these; others are quoted in a path.
 _PLAIN = re.compile(r"[\w/-]+")
@@ -183,26 +184,6 @@ def write(value: Any, path: str | os.PathLike[str]) -> None:
     """Writes a JSON file whole or not at all."""
     text = json.dumps(value, indent=1, allow_nan=False) + "\n"
     replace(path, text.encode())
-
-
-def replace(path: str | os.PathLike[str], content: bytes) -> None:
-    """Writes a file whole or not at all."""
-    target = pathlib.Path(path)
-    handle, name = tempfile.mkstemp(
-        dir=target.parent, prefix=f".{target.name}-"
-    )
-    try:
-        with open(handle, "wb") as temporary:
-            temporary.write(content)
-        # mkstemp makes it for its owner alone.
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)
-        os.replace(name, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

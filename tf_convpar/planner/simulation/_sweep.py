@@ -1,7 +1,7 @@
 """Steps on clusters that nobody has.
 
 Every row is a calibration changed in one thing (`_vary`), the plan that is
-best for it (`_allocate`), and the step that comes of it (`_cost`): what
+best for it (`allocate`), and the step that comes of it (`_cost`): what
 `convpar plan` would say there.
 """
 
@@ -17,14 +17,15 @@ from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import Device
 from tf_convpar.planner._cost import PHASES
 from tf_convpar.planner._cost import Allocation
-from tf_convpar.planner._cost import Prediction
 from tf_convpar.planner._cost import compute_s
 from tf_convpar.planner._cost import memory_bytes
 from tf_convpar.planner._cost import predict
+from tf_convpar.planner.allocation import allocate
 from tf_convpar.planner.simulation import _vary
 from tf_convpar.planner.simulation._describe import convolutions_s
-from tf_convpar.planner.simulation._simulation import Row
-from tf_convpar.planner.simulation._simulation import Simulation
+from tf_convpar.planner.simulation._result import Simulation
+from tf_convpar.planner.simulation._row import Row
+from tf_convpar.plans import Prediction
 
 SWEEPS = ("devices", "bandwidth", "batch", "kernels", "heterogeneity")
 
@@ -160,8 +161,6 @@ def _varied(calibration: Calibration, sweep: str, value: Value) -> Calibration:
 def _row(
     calibration: Calibration, value: Value, label: str, quantum: int | None
 ) -> Row:
-    from tf_convpar.planner.allocation._allocate import allocate
-
     devices = calibration.devices
     plan = allocate(calibration, quantum)
     prediction = predict(calibration, plan)

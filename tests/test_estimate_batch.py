@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from tf_convpar.planner.guidelines import _batch
-from tf_convpar.planner.guidelines._batch import Option
-from tf_convpar.planner.guidelines._batch import best_batch
-from tf_convpar.planner.guidelines._batch import choose_algorithms
-from tf_convpar.planner.guidelines._batch import largest_batch
-from tf_convpar.planner.memory._memory import Step
+from tf_convpar.estimate import _batch
+from tf_convpar.estimate._batch import Option
+from tf_convpar.estimate._batch import best_batch
+from tf_convpar.estimate._batch import choose_algorithms
+from tf_convpar.estimate._batch import largest_batch
+from tf_convpar.estimate.memory._step import Step
 
 MIB = 2**20
 

@@ -8,12 +8,8 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
-
-from tf_convpar.planner.simulation._simulation import Row
-from tf_convpar.planner.simulation._simulation import Simulation
-from tf_convpar.planner.simulation._simulation import whole
+from tf_convpar.files._whole import whole
+from tf_convpar.planner.simulation._row import Row
 
 # Okabe and Ito's colours: told apart by colour-blind readers too.
 _PLAN = "#0072B2"
@@ -31,13 +27,16 @@ _AXES = {
 }
 
 
-def draw(simulation: Simulation, path: str | os.PathLike[str]) -> None:
-    """As `Simulation.draw`.
+def draw(
+    sweep: str, rows: Sequence[Row], about: str, path: str | os.PathLike[str]
+) -> None:
+    """As `Simulation.draw`, of what a simulation is made of.
 
     Raises:
         ValueError: There are no rows.
     """
-    rows = simulation.rows
+    from matplotlib.figure import Figure
+
     if not rows:
         raise ValueError("Expected at least one row to draw. Received none.")
     energy = all(row.joules is not None for row in rows)
@@ -45,28 +44,25 @@ def draw(simulation: Simulation, path: str | os.PathLike[str]) -> None:
         figsize=(10 if energy else 7, 4.4), layout="constrained", dpi=110
     )
     axes = figure.subplots(1, 2 if energy else 1, squeeze=False)[0]
-    if simulation.sweep == "heterogeneity":
+    if sweep == "heterogeneity":
         _draw_times(axes[0], rows)
     else:
-        _draw_speedups(axes[0], simulation)
+        _draw_speedups(axes[0], rows, sweep)
     if energy:
-        _draw_joules(axes[1], rows, simulation.sweep)
+        _draw_joules(axes[1], rows, sweep)
     for each in axes:
-        _x_axis(each, simulation.sweep, rows)
+        _x_axis(each, sweep, rows)
         each.spines[["top", "right"]].set_visible(False)
         each.grid(axis="y", color="0.92")
         each.set_axisbelow(True)
-    figure.suptitle(
-        simulation.about, x=0.01, ha="left", fontsize="medium", color="0.25"
-    )
+    figure.suptitle(about, x=0.01, ha="left", fontsize="medium", color="0.25")
     with whole(path) as part:
         ending = pathlib.Path(path).suffix.lstrip(".") or "png"
         figure.savefig(part, format=ending)
 
 
-def _draw_speedups(axes: Any, simulation: Simulation) -> None:
-    rows = simulation.rows
-    xs = _xs(simulation.sweep, rows)
+def _draw_speedups(axes: Any, rows: Sequence[Row], sweep: str) -> None:
+    xs = _xs(sweep, rows)
     axes.plot(
         xs,
         [row.ideal for row in rows],
@@ -161,6 +157,8 @@ def _xs(sweep: str, rows: Sequence[Row]) -> list[float]:
 
 
 def _x_axis(axes: Any, sweep: str, rows: Sequence[Row]) -> None:
+    from matplotlib.ticker import NullLocator
+
     xs = _xs(sweep, rows)
     spread = min(xs) > 0 and max(xs) / min(xs) >= 8
     if sweep != "kernels" and spread:

@@ -22,6 +22,8 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
+from tf_convpar.estimate.memory._graph import variable_bytes
+
 # Steps that trace, make the optimizer's variables and fill caches.
 _BEFORE = 2
 # The profiler's level for the allocator's events.
@@ -150,8 +152,6 @@ class _Runner:
 
     def persistent_bytes(self) -> int:
         """What is there before a step and after it."""
-        from tf_convpar.planner.memory._step_graph import variable_bytes
-
         kept = (*self._model.variables, *self._model.optimizer.variables)
         return sum(map(variable_bytes, (*kept, *self._images, *self._targets)))
 

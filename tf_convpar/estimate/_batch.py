@@ -32,8 +32,8 @@ from typing import Any
 
 import numpy as np
 
-from tf_convpar.planner.memory._memory import Step
-from tf_convpar.planner.memory._memory import check_batch
+from tf_convpar.estimate.memory._step import Step
+from tf_convpar.estimate.memory._step import check_batch
 
 # The objective's scale: HiGHS stops 1e-6 from the optimum.
 _SCALE = 1e4

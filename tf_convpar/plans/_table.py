@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tf_convpar.planner.plans._plan_type import Plan
-from tf_convpar.planner.plans._plan_type import busiest
-from tf_convpar.planner.plans._plan_type import seconds_text
-from tf_convpar.planner.plans._plan_type import short
+from tf_convpar.plans._prediction import busiest
+from tf_convpar.plans._type import Plan
+from tf_convpar.plans._words import seconds_text
+from tf_convpar.plans._words import short
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -1,23 +1,28 @@
-"""Makes plans of calibrations."""
+"""Makes plans of calibrations: how many kernels each device gets."""
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 
+from tf_convpar.files import _checked_json
 from tf_convpar.planner import _cost
 from tf_convpar.planner._calibration import Calibration
-from tf_convpar.planner._cost import Prediction
-from tf_convpar.planner.allocation import _allocate
+from tf_convpar.planner._network import fingerprint
 from tf_convpar.planner.allocation import _first_guesses
 from tf_convpar.planner.allocation import _memory_caps
-from tf_convpar.planner.plans._plan_type import Plan
-from tf_convpar.planner.plans._plan_type import busiest
-from tf_convpar.planner.plans._plan_type import fingerprint
-from tf_convpar.planner.plans._plan_type import over_memory
-from tf_convpar.planner.plans._plan_type import seconds_text
-from tf_convpar.planner.plans._plan_type import short
+from tf_convpar.planner.allocation import allocate
+from tf_convpar.planner.allocation import best_split
+from tf_convpar.plans._file import of_file
+from tf_convpar.plans._prediction import Prediction
+from tf_convpar.plans._prediction import busiest
+from tf_convpar.plans._type import Plan
+from tf_convpar.plans._type import over_memory
+from tf_convpar.plans._words import seconds_text
+from tf_convpar.plans._words import short
 
 
 def plan(
@@ -50,7 +55,7 @@ def plan(
             is unknown.
         RuntimeError: There is no proof within a minute.
     """
-    counts = _allocate.allocate(calibration, quantum, devices)
+    counts = allocate(calibration, quantum, devices)
     prediction = _cost.predict(calibration, counts)
     single_s = _single_s(calibration)
     used = _used(counts)
@@ -59,7 +64,7 @@ def plan(
     elif len(calibration.devices) == 1 or (devices and len(set(devices)) == 1):
         reason = "There is one device only."
     else:
-        split = _allocate.best_split(calibration, counts, quantum, devices)
+        split = best_split(calibration, counts, quantum, devices)
         reason = _of_one(calibration, used[0], prediction, split)
     return _plan(calibration, counts, prediction, single_s, reason)
 
@@ -110,6 +115,46 @@ def plan_of(
             f"counts for which {problem}."
         )
     return found
+
+
+def load(path: str | os.PathLike[str], calibration: Calibration) -> Plan:
+    """Reads a plan from a JSON file, for that calibration's prediction.
+
+    ```python
+    load("plan.json", calibration).prediction.step_s
+    ```
+
+    Args:
+        path: As for `tf_convpar.plans.load`.
+        calibration: Of the same network and devices.
+
+    Returns:
+        The plan, with a prediction for counts that were changed, too.
+
+    Raises:
+        ValueError: As for `tf_convpar.plans.load`; or the calibration is of
+            another network or other devices. The message says which.
+        OSError: The file cannot be read.
+    """
+    node = _checked_json.read(path)
+    found = of_file(node)
+    expected = fingerprint(calibration.network)
+    if expected != found.fingerprint:
+        node.children()["fingerprint"].fail(
+            f"{expected!r}, as of the calibration's network, whose layers are "
+            f"{', '.join(c.name for c in calibration.network)},"
+        )
+    names = tuple(device.name for device in calibration.devices)
+    if names != found.devices:
+        node.children()["devices"].fail(
+            f"the calibration's devices, {', '.join(names)},",
+            ", ".join(found.devices),
+        )
+    predicted = plan_of(calibration, found.allocation)
+    # Of edited counts it has none.
+    if predicted.prediction == found.prediction:
+        return dataclasses.replace(predicted, reason=found.reason)
+    return predicted
 
 
 def _plan(

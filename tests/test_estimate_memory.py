@@ -8,10 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 import tf_convpar as convpar
-from tf_convpar.planner.memory import _allocator
-from tf_convpar.planner.memory._memory import OTHER
-from tf_convpar.planner.memory._memory import Step
-from tf_convpar.planner.memory._memory import training_memory
+from tf_convpar.estimate.memory import _allocator
+from tf_convpar.estimate.memory._step import OTHER
+from tf_convpar.estimate.memory._step import Step
+from tf_convpar.estimate.memory._step import training_memory
 
 layers = keras.layers
 

@@ -8,14 +8,14 @@ import os
 import pathlib
 from typing import TYPE_CHECKING
 
-from tf_convpar.planner import _checked_json
-from tf_convpar.planner._cost import BACKWARD
-from tf_convpar.planner._cost import FORWARD
-from tf_convpar.planner._cost import Prediction
-from tf_convpar.planner._cost import Span
-from tf_convpar.planner.plans._plan_type import Plan
-from tf_convpar.planner.plans._plan_type import seconds_text
-from tf_convpar.planner.plans._plan_type import short
+from tf_convpar.files._whole import replace
+from tf_convpar.plans._prediction import BACKWARD
+from tf_convpar.plans._prediction import FORWARD
+from tf_convpar.plans._prediction import Prediction
+from tf_convpar.plans._prediction import Span
+from tf_convpar.plans._type import Plan
+from tf_convpar.plans._words import seconds_text
+from tf_convpar.plans._words import short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -116,7 +116,7 @@ def draw(plan: Plan, path: str | os.PathLike[str]) -> None:
     content = io.BytesIO()
     ending = pathlib.Path(path).suffix.lstrip(".") or "png"
     figure.savefig(content, format=ending, dpi=150)
-    _checked_json.replace(path, content.getvalue())
+    replace(path, content.getvalue())
 
 
 @dataclasses.dataclass(frozen=True)

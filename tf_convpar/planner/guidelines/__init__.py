@@ -1,1 +1,0 @@
-"""Guidelines of paper 2 (Zou et al., 2017): batches, devices, servers."""

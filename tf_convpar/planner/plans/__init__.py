@@ -1,1 +1,0 @@
-"""What a plan is: mapping, table, picture and file."""
