@@ -48,7 +48,7 @@ def pair(kind, x, strategy, **kwargs):
     """The layer and its twin, of the same weights."""
     own = {
         name: kwargs.pop(name)
-        for name in ("shards", "wire_dtype", "algorithm")
+        for name in ("shards", "wire_dtype", "algorithm", "split")
         if name in kwargs
     }
     keras.utils.set_random_seed(5)

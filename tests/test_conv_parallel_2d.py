@@ -116,6 +116,7 @@ def test_takes_the_arguments_of_conv2d_in_order():
     assert config.pop("shards") == (2, 1)
     assert config.pop("wire_dtype") is None
     assert config.pop("algorithm") is None
+    assert config.pop("split") is None
     assert config == plain.get_config()
 
 
