@@ -96,6 +96,8 @@ def trainer(model, x, y):
     model.make_train_function()
 
     def step():
+        # Of this step: Keras gives the mean since metrics were reset.
+        model.reset_metrics()
         logs = model.train_function(data)
         values = [float(value) for value in tf.nest.flatten(logs)]
         return values[0]

@@ -16,13 +16,16 @@ import sys
 import psutil
 import rich.console
 import rich.progress
-import rich.table
 from cases import CASES
 from cases import Case
 from nodes import cluster
 from systems import SYSTEMS
 from systems import Failed
 from systems import measure
+from table import compared
+from table import in_words
+from table import remarks
+from table import table_of
 
 # That a PyTorch must be asked for.
 OF_TORCH = ("ddp", "torch")
@@ -56,8 +59,10 @@ def arguments():
     )
     parser.add_argument(
         "--plan",
-        default="equal",
-        help="equal, shares (of the nodes), auto, calibrated, a file or JSON",
+        nargs="*",
+        default=["equal"],
+        help="of convpar, one or several: equal, shares (of the nodes), auto, "
+        "calibrated, a file or JSON",
     )
     parser.add_argument("--algorithm", help="of convpar's convolutions")
     parser.add_argument("--wire-dtype", help="of convpar's feature maps")
@@ -111,79 +116,34 @@ def has_torch(python):
 
 def measured(case, options, progress):
     """Rows of a case; plain Keras is measured last as well as first."""
-    asked = options.systems
-    order = [name for name in asked if name != "alone"]
-    if "alone" in asked:
-        order = ["alone", *order, *(["alone"] if order else [])]
-    for system in order:
-        row = {"case": case.name, **dataclasses.asdict(case), "system": system}
+    order = []
+    for system in options.systems:
         if system == "convpar":
-            row["plan"] = options.plan
+            order += [(system, plan) for plan in options.plan]
+        elif system != "alone":
+            order.append((system, None))
+    if "alone" in options.systems:
+        first = ("alone", None)
+        order = [first, *order, first] if order else [first]
+    for system, plan in order:
+        row = {
+            "case": case.name,
+            **dataclasses.asdict(case),
+            "system": f"{system} {plan}" if plan else system,
+        }
 
-        def show(line, system=system):
-            progress(f"{case.name}: {system}: {line}")
+        def show(line, name=row["system"]):
+            progress(f"{case.name}: {name}: {line}")
 
         show("looking who else works on this machine")
         row["others"] = psutil.cpu_percent(2.0) / 100
-
         try:
             with cluster(case.shares, case.rate) as nodes:
-                row |= measure(system, nodes, case, options, show)
+                programs = SYSTEMS[system](nodes, case, options, plan)
+                row |= measure(nodes, programs, options.timeout, show)
         except Failed as error:
             row["error"] = str(error)
         yield row
-
-
-def compared(rows):
-    """The rows of a case beside plain Keras, and the noise between its two."""
-    times = [
-        r["step_s"] for r in rows if r["system"] == "alone" and "step_s" in r
-    ]
-    if not times:
-        return
-    base = sum(times) / len(times)
-    for row in rows:
-        row["drift"] = times[-1] / times[0] - 1 if len(times) > 1 else None
-        if "step_s" in row:
-            row["speedup"] = base / row["step_s"]
-
-
-def table_of(rows):
-    table = rich.table.Table(
-        "case", "system", "step", "quartiles", "beside alone"
-    )
-    table.add_column("MB in, out")
-    table.add_column("by theory")
-    table.add_column("predicted")
-    table.add_column("first losses")
-    before = None
-    for row in rows:
-        case = "" if row["case"] == before else row["case"]
-        before = row["case"]
-        if "error" in row:
-            table.add_row(case, row["system"], "failed")
-            continue
-        low, high = row["quartiles_s"]
-        table.add_row(
-            case,
-            row["system"],
-            f"{row['step_s'] * 1e3:.0f} ms",
-            f"{(high - low) / row['step_s']:.1%} apart",
-            f"{row['speedup']:.2f}x" if "speedup" in row else "",
-            pair(row, "received_mb", "sent_mb"),
-            pair(row, "received_theory_mb", "sent_theory_mb"),
-            f"{row['predicted_s'] * 1e3:.0f} ms"
-            if row.get("predicted_s")
-            else "",
-            " ".join(f"{loss:.4f}" for loss in row["losses"]),
-        )
-    return table
-
-
-def pair(row, first, second):
-    if first not in row:
-        return ""
-    return f"{row[first]:.1f}, {row[second]:.1f}"
 
 
 def main():
@@ -202,9 +162,23 @@ def main():
         console.print(
             f"Without {' and '.join(OF_TORCH)}: {options.torch_python} has no "
             "torch and torchvision (pip install 'tf_convpar[peers]', or "
-            "--torch-python)."
+            "--torch-python).",
+            markup=False,
         )
         options.systems = [s for s in options.systems if s not in OF_TORCH]
+        if not options.systems:
+            sys.exit(1)
+    try:
+        found = run(chosen(options), options, console)
+    except (ValueError, OSError) as error:
+        sys.exit(str(error))
+    rich.console.Console(width=160).print(table_of(found))
+    remarks(found)
+    sys.exit(any("error" in row for row in found))
+
+
+def run(cases, options, console):
+    """All rows; each is written as soon as it is there."""
     found = []
     bar = rich.progress.Progress(
         rich.progress.TextColumn("{task.completed}/{task.total}"),
@@ -212,7 +186,6 @@ def main():
         rich.progress.TextColumn("{task.description}", markup=False),
         console=console,
     )
-    cases = chosen(options)
     with bar:
         task = bar.add_task("", total=len(cases))
         for case in cases:
@@ -224,27 +197,16 @@ def main():
             ):
                 rows.append(row)
                 compared(rows)
-                if "error" in row:
-                    console.print(row["error"], markup=False, highlight=False)
+                console.print(
+                    in_words(row), markup=False, highlight=False, soft_wrap=True
+                )
                 if options.json:
                     options.json.write_text(
                         json.dumps([*found, *rows], indent=1) + "\n"
                     )
             found += rows
             bar.advance(task)
-    rich.console.Console(width=160).print(table_of(found))
-    busiest = max(row["others"] for row in found)
-    if busiest > 0.1:
-        print(
-            "These are no measurements: something else had up to "
-            f"{busiest:.0%} of the cores before one began."
-        )
-    for case, drift in {r["case"]: r.get("drift") for r in found}.items():
-        if drift is not None:
-            print(
-                f"{case}: plain Keras alone took {drift:+.1%} the second time"
-            )
-    sys.exit(any("error" in row for row in found))
+    return found
 
 
 if __name__ == "__main__":

@@ -68,6 +68,14 @@ def measure(step, options):
     }
 
 
+def all_reduce_mb(parameters, replicas):
+    """What a node must send, and receive, for everyone to have all gradients.
+
+    In float32, by reduce-scatter and all-gather (Patarasuk and Yuan 2009).
+    """
+    return 4 * parameters * 2 * (replicas - 1) / replicas / 1e6
+
+
 def quartiles(times):
     if len(times) < 2:
         return [times[0]] * 3

@@ -1,8 +1,10 @@
 """The systems that are compared, and how each is started on the nodes."""
 
+import functools
 import json
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import time
@@ -16,19 +18,19 @@ class Failed(Exception):
     """A system made no steps; the message has the ends of its logs."""
 
 
-def alone(nodes, case, options):
+def alone(nodes, case, options, plan):
     """Plain Keras on the first node."""
     return [(nodes[0], [sys.executable, HERE / "alone.py", *_steps(case)], {})]
 
 
-def convpar(nodes, case, options):
+def convpar(nodes, case, options, plan):
     """This package: a chief on the first node, workers on the others."""
     chief, *workers = nodes
     cluster = {"chief": [_address(chief)]}
     if workers:
         cluster["worker"] = [_address(node) for node in workers]
     command = [sys.executable, HERE / "chief.py", *_steps(case)]
-    command += ["--plan", _plan(options.plan, case)]
+    command += ["--plan", _plan(plan, case)]
     if options.algorithm:
         command += ["--algorithm", options.algorithm]
     if options.wire_dtype:
@@ -41,7 +43,7 @@ def convpar(nodes, case, options):
     return found
 
 
-def mwms(nodes, case, options):
+def mwms(nodes, case, options, plan):
     """TensorFlow's MultiWorkerMirroredStrategy."""
     cluster = {"worker": [_address(node) for node in nodes]}
     command = [sys.executable, HERE / "peers" / "mwms.py", *_steps(case)]
@@ -51,7 +53,7 @@ def mwms(nodes, case, options):
     ]
 
 
-def ddp(nodes, case, options):
+def ddp(nodes, case, options, plan):
     """PyTorch's DistributedDataParallel, by gloo."""
     command = [options.torch_python, HERE / "peers" / "ddp.py", *_steps(case)]
     return [
@@ -72,34 +74,33 @@ def ddp(nodes, case, options):
     ]
 
 
-def torch(nodes, case, options):
+def torch(nodes, case, options, plan):
     """PyTorch on the first node, alone."""
-    return ddp(nodes[:1], case, options)
+    return ddp(nodes[:1], case, options, plan)
 
 
 SYSTEMS = {f.__name__: f for f in (alone, convpar, mwms, ddp, torch)}
 
 
-def measure(system, nodes, case, options, progress):
-    """What a system reports of its steps on these nodes.
+def measure(nodes, programs, timeout, progress):
+    """What the first of the programs reports of its steps on these nodes.
 
-    Its first program makes the report, and all others end with it. `progress`
-    is called with the last line of that program's log, again and again.
+    All others end with it. `progress` is called with the last line of the
+    first one's log, again and again.
 
     Raises:
         Failed: A program ended before that, or time ran out.
     """
-    programs = SYSTEMS[system](nodes, case, options)
     with tempfile.TemporaryDirectory() as folder:
         logs = [pathlib.Path(folder) / f"node{i}" for i in range(len(nodes))]
         running = []
         try:
             for (node, command, env), log in zip(programs, logs, strict=False):
                 running.append(node.start(command, log, **env))
-            problem = _wait(running, logs[0], options.timeout, progress)
+            problem = _wait(running, logs[0], timeout, progress)
             row = _report(logs[0])
             if row is None:
-                raise Failed(f"{system}: {problem}\n{_tails(logs)}")
+                raise Failed(f"{problem}\n{_tails(logs)}")
             return row
         finally:
             for process, (node, _, _) in zip(running, programs, strict=False):
@@ -109,17 +110,17 @@ def measure(system, nodes, case, options, progress):
 
 def _wait(running, log, timeout, progress):
     """Until the first ends, or it makes no sense to wait; says why."""
+    expected = f"Expected a report of steps within {timeout:.0f} s."
     stop = time.monotonic() + timeout
     while time.monotonic() < stop:
         codes = [process.poll() for process in running]
-        if codes[0] is not None:
-            return f"the program of node 0 ended with exit code {codes[0]}"
         for i, code in enumerate(codes):
-            if code:
-                return f"the program of node {i} ended with exit code {code}"
+            # Those of others may end before the report is read.
+            if code or (i == 0 and code is not None):
+                return f"{expected} Received: node {i} ended with code {code}."
         progress((_lines(log) or ["starting"])[-1])
         time.sleep(0.5)
-    return f"no report within {timeout:.0f} s"
+    return f"{expected} Received: none."
 
 
 def _report(log):
@@ -174,11 +175,14 @@ def _address(node):
 
 
 def _listen(node):
-    """A worker may have to be told that it is to be reached from outside."""
-    from tf_convpar.cli.worker import command
+    """A worker that can be told where to listen is to be reached by others."""
+    return ["--listen", node.address] if "--listen" in _worker_help() else []
 
-    known = any(option.name == "listen" for option in command.params)
-    return ["--listen", node.address] if known else []
+
+@functools.cache
+def _worker_help():
+    command = [sys.executable, "-m", "tf_convpar", "worker", "--help"]
+    return subprocess.run(command, capture_output=True, text=True).stdout
 
 
 def _modules():
