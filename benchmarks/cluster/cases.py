@@ -1,0 +1,50 @@
+"""Clusters and models to measure, by name."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A model, and the cluster that trains it.
+
+    `shares` are of a core, for each node, the chief's first; `rate` of all
+    links, as `tc` writes it, None for no limit; `batch` that of all nodes.
+    """
+
+    model: str
+    pixels: int
+    batch: int
+    shares: tuple
+    rate: str | None
+    classes: int = 100
+    warm_up: int = 3
+    steps: int = 8
+
+    @property
+    def name(self):
+        """Model and cluster in a line."""
+        shares = "+".join(f"{share:g}" for share in self.shares)
+        return (
+            f"{self.model} {self.pixels} px, batch {self.batch}, nodes "
+            f"{shares}, {self.rate or 'no limit'}"
+        )
+
+
+GIGABIT = "1gbit"
+EQUAL, HALF, THREE = (1, 1), (1, 0.5), (1, 0.6, 0.4)
+
+CASES = {
+    "vgg": Case("VGG16", 112, 16, EQUAL, GIGABIT),
+    "vgg-half": Case("VGG16", 112, 16, HALF, GIGABIT),
+    "vgg-three": Case("VGG16", 112, 16, THREE, GIGABIT),
+    "vgg-unlimited": Case("VGG16", 112, 16, EQUAL, None),
+    "resnet": Case("ResNet50", 112, 16, EQUAL, GIGABIT),
+    "resnet-half": Case("ResNet50", 112, 16, HALF, GIGABIT),
+    "resnet-three": Case("ResNet50", 112, 16, THREE, GIGABIT),
+    "mobilenet": Case("MobileNetV2", 112, 16, EQUAL, GIGABIT),
+    "efficientnet": Case("EfficientNetB0", 112, 16, EQUAL, GIGABIT),
+    "densenet": Case("DenseNet121", 112, 16, EQUAL, GIGABIT),
+    "unet": Case("unet", 64, 16, EQUAL, GIGABIT, classes=2),
+    "small": Case("50:500", 32, 64, EQUAL, GIGABIT, classes=10),
+    "large": Case("500:1500", 32, 64, EQUAL, GIGABIT, classes=10),
+}

@@ -1,0 +1,84 @@
+"""The chief of a cluster of `convpar worker`s: steps of a parallel model.
+
+Prints one line of JSON: what a step took, what it moved, and what it was
+predicted to.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+
+import models
+import steps
+
+
+def planned(name, model, strategy, batch):
+    """What `parallelize` takes for a plan, and the step that it predicts."""
+    if name == "equal":
+        return None, None
+    if name == "auto" or os.path.exists(name):
+        return name, None
+    if name == "calibrated":
+        import tf_convpar as convpar
+
+        calibration = convpar.calibrate(
+            model, strategy, batch, throughput="dry_run", report=steps.say
+        )
+        plan = convpar.plan(calibration)
+        return plan, plan.prediction.step_s
+    try:
+        return json.loads(name), None
+    except json.JSONDecodeError:
+        raise ValueError(
+            "Expected a plan: 'equal', 'auto', 'calibrated', the path of one, "
+            "or JSON that maps names of layers, or regular expressions, to "
+            f'kernels per device, such as {{".*": [3, 1]}}. Received: {name!r}.'
+        ) from None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    steps.add_arguments(parser)
+    parser.add_argument("--plan", default="equal")
+    parser.add_argument("--algorithm")
+    parser.add_argument("--wire-dtype")
+    options = parser.parse_args()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import keras
+    import tensorflow as tf
+
+    import tf_convpar as convpar
+    from tf_convpar.sharding import step_traffic
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    strategy = convpar.ConvParallelStrategy()
+    with strategy.scope():
+        keras.utils.set_random_seed(1)
+        model = models.build(options.model, options.pixels, options.classes)
+        models.compiled(model)
+        begin = time.perf_counter()
+        plan, predicted = planned(options.plan, model, strategy, options.batch)
+        model = convpar.parallelize(
+            model,
+            plan,
+            algorithm=options.algorithm,
+            wire_dtype=options.wire_dtype,
+        )
+        planning = time.perf_counter() - begin
+    traffic = step_traffic(model, options.batch)
+    step = models.trainer(model, *steps.data(options))
+    steps.report(
+        {
+            **steps.measure(step, options),
+            "received_theory_mb": traffic.received / 1e6,
+            "sent_theory_mb": traffic.sent / 1e6,
+            "predicted_s": predicted,
+            "planning_s": planning,
+        }
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

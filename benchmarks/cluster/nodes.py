@@ -1,0 +1,226 @@
+"""A cluster made of this machine's kernel: nodes of their own speed and link.
+
+Each node is a network namespace, joined to the others by a switch, and a
+control group (`cpu`, version 1 or 2) with a quota on one core. Needs root.
+"""
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import uuid
+
+GROUPS = pathlib.Path("/sys/fs/cgroup")
+# Short, or a node with half a core would stand still for as long as a step
+# of a small network takes.
+PERIOD_US = 10_000
+# Most that may leave at once, and longest wait in a queue, of a link.
+BUCKET = "burst 256kb latency 100ms"
+NETWORK = "10.98.0"
+
+_BUSY = """
+import os
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+import numpy as np
+a = np.ones((1024, 1024), "float32")
+while True:
+    a @ a
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """One machine of the cluster.
+
+    `share` is that of a core; `address` is its own on `eth0`, which is the
+    interface that counts its bytes.
+    """
+
+    address: str
+    core: int
+    share: float
+    space: str
+    group: pathlib.Path
+
+    def start(self, command, log, **env):
+        """Starts a program in this node; what it prints goes to a file."""
+        inside = ["ip", "netns", "exec", self.space, *command]
+        with open(log, "wb") as file:
+            return subprocess.Popen(
+                _confined(self.group, self.core, inside),
+                env={**os.environ, **env},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+
+    def end(self):
+        """Ends whatever runs in this node."""
+        _end(self.group)
+
+
+@contextlib.contextmanager
+def cluster(shares, rate):
+    """Yields nodes with these shares of a core, and ends them.
+
+    `rate` of their links, each way, is as `tc` writes it, such as `"1gbit"`;
+    None for no limit. Cores are kept busy, see `_company`.
+    """
+    name = f"convpar-{uuid.uuid4().hex[:6]}"
+    cores = cores_for(shares)
+    with contextlib.ExitStack() as stack:
+        # The switch is in a namespace as well: this machine's own rules for
+        # packets (a firewall's, a container runtime's) do not reach it, and
+        # all links are gone when their namespaces are.
+        switch = stack.enter_context(_namespace(f"{name}-switch"))
+        _run(f"ip -n {switch} link add name switch type bridge")
+        _run(f"ip -n {switch} link set switch up")
+        nodes = []
+        for i, (share, core) in enumerate(zip(shares, cores, strict=True)):
+            space = stack.enter_context(_namespace(f"{name}-{i}"))
+            address = f"{NETWORK}.{i + 1}"
+            _join(space, address, switch, f"port{i}", rate)
+            group = stack.enter_context(_group(space))
+            _limit(group, share)
+            nodes.append(Node(address, core, share, space, group))
+        for core in sorted(set(cores)):
+            stack.enter_context(_company(f"{name}-idle-{core}", core))
+        yield nodes
+
+
+def cores_for(shares):
+    """A core for each node: of those with most room, the first."""
+    free = dict.fromkeys(sorted(os.sched_getaffinity(0)), 1.0)
+    found = []
+    for share in shares:
+        core = max(free, key=lambda core: round(free[core], 6))
+        free[core] -= share
+        found.append(core)
+        if not 0 < share <= 1 or free[core] < -1e-6:
+            raise ValueError(
+                "Expected shares of a core, each above 0 and at most 1, which "
+                f"fit on the {len(free)} cores of this machine one after the "
+                f"other. Received: shares={list(shares)}."
+            )
+    return found
+
+
+@contextlib.contextmanager
+def _namespace(name):
+    _run(f"ip netns add {name}")
+    try:
+        _run(f"ip -n {name} link set lo up")
+        yield name
+    finally:
+        _run(f"ip netns del {name}")
+
+
+def _join(space, address, switch, port, rate):
+    """Puts a cable between a node and the switch, limited at both ends."""
+    _run(
+        f"ip link add name eth0 netns {space} type veth "
+        f"peer name {port} netns {switch}"
+    )
+    _run(f"ip -n {space} addr add {address}/24 dev eth0")
+    _run(f"ip -n {space} link set eth0 up")
+    _run(f"ip -n {switch} link set {port} master switch up")
+    if rate is not None:
+        bucket = f"root tbf rate {rate} {BUCKET}"
+        _run(f"tc -n {space} qdisc add dev eth0 {bucket}")
+        _run(f"tc -n {switch} qdisc add dev {port} {bucket}")
+
+
+@contextlib.contextmanager
+def _group(name):
+    """Yields a control group; when it is left, what runs in it ends."""
+    old = (GROUPS / "cpu").is_dir()
+    if not old and "cpu" not in _read(GROUPS / "cgroup.subtree_control"):
+        (GROUPS / "cgroup.subtree_control").write_text("+cpu")
+    group = (GROUPS / "cpu" if old else GROUPS) / name
+    group.mkdir()
+    try:
+        yield group
+    finally:
+        _end(group)
+        _remove(group)
+
+
+def _limit(group, share):
+    quota = int(PERIOD_US * share)
+    if (group / "cpu.max").exists():
+        (group / "cpu.max").write_text(f"{quota} {PERIOD_US}")
+    else:
+        (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+        (group / "cpu.cfs_quota_us").write_text(str(quota))
+
+
+def _end(group):
+    """Ends the processes of a group; they are gone on return."""
+    stop = time.monotonic() + 10
+    while (pids := _read(group / "cgroup.procs")) and time.monotonic() < stop:
+        for pid in map(int, pids):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _remove(group):
+    """Its processes have ended; the kernel may need a moment."""
+    for _ in range(100):
+        with contextlib.suppress(OSError):
+            return group.rmdir()
+        time.sleep(0.02)
+    return group.rmdir()
+
+
+@contextlib.contextmanager
+def _company(name, core):
+    """Keeps a core busy with what gives way to anything else.
+
+    Cores of one machine share its memory, and the kernel its clock: what one
+    does alone it does faster than beside the others. Machines of a cluster
+    have no such neighbours, so that here nobody must ever be without: neither
+    one node alone, nor nodes that wait for one another.
+    """
+    with _group(name) as group:
+        weights = {"cpu.idle": 1, "cpu.weight": 1, "cpu.shares": 2}
+        for file, value in weights.items():
+            # An idle group has no weight, and older kernels no idle group.
+            with contextlib.suppress(OSError):
+                if (group / file).exists():
+                    (group / file).write_text(str(value))
+        busy = subprocess.Popen(
+            _confined(group, core, [sys.executable, "-c", _BUSY])
+        )
+        try:
+            yield
+        finally:
+            busy.kill()
+            busy.wait()
+
+
+def _confined(group, core, command):
+    """The command, in a group and on a core before it starts a thread."""
+    enter = 'echo $$ > "$0" && exec "$@"'
+    procs = str(group / "cgroup.procs")
+    pin = ["taskset", "--cpu-list", str(core)]
+    return ["sh", "-c", enter, procs, *pin, *map(str, command)]
+
+
+def _read(file):
+    """Words of a file of the kernel."""
+    return file.read_text().split()
+
+
+def _run(text):
+    done = subprocess.run(shlex.split(text), capture_output=True, text=True)
+    if done.returncode:
+        raise OSError(
+            "Expected this kernel to make a cluster, as it does for root. "
+            f"Received: {done.stderr.strip()!r} from {text!r}."
+        )

@@ -1,0 +1,103 @@
+"""What all systems share: arguments, data, the clock, and the line of JSON.
+
+Without TensorFlow or PyTorch: each system brings its own.
+"""
+
+import json
+import statistics
+import sys
+import time
+
+
+def add_arguments(parser):
+    """Of every program that makes steps."""
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--pixels", type=int, required=True)
+    parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--classes", type=int, required=True)
+    parser.add_argument("--warm-up", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=8)
+
+
+def data(options):
+    """The one batch of the benchmark: images, and a class for each.
+
+    A class for each pixel where the model gives one.
+    """
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    shape = (options.batch, options.pixels, options.pixels)
+    x = rng.normal(size=(*shape, 3)).astype("float32")
+    labels = shape if options.model == "unet" else options.batch
+    return x, rng.integers(0, options.classes, labels)
+
+
+def part(batch, parts, index):
+    """Samples of one of so many replicas, as equal as can be."""
+    begins = [batch * i // parts for i in range(parts + 1)]
+    return slice(begins[index], begins[index + 1])
+
+
+def measure(step, options):
+    """Times of steps, and the bytes of this node while they were made.
+
+    `step` makes one and returns its loss. The first ones trace, connect, and
+    touch memory: they are not timed, but their losses are kept, so that what
+    systems compute can be compared.
+    """
+    losses, times = [], []
+    for i in range(options.warm_up):
+        losses.append(step())
+        say(f"warm-up step {i + 1} of {options.warm_up}: loss {losses[-1]:.4f}")
+    before = network_bytes()
+    for i in range(options.steps):
+        begin = time.perf_counter()
+        losses.append(step())
+        times.append(time.perf_counter() - begin)
+        say(f"step {i + 1} of {options.steps}: {times[-1]:.3f} s")
+    after = network_bytes()
+    low, middle, high = quartiles(times)
+    return {
+        "step_s": middle,
+        "quartiles_s": [low, high],
+        "steps": len(times),
+        "losses": losses[:3],
+        "received_mb": (after[0] - before[0]) / len(times) / 1e6,
+        "sent_mb": (after[1] - before[1]) / len(times) / 1e6,
+    }
+
+
+def all_reduce_mb(parameters, replicas):
+    """What a node must send, and receive, for everyone to have all gradients.
+
+    In float32, by reduce-scatter and all-gather (Patarasuk and Yuan 2009).
+    """
+    return 4 * parameters * 2 * (replicas - 1) / replicas / 1e6
+
+
+def quartiles(times):
+    if len(times) < 2:
+        return [times[0]] * 3
+    return statistics.quantiles(times, n=4, method="inclusive")
+
+
+def network_bytes(interface="eth0"):
+    """What this node's interface has received and sent, headers included."""
+    with open("/proc/self/net/dev") as file:
+        for line in file:
+            name, _, counts = line.partition(":")
+            if name.strip() == interface:
+                words = counts.split()
+                return int(words[0]), int(words[8])
+    return 0, 0  # No node of a cluster: a program tried by hand.
+
+
+def say(text):
+    """One line of progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def report(row):
+    """What the benchmark reads."""
+    print(json.dumps(row), flush=True)
