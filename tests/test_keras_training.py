@@ -217,3 +217,37 @@ def test_other_strategies_are_left_alone():
     model.fit(X, Y, verbose=0)
     # Keras builds there by a batch of the data, and so before it traces.
     assert model.optimizer.built and model._compile_loss.built
+
+
+class Counting(keras.layers.Layer):
+    """Counts how often it is called: in a traced step, how often that was."""
+
+    calls = 0
+
+    def call(self, x):
+        type(self).calls += 1
+        return x
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "loss scale"])
+def test_a_step_is_traced_once(optimizer, strategy):
+    # TensorFlow traces one that makes slots twice.
+    if optimizer == "loss scale":
+        optimizer = keras.optimizers.LossScaleOptimizer(
+            keras.optimizers.Adam(), initial_scale=2.0
+        )
+    with strategy.scope():
+        model = network(parallel=True)
+        model.add(Counting())
+        model.compile(optimizer, LOSS)
+    before = Counting.calls
+    model.fit(X, Y, batch_size=30, epochs=2, verbose=0)
+    assert Counting.calls - before == 1
+    kernel = model.layers[0].kernel
+    slots = [
+        v
+        for v in model.optimizer.variables
+        if isinstance(v._value, ShardedVariable) and v.shape == kernel.shape
+    ]
+    assert len(slots) == 2
+    assert all(v._value.layout == kernel.layout for v in slots)

@@ -21,6 +21,9 @@ def wrap(kind: type[tf.distribute.Strategy]) -> None:
     keras.Model._maybe_symbolic_build = _built_when_traced(
         keras.Model._maybe_symbolic_build, kind
     )
+    keras.Model.make_train_function = _with_slots(
+        keras.Model.make_train_function, kind
+    )
     for optimizer in (
         keras.optimizers.Optimizer,
         keras.optimizers.LossScaleOptimizer,
@@ -48,6 +51,45 @@ def _built_when_traced(
     return wrapped
 
 
+def _with_slots(
+    make: Callable[..., Any], kind: type[tf.distribute.Strategy]
+) -> Callable[..., Any]:
+    """`Model.make_train_function`, the optimizer's slots made before it.
+
+    TensorFlow traces a step that makes variables twice, and tracing the steps
+    of large models takes a minute. A program's own `train_step` may train
+    other variables than all of them: there the optimizer finds out itself.
+    """
+
+    @functools.wraps(make)
+    def wrapped(self: keras.Model, *args: Any, **kwargs: Any) -> Any:
+        strategy = self.distribute_strategy
+        optimizer = getattr(self, "optimizer", None)
+        if (
+            isinstance(strategy, kind)
+            and optimizer is not None
+            and not optimizer.built
+            and type(self).train_step is keras.Model.train_step
+            and self.trainable_variables
+            and all(layer.built for layer in self._flatten_layers())
+        ):
+            _adopt(optimizer, strategy)
+            with strategy.scope():
+                optimizer.build(self.trainable_variables)
+        return make(self, *args, **kwargs)
+
+    return wrapped
+
+
+def _adopt(
+    optimizer: keras.optimizers.Optimizer, strategy: tf.distribute.Strategy
+) -> None:
+    """Lets an optimizer make its slots as the strategy has it."""
+    for one in (optimizer, getattr(optimizer, "inner_optimizer", None)):
+        if one is not None:
+            one._distribution_strategy = strategy
+
+
 def _as_the_replica(
     apply: Callable[..., Any], kind: type[tf.distribute.Strategy]
 ) -> Callable[..., Any]:
@@ -70,9 +112,7 @@ def _as_the_replica(
         strategy = _strategy(self, known, kind)
         if strategy is None:
             return apply(self, grads, trainable_variables)
-        for optimizer in (self, getattr(self, "inner_optimizer", None)):
-            if optimizer is not None:
-                optimizer._distribution_strategy = strategy
+        _adopt(self, strategy)
         with strategy.extended.replica():
             return apply(self, grads, trainable_variables)
 
