@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
@@ -126,17 +127,91 @@ def _moments(x: ShardedTensor, axis: int) -> list[tf.Tensor]:
 
 
 def _own_moments(x: tf.Tensor, axis: int) -> tf.Tensor:
-    """A row of means, variances, and of how many numbers they are."""
-    x = widened(x)
+    """A row of means, variances, and of how many numbers they are.
+
+    Its gradient is written out, as is that of `_normalize`: differentiated op
+    by op, both would go over the feature maps twice as often.
+    """
+
+    @tf.custom_gradient
+    def found(x: tf.Tensor) -> Any:
+        wide = widened(x)
+        axes, along = _around(wide, axis)
+        mean, variance = keras.ops.moments(wide, axes)
+        sizes = tf.gather(tf.shape(wide), axes)
+        count = tf.cast(tf.reduce_prod(sizes), wide.dtype)
+        # A device without samples has none.
+        mean, variance = (
+            tf.where(count > 0, m, tf.zeros_like(m)) for m in (mean, variance)
+        )
+
+        def gradient(row: tf.Tensor) -> tf.Tensor:
+            # d mean / dx = 1 / n, d variance / dx = 2 (x - mean) / n
+            by_mean, by_variance = tf.unstack(
+                tf.reshape(row[0, :-1] / tf.maximum(count, 1), [2, -1])
+            )
+            factor = 2 * by_variance
+            dx = wide * along(factor) + along(by_mean - factor * mean)
+            return tf.cast(dx, x.dtype)
+
+        return tf.concat([mean, variance, count[None]], 0)[None], gradient
+
+    return found(x)
+
+
+def _normalize(
+    layer: Any,
+    axis: int,
+    x: tf.Tensor,
+    moments: tf.Tensor,
+    names: Sequence[str],
+    rows: tf.Tensor,
+) -> tf.Tensor:
+    """Samples, normalized by given moments, two rows."""
+
+    @tf.custom_gradient
+    def found(x: tf.Tensor, moments: tf.Tensor, rows: tf.Tensor) -> Any:
+        wide = widened(x)
+        mean, variance = tf.unstack(moments)
+        given = dict(zip(names, tf.unstack(rows), strict=True))
+
+        def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            # y = scale x^ + offset, x^ = (x - mean) / deviation
+            dy = tf.cast(dy, wide.dtype)
+            axes, along = _around(wide, axis)
+            inverse = tf.math.rsqrt(variance + layer.epsilon)
+            normal = (wide - along(mean)) * along(inverse)
+            by = {
+                "gamma": tf.reduce_sum(dy * normal, axes),
+                "beta": tf.reduce_sum(dy, axes),
+            }
+            slope = inverse
+            if "gamma" in given:
+                slope *= tf.cast(given["gamma"], slope.dtype)
+            by_moments = [
+                -slope * by["beta"],
+                -0.5 * slope * inverse * by["gamma"],
+            ]
+            by_rows = [tf.cast(by[name], rows.dtype) for name in names]
+            return (
+                tf.cast(dy * along(slope), x.dtype),
+                tf.stack(by_moments),
+                tf.stack(by_rows) if names else tf.zeros_like(rows),
+            )
+
+        y = normalized(layer, wide, axis, given, mean, variance)
+        return y, gradient
+
+    return found(x, moments, rows)
+
+
+def _around(
+    x: tf.Tensor, axis: int
+) -> tuple[list[int], Callable[[tf.Tensor], tf.Tensor]]:
+    """All axes but one, and what lays a vector along that one."""
     axes = [a for a in range(x.shape.rank) if a != axis]
-    mean, variance = keras.ops.moments(x, axes)
-    sizes = tf.shape(x)
-    count = tf.cast(tf.reduce_prod(tf.gather(sizes, axes)), x.dtype)
-    # A device without samples has none.
-    mean, variance = (
-        tf.where(count > 0, m, tf.zeros_like(m)) for m in (mean, variance)
-    )
-    return tf.concat([mean, variance, count[None]], 0)[None]
+    shape = [-1 if a == axis else 1 for a in range(x.shape.rank)]
+    return axes, lambda vector: tf.reshape(vector, shape)
 
 
 def _combined(rows: tf.Tensor) -> tf.Tensor:
@@ -161,12 +236,11 @@ def _with(
     """Samples, normalized on each device."""
 
     def run(x: tf.Tensor, rows: tf.Tensor, *found: tf.Tensor) -> tf.Tensor:
-        given = dict(zip(names, tf.unstack(rows), strict=True))
         if found:
-            mean, variance = tf.unstack(found[0])
-        else:
-            mean = given.pop("moving_mean")
-            variance = given.pop("moving_variance")
+            return _normalize(layer, axis, x, found[0], names, rows)
+        given = dict(zip(names, tf.unstack(rows), strict=True))
+        mean = given.pop("moving_mean")
+        variance = given.pop("moving_variance")
         return normalized(layer, widened(x), axis, given, mean, variance)
 
     operands = [x.shards, weights, *([] if moments is None else [moments])]
