@@ -43,6 +43,9 @@ class SampleRule:
             layer: Built.
             shapes: Of its inputs and outputs, with the batch.
         """
+        within = list(layer._flatten_layers(include_self=False))
+        if any(one.activity_regularizer is not None for one in within):
+            return False  # It is told the feature maps of all samples.
         # Else feature maps are fewer numbers, and are joined.
         held = sum(math.prod(weight.shape) for weight in layer.weights)
         return held <= _SAMPLES * sum(_numbers(shape) for shape in shapes)
@@ -133,8 +136,17 @@ def each_alone(
             ]
             given = keras.tree.pack_sequence_as((args, kwargs), own)
             state = list(zip(weights, left, strict=True))
-            with keras.StatelessScope(state, initialize_variables=False):
+            with keras.StatelessScope(
+                state, collect_losses=True, initialize_variables=False
+            ) as scope:
                 structure = call(layer, *given[0], **given[1])
+            if scope.losses:
+                raise ValueError(
+                    f"Expected layer '{layer.name}' to add no losses, as it "
+                    "is called for some samples at a time. Received: "
+                    "`add_loss` in its `call`. Remove `works_per_sample` from "
+                    "its class."
+                )
             return keras.tree.flatten(structure)
 
         own = [pieces[i] for pieces in cut if pieces is not None]
@@ -305,6 +317,11 @@ class OfTheUser(SampleRule):
     """Layers whose class says `works_per_sample = True`."""
 
     def holds(self, layer: Any, shapes: Sequence[Any]) -> bool:
-        """As it says, if it keeps no state of its own."""
-        said = bool(getattr(layer, "works_per_sample", False))
-        return said and super().holds(layer, shapes)
+        """As it says, if it keeps no state of its own, such as a seed."""
+        if not getattr(layer, "works_per_sample", False):
+            return False
+        stateless = not any(
+            one._non_trainable_variables or one._seed_generators
+            for one in layer._flatten_layers()
+        )
+        return stateless and super().holds(layer, shapes)
