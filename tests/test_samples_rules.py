@@ -39,6 +39,29 @@ class OfEachSample(L.Layer):
         return y / ops.max(ops.abs(y), axis=(1, 2), keepdims=True)
 
 
+class Drawing(L.Layer):
+    """A user's layer that keeps a seed."""
+
+    works_per_sample = True
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.inner = L.Dropout(0.4, seed=3)
+
+    def call(self, x, training=None):
+        return self.inner(x, training=training)
+
+
+class Penalized(L.Layer):
+    """A user's layer that adds a loss."""
+
+    works_per_sample = True
+
+    def call(self, x):
+        self.add_loss(ops.mean(x * x))
+        return x
+
+
 def in_turn(*layers):
     return lambda y: functools.reduce(lambda y, layer: layer(y), layers, y)
 
@@ -173,6 +196,7 @@ CASES = [
 JOINED = {
     "dense": lambda: in_turn(L.Flatten(), L.Dense(64, name="joined")),
     "a user's": lambda: L.Lambda(lambda y: y[..., ::-1], name="joined"),
+    "a user's, with a seed": lambda: Drawing(name="joined"),
     "a user's activation": lambda: L.Activation(
         lambda y: ops.tanh(y), name="joined"
     ),
@@ -195,6 +219,11 @@ JOINED = {
     "attention with dropout": lambda: (
         lambda y: L.MultiHeadAttention(
             2, 3, dropout=0.3, seed=3, name="joined"
+        )(rows(y), rows(y))
+    ),
+    "attention with a loss within": lambda: (
+        lambda y: L.MultiHeadAttention(
+            2, 3, activity_regularizer="l2", name="joined"
         )(rows(y), rows(y))
     ),
     "attention with a mask for all": lambda: (
@@ -245,3 +274,9 @@ def test_what_mixes_samples_runs_on_the_chief(case, strategy):
     x = numbers((6, *IMAGE))
     same(slopes(parallel, x), slopes(model, x), 1e-11)
     assert by_samples.layouts(parallel, x)["joined"] is None
+
+
+def test_losses_of_some_samples_are_refused(strategy):
+    parallel = split(between(Penalized(name="mine"), IMAGE), strategy)
+    with pytest.raises(ValueError, match="'mine' to add no losses"):
+        parallel(numbers((5, *IMAGE)))
