@@ -35,6 +35,15 @@ def fresh_names():
     keras.mixed_precision.set_dtype_policy("float32")
 
 
+@pytest.fixture
+def float64(fresh_names):
+    """Layers made in the test compute in float64, inputs and all."""
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    yield
+    keras.config.set_floatx("float32")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_process_left():
     yield

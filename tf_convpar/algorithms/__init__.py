@@ -11,8 +11,9 @@ from tf_convpar.algorithms import _direct
 from tf_convpar.algorithms import _groups
 from tf_convpar.algorithms import _passes
 from tf_convpar.algorithms._algorithm import Geometry
+from tf_convpar.algorithms._groups import depthwise_conv as depthwise_conv
 
-__all__ = ["check_algorithm", "convolve"]
+__all__ = ["check_algorithm", "convolve", "depthwise_conv"]
 
 
 def check_algorithm(name: Any) -> None:

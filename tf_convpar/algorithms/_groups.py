@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -80,7 +81,33 @@ def depthwise(
     count = width // per_group
     own = channels_of(x, first // per_group, count, axis)
     kernel = tf.reshape(kernel, [*kernel.shape[:-2], count, per_group])
-    return keras.ops.depthwise_conv(own, kernel, **kwargs)
+    return depthwise_conv(own, kernel, **kwargs)
+
+
+def depthwise_conv(
+    x: tf.Tensor, kernel: tf.Tensor, **kwargs: object
+) -> tf.Tensor:
+    """As of `keras.ops`, with a gradient for the kernel of no samples too.
+
+    TensorFlow's leaves that one as it finds the memory; devices that share a
+    small batch may have none of it.
+    """
+    if not x.shape[0]:
+        kernel = _learning(kernel, tf.shape(x)[0] > 0)
+    return keras.ops.depthwise_conv(x, kernel, **kwargs)
+
+
+def _learning(kernel: tf.Tensor, learns: tf.Tensor) -> tf.Tensor:
+    """The same, its gradient 0 unless it learns."""
+
+    @tf.custom_gradient
+    def same(kernel: tf.Tensor) -> Any:
+        def gradient(dy: tf.Tensor) -> tf.Tensor:
+            return tf.where(learns, dy, tf.zeros_like(dy))
+
+        return tf.identity(kernel), gradient
+
+    return same(kernel)
 
 
 def channels_of(x: tf.Tensor, first: int, count: int, axis: int) -> tf.Tensor:

@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_convpar.algorithms import depthwise_conv
 from tf_convpar.layers._base import ConvParallel
 from tf_convpar.layers._base import add_bias
 from tf_convpar.layers._base import data_format
@@ -87,7 +88,7 @@ def depthwise(
     layer: Any, x: tf.Tensor, kernel: tf.Tensor, channels_last: bool
 ) -> tf.Tensor:
     """The depthwise convolution of a Keras layer, of some channels."""
-    return keras.ops.depthwise_conv(
+    return depthwise_conv(
         x,
         kernel,
         strides=layer.strides,

@@ -186,6 +186,8 @@ def _cutters(
     if isinstance(layout, SampleLayout):
         counts = [
             on_device(samples, device)(shard)
+            if shard.shape[0] is None
+            else shard.shape[0]
             for shard, device in zip(x.shards, x.layout.devices, strict=True)
         ]
         wanted = layout.bounds(sum(counts))

@@ -48,6 +48,11 @@ def on_device(
     """
 
     def placed(ordered: bool, *args: tf.Tensor) -> Any:
+        # One tensor may be two arguments, each with a gradient of its own.
+        args = tuple(
+            tf.identity(x) if any(x is y for y in args[:i]) else x
+            for i, x in enumerate(args)
+        )
         # Persistent, because the outer tape may be: it may come back here.
         with tf.GradientTape(persistent=True) as tape:
             tape.watch([x for x in args if x.dtype.is_floating])

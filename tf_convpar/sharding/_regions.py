@@ -102,7 +102,7 @@ def _settle_on_samples(
     tensors = node.input_tensors
     # One that is broadcast along the samples cannot be cut.
     alike = len({tensor.shape[0] for tensor in tensors}) == 1
-    if not alike or not _only(node, len(tensors)):
+    if not alike or not _only(node, len(tensors)) or _arrays(node):
         return None
     shapes = [tensor.shape for tensor in (*tensors, *node.outputs)]
     rule = sample_rule_for(layer, shapes)
@@ -116,10 +116,21 @@ def _only(node: Any, known: int) -> bool:
     """Whether nothing but shards goes in, and numbers into an operation."""
     others = [
         value
-        for value in keras.tree.flatten(
-            (node.arguments.args, node.arguments.kwargs)
-        )
+        for value in _given(node)
         if not isinstance(value, bool | int | float | str | None)
     ]
     layer = isinstance(node.operation, keras.layers.Layer)
     return known == len(node.input_tensors if layer else others)
+
+
+def _arrays(node: Any) -> bool:
+    """Whether a layer is given arrays, such as a mask for all samples."""
+    return any(
+        not isinstance(value, keras.KerasTensor) and getattr(value, "shape", ())
+        for value in _given(node)
+    )
+
+
+def _given(node: Any) -> list[Any]:
+    arguments = node.arguments.args, node.arguments.kwargs
+    return list(keras.tree.flatten(arguments))

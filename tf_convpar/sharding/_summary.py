@@ -17,7 +17,7 @@ import rich.console
 import rich.table
 
 from tf_convpar.layers import ConvParallel
-from tf_convpar.placement import Layout
+from tf_convpar.placement import SampleLayout
 from tf_convpar.sharding._whole import whole
 
 
@@ -26,14 +26,14 @@ def _with_shards(summary: Callable[..., None]) -> Callable[..., None]:
     def wrapped(self: keras.Model, *args: Any, **kwargs: Any) -> None:
         summary(self, *args, **kwargs)
         rows = [
-            (layer.name, _places(layer._layout))
+            (layer.name, _places(layer._samples or layer._layout))
             for layer in self._flatten_layers(include_self=False)
-            if isinstance(layer, ConvParallel) and layer._layout
+            if isinstance(layer, ConvParallel) and layer.is_spread
         ]
         if not rows:
             return
         show = kwargs.get("print_fn") or print
-        show(_table(("Layer", "Kernels of each device"), rows))
+        show(_table(("Layer", "Kernels of each device, or samples"), rows))
         left = [(layer.name, reason) for layer, reason in whole(self)]
         if left:
             show(_table(("Layer", "Whole on the chief, because it"), left))
@@ -51,11 +51,16 @@ def _table(heads: Sequence[str], rows: Sequence[tuple[str, str]]) -> str:
     return text.getvalue()
 
 
-def _places(layout: Layout) -> str:
-    """`"6 on CPU:0, 4 on worker 0 CPU:0"`."""
+def _places(layout: Any) -> str:
+    """`"6 on CPU:0, 4 on worker 0 CPU:0"`; `"3 of 4 samples on CPU:0, ..."`."""
+    if isinstance(layout, SampleLayout):
+        total = sum(layout.shares)
+        parts = [f"{share} of {total} samples" for share in layout.shares]
+    else:
+        parts = [str(size) for size in layout.sizes]
     return ", ".join(
-        f"{size} on {_short(device)}"
-        for size, device in zip(layout.sizes, layout.devices, strict=True)
+        f"{part} on {_short(device)}"
+        for part, device in zip(parts, layout.devices, strict=True)
     )
 
 

@@ -19,6 +19,7 @@ from tf_convpar.sharding.rules.each_sample import Activation
 from tf_convpar.sharding.rules.each_sample import AlongAnAxis
 from tf_convpar.sharding.rules.each_sample import Attention
 from tf_convpar.sharding.rules.each_sample import EachSample
+from tf_convpar.sharding.rules.each_sample import Einsum
 from tf_convpar.sharding.rules.each_sample import OfTheUser
 from tf_convpar.sharding.rules.each_sample import Recurrent
 from tf_convpar.sharding.rules.each_sample import SampleRule as SampleRule
@@ -51,6 +52,7 @@ RULES: tuple[Rule, ...] = (
 SAMPLE_RULES: tuple[SampleRule, ...] = (
     EachSample(),
     AlongAnAxis(),
+    Einsum(),
     Activation(),
     MomentsOfAll(),
     Drawing(),

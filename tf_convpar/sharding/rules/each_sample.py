@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,6 +43,9 @@ class SampleRule:
             layer: Built.
             shapes: Of its inputs and outputs, with the batch.
         """
+        within = list(layer._flatten_layers(include_self=False))
+        if any(one.activity_regularizer is not None for one in within):
+            return False  # It is told the feature maps of all samples.
         # Else feature maps are fewer numbers, and are joined.
         held = sum(math.prod(weight.shape) for weight in layer.weights)
         return held <= _SAMPLES * sum(_numbers(shape) for shape in shapes)
@@ -120,10 +124,9 @@ def each_alone(
     cut = [apart(x, layout).shards if is_cut(x) else None for x in flat]
     weights = getattr(layer, "weights", [])
     copies = [_copies(weight, layout) for weight in weights]
-    found: list[list[tf.Tensor]] = []
     structure: Any = None
-    for i, device in enumerate(layout.devices):
 
+    def on(i: int) -> list[tf.Tensor]:
         def run(*tensors: tf.Tensor) -> list[tf.Tensor]:
             nonlocal structure
             left = iter(tensors)
@@ -133,17 +136,60 @@ def each_alone(
             ]
             given = keras.tree.pack_sequence_as((args, kwargs), own)
             state = list(zip(weights, left, strict=True))
-            with keras.StatelessScope(state, initialize_variables=False):
+            with keras.StatelessScope(
+                state, collect_losses=True, initialize_variables=False
+            ) as scope:
                 structure = call(layer, *given[0], **given[1])
+            if scope.losses:
+                raise ValueError(
+                    f"Expected layer '{layer.name}' to add no losses, as it "
+                    "is called for some samples at a time. Received: "
+                    "`add_loss` in its `call`. Remove `works_per_sample` from "
+                    "its class."
+                )
             return keras.tree.flatten(structure)
 
         own = [pieces[i] for pieces in cut if pieces is not None]
-        result = on_device(run, device)(*own, *(c[i] for c in copies))
-        found.append(list(result))
+        place = on_device(run, layout.devices[i])
+        return list(place(*own, *(c[i] for c in copies)))
+
+    idle = _idle([pieces for pieces in cut if pieces is not None])
+    found = [None if i in idle else on(i) for i in range(len(layout.devices))]
+    like = next(results for results in found if results is not None)
+    known = all(x.shape[1:].is_fully_defined() for x in like)
+    by_device = [
+        results or (_none_of(like, layout.devices[i]) if known else on(i))
+        for i, results in enumerate(found)
+    ]
     return keras.tree.pack_sequence_as(
         structure,
-        [ShardedTensor(shards, layout) for shards in zip(*found, strict=True)],
+        [
+            ShardedTensor(shards, layout)
+            for shards in zip(*by_device, strict=True)
+        ],
     )
+
+
+def _idle(cut: Sequence[Sequence[tf.Tensor]]) -> list[int]:
+    """Devices that are known to get no samples while others get some.
+
+    Operations refuse empty tensors: a maximum, what an LSTM consists of.
+    """
+    idle = [
+        i
+        for i, pieces in enumerate(zip(*cut, strict=True))
+        if all(piece.shape[0] == 0 for piece in pieces)
+    ]
+    return idle if len(idle) < len(cut[0]) else []
+
+
+def _none_of(like: Sequence[tf.Tensor], device: str) -> list[tf.Tensor]:
+    """What a layer makes of no samples, on a device."""
+
+    def run() -> list[tf.Tensor]:
+        return [tf.zeros([0, *x.shape[1:]], x.dtype) for x in like]
+
+    return list(on_device(run, device)())
 
 
 def is_cut(x: Any) -> bool:
@@ -179,9 +225,8 @@ class EachSample(SampleRule):
         *(_L.ReLU, _L.LeakyReLU, _L.ELU, _L.PReLU),
         *(_L.Identity, _L.Rescaling, _L.Masking),
         *(_L.Flatten, _L.Reshape, _L.Permute, _L.RepeatVector),
-        *(_L.LayerNormalization, _L.GroupNormalization, _L.RMSNormalization),
         *(_L.Add, _L.Subtract, _L.Multiply, _L.Average),
-        *(_L.Maximum, _L.Minimum, _L.Dense, _L.EinsumDense, _L.Embedding),
+        *(_L.Maximum, _L.Minimum, _L.Dense, _L.Embedding),
     )
 
 
@@ -190,7 +235,8 @@ class AlongAnAxis(SampleRule):
 
     layers = (
         *(_L.Concatenate, _L.Softmax, _L.UnitNormalization),
-        *(_L.Normalization, _L.Dot),
+        *(_L.Normalization, _L.LayerNormalization, _L.RMSNormalization),
+        *(_L.GroupNormalization, _L.Dot),
     )
 
     def holds(self, layer: Any, shapes: Sequence[Any]) -> bool:
@@ -200,6 +246,23 @@ class AlongAnAxis(SampleRule):
         flat = keras.tree.flatten(axes)
         return all(a is not None and a % rank != 0 for a in flat) and (
             super().holds(layer, shapes)
+        )
+
+
+class Einsum(SampleRule):
+    """A dense layer that is told what to multiply by an equation."""
+
+    layers = (_L.EinsumDense,)
+
+    def holds(self, layer: Any, shapes: Sequence[Any]) -> bool:
+        """If samples come first in the output too, and not in the kernel."""
+        equation = layer.equation.replace(" ", "")
+        given, kernel, made = re.split(",|->", equation)
+        samples = given[0]
+        return (
+            made.startswith(samples)
+            and samples not in kernel
+            and super().holds(layer, shapes)
         )
 
 
@@ -254,6 +317,11 @@ class OfTheUser(SampleRule):
     """Layers whose class says `works_per_sample = True`."""
 
     def holds(self, layer: Any, shapes: Sequence[Any]) -> bool:
-        """As it says, if it keeps no state of its own."""
-        said = bool(getattr(layer, "works_per_sample", False))
-        return said and super().holds(layer, shapes)
+        """As it says, if it keeps no state of its own, such as a seed."""
+        if not getattr(layer, "works_per_sample", False):
+            return False
+        stateless = not any(
+            one._non_trainable_variables or one._seed_generators
+            for one in layer._flatten_layers()
+        )
+        return stateless and super().holds(layer, shapes)

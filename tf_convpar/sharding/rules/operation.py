@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 from keras.src.ops import nn
 from keras.src.ops import numpy
 
@@ -62,9 +63,11 @@ class OperationOnSamples(SampleRule):
     def holds(self, layer: Any, shapes: Sequence[Any]) -> bool:
         """Unless an axis is that of samples."""
         if type(layer) in Operation.layers:
-            return True
+            # Of fewer axes, the first meets another than that of samples.
+            return len({len(shape) for shape in shapes}) == 1
         rank = len(shapes[0]) + isinstance(layer, numpy.ExpandDims)
-        axes = layer.axis if isinstance(layer.axis, tuple) else (layer.axis,)
+        # Keras makes a list of an axis.
+        axes = keras.tree.flatten(layer.axis)
         return all(axis is not None and axis % rank for axis in axes)
 
     def call(

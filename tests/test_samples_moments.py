@@ -1,0 +1,206 @@
+"""Batch normalization and noise of samples on several devices."""
+
+import by_samples
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from by_samples import between
+from by_samples import conv
+from by_samples import numbers
+from by_samples import same
+from by_samples import shaken
+from by_samples import slopes
+from by_samples import split
+
+from tf_convpar.placement import SampleLayout
+
+L = keras.layers
+IMAGE = (6, 6, 3)
+# The chief has no samples; then one device has almost all.
+SHARES = {"chief without": (0, 3, 1), "uneven": (1, 9, 2), "two": (1, 1, 0)}
+
+
+def plan(shares):
+    return {".*": {"split": "samples", "shards": shares}}
+
+
+def weights(model):
+    """All but seeds, in the one order that both models have."""
+    return [np.asarray(v) for v in model.variables if "seed" not in v.path]
+
+
+def fitted(model, x, y, batch=4):
+    """Losses and weights after some steps, of which one has fewer samples."""
+    model.compile(keras.optimizers.SGD(0.05, 0.9), "mse", jit_compile=False)
+    history = model.fit(
+        x, y, batch_size=batch, epochs=2, shuffle=False, verbose=0
+    )
+    return [np.asarray(history.history["loss"]), *weights(model)]
+
+
+def both(layer, strategy, shares=(2, 1, 3), shape=IMAGE, **kwargs):
+    model = shaken(between(layer, shape))
+    rng = np.random.default_rng(7)
+    for variable in model.non_trainable_variables:
+        if "moving" in variable.path:
+            variable.assign(rng.uniform(0.5, 2, variable.shape))
+    parallel = split(model, strategy, plan(shares), **kwargs)
+    found = by_samples.layouts(parallel, numbers((5, *shape)))
+    assert isinstance(found[layer.name], SampleLayout)
+    return model, parallel
+
+
+@pytest.mark.parametrize("shares", SHARES.values(), ids=SHARES)
+def test_moments_of_all_samples(shares, strategy, float64):
+    model, parallel = both(L.BatchNormalization(momentum=0.7), strategy, shares)
+    # Of one sample all devices but one have none.
+    for batch in (7, 2, 1):
+        x = 3 + 2 * numbers((batch, *IMAGE))
+        same(slopes(parallel, x), slopes(model, x), 1e-10)
+        same(weights(parallel), weights(model), 1e-12)
+        # By moving statistics.
+        ours = slopes(parallel, x, training=False)
+        same(ours, slopes(model, x, training=False), 1e-10)
+
+
+def test_moments_in_training(strategy, float64):
+    """The last of three steps has samples for one device."""
+    model, parallel = both(L.BatchNormalization(), strategy, (1, 9, 2))
+    x, y = numbers((9, *IMAGE)), numbers((9, 6, 6, 2), 1)
+    same(fitted(parallel, x, y), fitted(model, x, y), 1e-9)
+
+
+CASES = {
+    "no scale": {"scale": False},
+    "no centre": {"center": False},
+    "neither": {"scale": False, "center": False},
+    "frozen": {"trainable": False},
+    "rows": {"axis": 1},
+    "columns": {"axis": -2, "epsilon": 0.1},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_normalizations_of_all_kinds(case, strategy, float64):
+    layer = L.BatchNormalization(momentum=0.7, **CASES[case])
+    model, parallel = both(layer, strategy)
+    x = 3 + 2 * numbers((5, *IMAGE))
+    before = weights(model)
+    same(slopes(parallel, x), slopes(model, x), 1e-10)
+    same(weights(parallel), weights(model), 1e-12)
+    moved = any(
+        not np.array_equal(a, b)
+        for a, b in zip(before, weights(model), strict=True)
+    )
+    assert moved == (case != "frozen")
+    ours = slopes(parallel, x, training=False)
+    same(ours, slopes(model, x, training=False), 1e-10)
+
+
+def test_normalization_after_an_lstm_and_of_rows(strategy, float64):
+    x = keras.Input((6, 3))
+    y = L.BatchNormalization()(conv(rank=1)(x))
+    y = L.BatchNormalization()(L.LSTM(3)(y))
+    model = shaken(keras.Model(x, y))
+    parallel = split(model, strategy)
+    x = numbers((5, 6, 3))
+    same(slopes(parallel, x), slopes(model, x), 1e-9)
+    same(weights(parallel), weights(model), 1e-11)
+
+
+def test_samples_are_not_normalized_one_by_one(strategy, float64):
+    layer = L.BatchNormalization(axis=0, name="joined")
+    model = shaken(between(layer, IMAGE, batch=5))
+    parallel = split(model, strategy)
+    x = numbers((5, *IMAGE))
+    same(slopes(parallel, x), slopes(model, x))
+    assert by_samples.layouts(parallel, x)["joined"] is None
+
+
+def test_large_means_keep_their_digits(strategy):
+    """Sums of squares in float32 would lose a variance beside its mean."""
+    layer = L.BatchNormalization(epsilon=1e-9)
+    x = keras.Input(IMAGE)
+    eye = conv(3, kernel_initializer=_centre)
+    model = keras.Model(x, layer(eye(x)))
+    parallel = split(model, strategy, plan((1, 9, 2)))
+    images = (1000 + numbers((8, *IMAGE))).astype("float32")
+    ours = np.asarray(parallel(images, training=True))
+    wide = images.astype("float64")
+    mean, deviation = wide.mean((0, 1, 2)), wide.std((0, 1, 2))
+    np.testing.assert_allclose(ours, (wide - mean) / deviation, atol=2e-3)
+
+
+def _centre(shape, dtype=None):
+    kernel = np.zeros(shape)
+    kernel[1, 1] = np.eye(3)
+    return tf.constant(kernel, dtype)
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_narrow_floats_are_normalized_wide(policy, strategy):
+    """Squares of these images are beyond float16."""
+    keras.mixed_precision.set_dtype_policy(policy)
+    x = keras.Input(IMAGE)
+    y = L.BatchNormalization(momentum=0.5)(
+        conv(3, kernel_initializer=_centre)(x)
+    )
+    model = keras.Model(x, L.Activation("tanh", dtype="float32")(y))
+    parallel = split(model, strategy, wire_dtype="bfloat16")
+    images = (500 * numbers((6, *IMAGE))).astype("float32")
+    ours = np.asarray(parallel(images, training=True))
+    theirs = np.asarray(model(images, training=True))
+    assert np.isfinite(ours).all()
+    np.testing.assert_allclose(ours, theirs, atol=0.03)
+    same(weights(parallel)[-2:], weights(model)[-2:], 1e-2)
+
+
+DRAWN = {
+    "dropout": lambda: L.Dropout(0.4, seed=3),
+    "rows": lambda: L.Dropout(0.4, noise_shape=(None, 6, 1, 3), seed=3),
+    "channels": lambda: L.SpatialDropout2D(0.4, seed=3),
+    "alpha": lambda: L.AlphaDropout(0.4, seed=3),
+    "gaussian dropout": lambda: L.GaussianDropout(0.4, seed=3),
+    "gaussian noise": lambda: L.GaussianNoise(0.4, seed=3),
+}
+
+
+@pytest.mark.parametrize("case", DRAWN)
+def test_what_is_drawn_is_drawn_alike(case, strategy, float64):
+    """Bit for bit, step for step, and not the same in each."""
+    x = keras.Input(IMAGE)
+    given = conv(3, kernel_initializer=_centre)(x)
+    layer = DRAWN[case]()
+    model = keras.Model(x, layer(given))
+    parallel = split(model, strategy)
+    assert isinstance(
+        by_samples.layouts(parallel, numbers((5, *IMAGE)))[layer.name],
+        SampleLayout,
+    )
+    traced = tf.function(
+        lambda x: parallel(x, training=True),
+        input_signature=[tf.TensorSpec((None, *IMAGE), "float64")],
+    )
+    drawn = []
+    for step, batch in enumerate((5, 5, 1, 12)):
+        x = 1 + np.arange(batch * 108.0).reshape(batch, *IMAGE)
+        theirs = np.asarray(model(x, training=True))
+        ours = traced(x) if step % 2 else parallel(x, training=True)
+        np.testing.assert_array_equal(ours, theirs)
+        drawn.append(theirs)
+    assert not np.array_equal(drawn[0], drawn[1])
+    np.testing.assert_array_equal(parallel(x), x)
+
+
+def test_gradients_of_what_is_drawn(strategy, float64):
+    layers = [make() for make in DRAWN.values() if make is not DRAWN["rows"]]
+    x = keras.Input(IMAGE)
+    y = conv()(x)
+    for layer in layers:
+        y = layer(y)
+    model = shaken(keras.Model(x, conv(2)(y)))
+    parallel = split(model, strategy)
+    x = numbers((7, *IMAGE))
+    for _ in range(2):
+        same(slopes(parallel, x), slopes(model, x), 1e-10)
