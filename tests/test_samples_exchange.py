@@ -27,7 +27,6 @@ SHAPE = (7, 4, 5, 6)
 PLACES = {
     "chief": None,
     "channels": Layout(CHIEF, (CPU[1], CPU[3], CPU[2]), (3, 1, 2)),
-    "other channels": Layout(CHIEF, (CPU[0], CPU[1]), (1, 5)),
     "channels first": Layout(CHIEF, (CPU[0], CPU[2]), (3, 1), axis=-3),
     "samples": SampleLayout(CHIEF, (CPU[0], CPU[1], CPU[2]), (2, 1, 3)),
     "other samples": SampleLayout(CHIEF, (CPU[3], CPU[1]), (1, 6)),

@@ -1,7 +1,11 @@
 """Bytes of a step by theory, beside sums made by hand."""
 
+import collections
+
 import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
 import tf_convpar as convpar
 from tf_convpar.sharding import step_traffic
@@ -164,3 +168,230 @@ def test_channels_before_a_depthwise_layer_go_out_once_each(strategy):
         # Its middle has 6, 4 and 2 channels of 4x4 pixels.
         expected = (4 + 12 / 4, 12 / 4, 2 + 9 / 4, 9 / 4, 6 / 4, 6 / 4)
         assert links(traffic, strategy.devices) == list(expected)
+
+
+# Of 6 images each device has so many; then of another layer.
+IMAGES, OTHERS = (1, 2, 3), (3, 2, 1)
+MINE = {"split": "samples", "shards": IMAGES}
+THEIRS = {"split": "samples", "shards": OTHERS}
+PAIRS = ((0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1))
+# Numbers of one channel of an image.
+PIXELS = 64
+
+
+def by_links(of):
+    """For each link what a function of its two ends says."""
+    return np.array([of(a, b) for a, b in PAIRS])
+
+
+def image_for(shares):
+    """3 channels from the chief, whose gradient is not asked for."""
+    return by_links(lambda a, b: (a == 0) * 3 * PIXELS * shares[b])
+
+
+def kernel(numbers):
+    """A third of it from each to each, and its gradients."""
+    return by_links(lambda a, b: 2 * numbers // 3)
+
+
+def joined(shares):
+    """All that others have, to the chief; its gradients return."""
+    return by_links(lambda a, b: (a == 0) * shares[b] + (b == 0) * shares[a])
+
+
+def gathered(shares):
+    """What each has, to all others; their gradients return."""
+    return by_links(lambda a, b: shares[a] + shares[b])
+
+
+FIRST_KERNEL = kernel(3 * 3 * 3 * 12 + 12)
+SECOND_KERNEL = kernel(3 * 3 * 12 * 6 + 6)
+ENDS = joined(np.multiply(6 * PIXELS, IMAGES))
+ALL_IMAGES = image_for((6, 6, 6))
+
+
+def pair(first, second, *between):
+    def make():
+        layers = [kind() for kind in between]
+        model = chain(*layers, conv(6, name="second"))
+        return model, {"conv2d": first, "second": second}
+
+    return make
+
+
+def fork(first, *ends):
+    """Two layers take what one gives."""
+
+    def make():
+        x = keras.Input((8, 8, 3))
+        y = conv()(x)
+        outputs = [conv(6, name=f"end{i}")(y) for i in range(len(ends))]
+        plan = {f"end{i}": end for i, end in enumerate(ends)}
+        return keras.Model(x, outputs), {"conv2d": first} | plan
+
+    return make
+
+
+# Numbers over each link of `PAIRS`, in training.
+BY_SAMPLES = {
+    "one share": (
+        pair(MINE, MINE, L.ReLU),
+        image_for(IMAGES) + FIRST_KERNEL + SECOND_KERNEL + ENDS,
+    ),
+    "unlike shares": (
+        pair(THEIRS, MINE),
+        image_for(OTHERS)
+        + FIRST_KERNEL
+        # Images 1 and 2 are the first's and then the second's, 3 and 4 the
+        # second's and then the third's.
+        + 2 * 12 * PIXELS * np.array([1, 1, 0, 0, 1, 1])
+        + SECOND_KERNEL
+        + ENDS,
+    ),
+    "filters, samples": (
+        pair(FIRST, MINE),
+        ALL_IMAGES
+        + PIXELS
+        * by_links(lambda a, b: IMAGES[b] * FIRST[a] + IMAGES[a] * FIRST[b])
+        + SECOND_KERNEL
+        + ENDS,
+    ),
+    "samples, filters": (
+        pair(MINE, SECOND),
+        image_for(IMAGES)
+        + FIRST_KERNEL
+        + gathered(np.multiply(12 * PIXELS, IMAGES))
+        + joined(np.multiply(6 * PIXELS, SECOND)),
+    ),
+    "samples, chief": (
+        pair(MINE, None),
+        image_for(IMAGES)
+        + FIRST_KERNEL
+        + joined(np.multiply(12 * PIXELS, IMAGES)),
+    ),
+    "normalized": (
+        pair(MINE, MINE, L.BatchNormalization),
+        image_for(IMAGES)
+        + FIRST_KERNEL
+        # Scale and offset, and gradients.
+        + 2 * 12 * by_links(lambda a, b: a == 0 or b == 0)
+        # Means, variances and a count, there and back.
+        + gathered((25, 25, 25))
+        + SECOND_KERNEL
+        + ENDS,
+    ),
+    "two that need all": (
+        fork(MINE, SECOND, SECOND),
+        image_for(IMAGES)
+        + FIRST_KERNEL
+        + gathered(np.multiply(12 * PIXELS, IMAGES))
+        + 2 * joined(np.multiply(6 * PIXELS, SECOND)),
+    ),
+    "two that need filters of all": (
+        fork(FIRST, SECOND, SECOND),
+        ALL_IMAGES
+        + gathered(np.multiply(6 * PIXELS, FIRST))
+        + 2 * joined(np.multiply(6 * PIXELS, SECOND)),
+    ),
+    "two that need other samples": (
+        fork(THEIRS, MINE, MINE),
+        image_for(OTHERS)
+        + FIRST_KERNEL
+        + 2 * 12 * PIXELS * np.array([1, 1, 0, 0, 1, 1])
+        + 2 * SECOND_KERNEL
+        + 2 * ENDS,
+    ),
+    "two on the chief": (
+        fork(MINE, None, None),
+        image_for(IMAGES)
+        + FIRST_KERNEL
+        + joined(np.multiply(12 * PIXELS, IMAGES)),
+    ),
+}
+
+
+def crossing(model, strategy):
+    """Numbers over each link in the graph of a step."""
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            outputs = keras.tree.flatten(model(x, training=True))
+            loss = tf.add_n([tf.reduce_sum(tf.sin(y)) for y in outputs])
+        gradients = tape.gradient(loss, model.trainable_variables)
+        return loss, [tf.nest.flatten(g, True) for g in gradients]
+
+    graph = step.get_concrete_function(tf.TensorSpec((6, 8, 8, 3))).graph
+    places, seen = {}, {}
+    for op in graph.get_operations():
+        # Scalars are what the machinery of gradients is made of.
+        given = [x for x in op.inputs if x.dtype.is_floating and x.shape.rank]
+        # Sums of gradients have no device: they are where their terms are.
+        begins = {places[x.op] for x in given} or {strategy.chief_device}
+        place = begins.pop() if len(begins) == 1 else strategy.chief_device
+        places[op] = op.device or place
+        for x in given:
+            if places[x.op] != places[op]:
+                numbers = int(np.prod(x.shape))
+                seen[x.name, places[op]] = places[x.op], numbers
+    found = collections.Counter()
+    for (_, end), (begin, numbers) in seen.items():
+        found[begin, end] += numbers
+    return [found[strategy.devices[a], strategy.devices[b]] for a, b in PAIRS]
+
+
+@pytest.mark.parametrize("case", BY_SAMPLES)
+def test_numbers_of_each_link_by_samples(case, strategy):
+    """By hand, by theory, and those that cross in the graph of a step."""
+    make, expected = BY_SAMPLES[case]
+    model, plan = make()
+    with strategy.scope():
+        model = convpar.parallelize(model, plan)
+    traffic = step_traffic(model, 6)
+    assert traffic.total == 4 * sum(expected)
+    devices = strategy.devices
+    assert [
+        traffic.links.get((devices[a], devices[b]), 0) for a, b in PAIRS
+    ] == list(4 * expected)
+    assert crossing(model, strategy) == list(expected)
+
+
+def test_nothing_returns_where_nothing_learns(strategy):
+    make, expected = BY_SAMPLES["one share"]
+    model, plan = make()
+    with strategy.scope():
+        model = convpar.parallelize(model, plan)
+    # The image's gradient does not return anyway.
+    once = (expected + image_for(IMAGES)) / 2
+    there = by_links(lambda a, b: (a == 0) * 3 * PIXELS * IMAGES[b])
+    maps = by_links(lambda a, b: (b == 0) * 6 * PIXELS * IMAGES[a])
+    kernels = (FIRST_KERNEL + SECOND_KERNEL) // 2
+    traffic = step_traffic(model, 6, training=False)
+    assert traffic.total == 4 * sum(there + maps + kernels) == 4 * sum(once)
+    model.layers[0].trainable = False
+    frozen = step_traffic(model, 6)
+    assert traffic.total < frozen.total
+    assert frozen.total == 4 * sum(expected - FIRST_KERNEL // 2)
+
+
+@pytest.mark.parametrize(
+    ("policy", "wire", "widths"),
+    [
+        ("float32", "bfloat16", (2, 4)),
+        ("mixed_float16", None, (2, 4)),
+        ("float64", None, (8, 8)),
+        ("float64", "float32", (4, 8)),
+    ],
+)
+def test_moments_travel_wide(policy, wire, widths, strategy):
+    keras.mixed_precision.set_dtype_policy(policy)
+    make, expected = BY_SAMPLES["normalized"]
+    model, plan = make()
+    with strategy.scope():
+        model = convpar.parallelize(model, plan, wire_dtype=wire)
+    moments = 2 * 12 * by_links(lambda a, b: a == 0 or b == 0)
+    moments += gathered((25, 25, 25))
+    narrow, wide = widths
+    assert step_traffic(model, 6).total == narrow * sum(
+        expected - moments
+    ) + wide * sum(moments)

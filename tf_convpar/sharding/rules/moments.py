@@ -57,19 +57,20 @@ class MomentsOfAll(SampleRule):
         learns = training and layer.trainable
         names = _names(layer, learns)
         channels = shapes[0][layer.axis]
-        wide = dataclasses.replace(layout, wire="float32")
+        devices, owner = layout.devices, layout.owner
         if names:
             rows = (len(names), channels)
-            found.append(sent(layer, rows, None, layout.devices, learns, wide))
+            stored = tf.as_dtype(layer.variable_dtype).size
+            found.append(Move(rows, None, devices, owner, stored, learns))
         if learns:
-            parts = len(layout.devices)
-            each = dataclasses.replace(layout, shares=(1,) * parts)
-            rows = (parts, 2 * channels + 1)
-            found.append(sent(layer, rows, each, layout.devices, before, wide))
-            if layout.owner not in layout.devices:
-                first = layout.devices[:1]
+            # As `widened`, whatever the wire.
+            wide = max(tf.as_dtype(layer.compute_dtype).size, 4)
+            each = dataclasses.replace(layout, shares=(1,) * len(devices))
+            rows = (len(devices), 2 * channels + 1)
+            found.append(Move(rows, each, devices, owner, wide, before))
+            if owner not in devices:
                 rows = (2, channels)
-                found.append(sent(layer, rows, first, None, False, wide))
+                found.append(Move(rows, devices[:1], None, owner, wide, False))
         return found
 
     def call(
