@@ -94,6 +94,10 @@ class ConvParallel(InShards):
             How its feature maps will; None if they will be on the chief.
         """
         self._lay_out(input_shape, incoming)
+        return self.maps_lie(input_shape)
+
+    def maps_lie(self, input_shape: Any) -> AnyLayout | None:
+        """How feature maps lie that stay in shards; None: on the chief."""
         maps: AnyLayout | None = self._samples
         if maps is None and self._layout is not None:
             maps = self._layout_of_maps(self._layout, input_shape)
@@ -156,7 +160,7 @@ class ConvParallel(InShards):
             *(
                 Move(
                     tuple(kernel.shape),
-                    getattr(kernel, "layout", None),
+                    self._layout_of(kernel.name, kernel.shape),
                     layout.devices,
                     layout.owner,
                     width,

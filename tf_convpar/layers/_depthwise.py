@@ -48,9 +48,8 @@ class Depthwise(ConvParallel):
         )
 
     def _wanted(self) -> Layout:
-        return dataclasses.replace(
-            self.kernel.layout, axis=self._channel_axis()
-        )
+        layout: Any = self._layout
+        return dataclasses.replace(layout, axis=self._channel_axis())
 
     def _maps(self, inputs: Any) -> ShardedTensor:
         own = self._arranged(inputs)

@@ -14,6 +14,7 @@ from tf_convpar.algorithms import convolve
 from tf_convpar.layers._base import ConvParallel
 from tf_convpar.layers._depthwise import channels
 from tf_convpar.layers._depthwise import depthwise
+from tf_convpar.layers._shards import Split
 from tf_convpar.layers._shards import resolve_shards
 from tf_convpar.placement import AnyLayout
 from tf_convpar.placement import Layout
@@ -38,10 +39,17 @@ class Separable(ConvParallel):
         super().spread(*args, **kwargs)
         self._depthwise_layout = None
 
-    def _lay_out(
-        self, input_shape: Any, incoming: AnyLayout | None = None
+    def lay_out(
+        self,
+        split: Split | None,
+        devices: Sequence[str],
+        owner: str,
+        input_shape: Any,
+        *args: Any,
+        **kwargs: Any,
     ) -> None:
-        super()._lay_out(input_shape, incoming)
+        """Settles how weights and samples lie."""
+        super().lay_out(split, devices, owner, input_shape, *args, **kwargs)
         if self._layout is not None and self._depthwise_layout is None:
             self._depthwise_layout = _in_proportion(
                 self._layout, channels(self, input_shape)
@@ -70,9 +78,8 @@ class Separable(ConvParallel):
         return super()._layout_of(name, shape)
 
     def _wanted(self) -> Layout:
-        return dataclasses.replace(
-            self.depthwise_kernel.layout, axis=self._channel_axis()
-        )
+        layout: Any = self._depthwise_layout
+        return dataclasses.replace(layout, axis=self._channel_axis())
 
     def moves(
         self, input_shape: Sequence[int], lies: Place, before: bool
@@ -85,13 +92,14 @@ class Separable(ConvParallel):
         shape = list(self.compute_output_shape(input_shape))
         shape[lies.axis] = lies.total
         learns = before or bool(self.trainable_weights)
+        pointwise: Any = self._layout
         return [
             *found,
             dataclasses.replace(
                 found[0],
                 shape=tuple(shape),
                 lies=lies,
-                wanted=self.pointwise_kernel.layout.devices,
+                wanted=pointwise.devices,
                 returns=learns,
             ),
         ]

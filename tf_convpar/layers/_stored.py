@@ -100,10 +100,31 @@ class InShards(keras.layers.Layer):
         if self._layout is not None or self._samples is not None:
             return
         split, devices, owner = self._given(input_shape)
+        wire = self._wire()
+        self.lay_out(split, devices, owner, input_shape, incoming, wire)
+
+    def lay_out(
+        self,
+        split: Split | None,
+        devices: Sequence[str],
+        owner: str,
+        input_shape: Any,
+        incoming: AnyLayout | None = None,
+        wire: str | None = None,
+    ) -> None:
+        """Settles how weights and samples lie.
+
+        Args:
+            split: How the work is cut.
+            devices: Over which.
+            owner: The chief's.
+            input_shape: Of the layer, with the batch.
+            incoming: How its input lies in shards; None if on the chief.
+            wire: The dtype in which to travel; None for its own.
+        """
         if split is None:
             self._layout = self._layout_by_filters(None, input_shape, incoming)
             return
-        wire = self._wire()
         total = self._given_out(input_shape)
         if split.by == "filters":
             counts = split.counts(total, len(devices))
@@ -205,6 +226,11 @@ class InShards(keras.layers.Layer):
     def is_spread(self) -> bool:
         """Whether devices share the work: by filters or by samples."""
         return self._samples is not None or self.is_sharded
+
+    @property
+    def will_spread(self) -> bool:
+        """Whether devices share the work as it has been laid out."""
+        return self._samples is not None or self._layout is not None
 
     def _wire_dtype_for(self, dtype: Any) -> tf.DType:
         """Never wider than what is computed: that would only cost bytes."""

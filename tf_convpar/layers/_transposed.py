@@ -20,7 +20,7 @@ class Transposed(ConvParallel):
     _cut_axes = {"kernel": -2, "bias": -1}
 
     def _wanted(self) -> tuple[str, ...]:
-        devices: tuple[str, ...] = self.kernel.layout.devices
+        devices: tuple[str, ...] = self._layout.devices
         return devices
 
     def _maps(self, inputs: Any) -> ShardedTensor:

@@ -9,6 +9,7 @@ at several places decides; where others lie differently they are joined
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -21,6 +22,8 @@ from tf_convpar.placement import place
 from tf_convpar.sharding import _walk
 from tf_convpar.sharding._attach import OnSamples
 from tf_convpar.sharding._attach import OnShards
+from tf_convpar.sharding.rules import Rule
+from tf_convpar.sharding.rules import SampleRule
 from tf_convpar.sharding.rules import rule_for
 from tf_convpar.sharding.rules import sample_rule_for
 
@@ -70,46 +73,66 @@ class Regions:
         if isinstance(made, ConvParallel):
             shape = node.input_tensors[0].shape
             return made.join_region(shape, inputs[0])
-        if getattr(layer, "quantization_mode", None) is not None:
-            return None
         by_samples = [x for x in inputs if isinstance(x, SampleLayout)]
         if by_samples:
-            return _settle_on_samples(layer, made, node, by_samples[0])
+            on_samples = works_on_samples(node)
+            if on_samples is None:
+                return None
+            made.call = OnSamples(made, on_samples, by_samples[0])
+            return by_samples[0]
         known = [x for x in inputs if isinstance(x, Layout)]
-        return self._settle_on_channels(layer, made, node, known)
-
-    def _settle_on_channels(
-        self, layer: Any, made: Any, node: Any, known: list[Layout]
-    ) -> Layout | None:
-        rule = rule_for(layer)
-        if rule is None or not known or not _only(node, len(known)):
+        on_channels = works_on_channels(node, known)
+        if on_channels is None:
             return None
-        output = rule.output(layer, known, node.input_tensors[0].shape)
-        if output is None:
-            return None
+        rule, output = on_channels
         made.call = OnShards(made, rule, known)
         layouts = dict(rule.place(layer, known))
         if layouts:
             self._to_place.append((made, layouts))
-        # A single device is the chief: the rule gives a tensor there.
-        return None if output.devices == (output.owner,) else output
+        return output
 
 
-def _settle_on_samples(
-    layer: Any, made: Any, node: Any, layout: SampleLayout
-) -> SampleLayout | None:
-    """Inputs that lie otherwise will be sent to where the samples are."""
-    tensors = node.input_tensors
+def works_on_channels(
+    node: Any, known: Sequence[Layout]
+) -> tuple[Rule, Layout | None] | None:
+    """The rule by which a layer works on shards of channels.
+
+    Args:
+        node: Of the graph.
+        known: How its inputs lie, as many as are in shards.
+
+    Returns:
+        The rule, and how the output lies: None if on the chief. Nothing if the
+        inputs must be joined.
+    """
+    layer = node.operation
+    if getattr(layer, "quantization_mode", None) is not None:
+        return None
+    rule = rule_for(layer)
+    if rule is None or not known or not _only(node, len(known)):
+        return None
+    output = rule.output(layer, known, node.input_tensors[0].shape)
+    if output is None:
+        return None
+    # A single device is the chief: the rule gives a tensor there.
+    on_chief = output.devices == (output.owner,)
+    return rule, None if on_chief else output
+
+
+def works_on_samples(node: Any) -> SampleRule | None:
+    """The rule by which a layer works on shards of samples; None if none.
+
+    Inputs that lie otherwise will be sent to where the samples are.
+    """
+    layer, tensors = node.operation, node.input_tensors
+    if getattr(layer, "quantization_mode", None) is not None:
+        return None
     # One that is broadcast along the samples cannot be cut.
     alike = len({tensor.shape[0] for tensor in tensors}) == 1
     if not alike or not _only(node, len(tensors)) or _arrays(node):
         return None
     shapes = [tensor.shape for tensor in (*tensors, *node.outputs)]
-    rule = sample_rule_for(layer, shapes)
-    if rule is None:
-        return None
-    made.call = OnSamples(made, rule, layout)
-    return layout
+    return sample_rule_for(layer, shapes)
 
 
 def _only(node: Any, known: int) -> bool:

@@ -57,6 +57,18 @@ def parallel(layer: Any, copies: Copies, **own: Any) -> ConvParallel:
     return found
 
 
+def planned(layer: Any, **own: Any) -> ConvParallel:
+    """What a convolution would be as a parallel layer, for planning.
+
+    It has the very weights of the layer, and must not be called.
+    """
+    kind = _TWINS.get(type(layer), type(layer))
+    found: ConvParallel = keras.layers.Layer.__new__(kind)
+    vars(found).update(vars(layer))
+    found.spread(**own)
+    return found
+
+
 def plain(layer: Any, copies: Copies) -> Any:
     """The copy of a parallel layer as one of plain Keras."""
     found = copies.as_kind(layer, _PLAIN[type(layer)])

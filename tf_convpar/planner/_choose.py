@@ -1,0 +1,219 @@
+"""The ways of all convolutions with the shortest step: a proven optimum.
+
+A mixed-integer program with two or three binary variables for each
+convolution; where anything else runs follows from them by linear constraints,
+as does what is sent. `_step` is the function that it minimises.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from typing import Any
+
+from tf_convpar.planner._costs import Costs
+from tf_convpar.planner._costs import Sent
+from tf_convpar.planner._program import Linear
+from tf_convpar.planner._program import Program
+from tf_convpar.planner._program import total
+from tf_convpar.planner._ways import CHIEF
+from tf_convpar.planner._ways import FILTERS
+from tf_convpar.planner._ways import SAMPLES
+from tf_convpar.planner._ways import STATES
+
+TIME_LIMIT_S = 30.0
+
+
+def choose(costs: Costs, time_limit_s: float = TIME_LIMIT_S) -> dict[str, str]:
+    """The way of each convolution, by its layer's name.
+
+    ```python
+    choose(costs)  # {"conv1": "samples", "conv2": "filters", "conv3": "chief"}
+    ```
+
+    Args:
+        costs: Of a cut of the work.
+        time_limit_s: For the proof.
+
+    Raises:
+        RuntimeError: There is no proof in this time.
+    """
+    return _Model(costs).solve(time_limit_s)
+
+
+@dataclasses.dataclass
+class _Needed:
+    """A tensor that may have to lie elsewhere."""
+
+    # By the tensor's state.
+    sent: dict[str, Sent] = dataclasses.field(default_factory=dict)
+    # Whether it is, by state.
+    moves: dict[str, Linear] = dataclasses.field(default_factory=dict)
+    hidden: list[Linear] = dataclasses.field(default_factory=list)
+
+
+class _Model:
+    """The program, and what its variables mean."""
+
+    def __init__(self, costs: Costs) -> None:
+        self._costs = costs
+        self._program = Program()
+        self._binaries: dict[str, dict[str, Linear]] = {}
+        self._states: dict[int, dict[str, Linear]] = {}
+        self._ways: list[dict[str, Linear]] = []
+        self._needed: dict[Any, _Needed] = collections.defaultdict(_Needed)
+        for i in range(len(costs.graph.calls)):
+            self._call(i)
+        for x in costs.graph.outputs:
+            for state, is_in in self._state(x).items():
+                move = costs.ways.joined(x, state)
+                if move is not None:
+                    self._need(x, state, is_in, move)
+
+    def solve(self, time_limit_s: float) -> dict[str, str]:
+        self._program.minimise(self._seconds())
+        values = self._program.solve(time_limit_s)
+        return {
+            layer: max(ways, key=lambda name: ways[name].of(values))
+            for layer, ways in self._binaries.items()
+        }
+
+    def _state(self, tensor: int) -> dict[str, Linear]:
+        """Whether a tensor is in each state; inputs of the model are whole."""
+        return self._states.get(tensor) or {CHIEF: Linear({}, 1.0)}
+
+    def _call(self, index: int) -> None:
+        call = self._costs.graph.calls[index]
+        possible = self._costs.ways.of[index]
+        if call.splits:
+            ways = self._convolution(call.name, list(possible))
+        else:
+            ways = self._follows(call.inputs, possible)
+        self._ways.append(ways)
+        for y in call.outputs:
+            self._states[y] = {
+                state: total(
+                    ways[name]
+                    for name, way in possible.items()
+                    if way.gives == state
+                )
+                for state in STATES
+                if any(way.gives == state for way in possible.values())
+            }
+        for name, way in possible.items():
+            for x, takes in zip(call.inputs, way.takes, strict=True):
+                for state, is_in in self._state(x).items():
+                    move = takes.get(state)
+                    if move is None or not any(move.numbers().values()):
+                        continue
+                    both = is_in + ways[name] - 1
+                    self._need(x, state, both, move, ways[name], index, name)
+
+    def _convolution(self, layer: str, names: list[str]) -> dict[str, Linear]:
+        if layer not in self._binaries:
+            program = self._program
+            ways = {
+                name: program.variable(upper=1, integer=True) for name in names
+            }
+            program.equal(total(ways.values()), 1)
+            self._binaries[layer] = ways
+        return self._binaries[layer]
+
+    def _follows(self, inputs: Any, possible: Any) -> dict[str, Linear]:
+        """As `_step._follows`: samples first, then shards of channels."""
+        program = self._program
+        ways: dict[str, Linear] = {}
+        nothing = Linear()
+        states = [self._state(x) for x in inputs]
+        if SAMPLES in possible:
+            given = [s.get(SAMPLES, nothing) for s in states]
+            if len(given) == 1:
+                ways[SAMPLES] = given[0]
+            else:
+                ways[SAMPLES] = program.variable(upper=1)
+                for is_in in given:
+                    program.at_least(ways[SAMPLES] - is_in, 0)
+                program.at_least(total(given) - ways[SAMPLES], 0)
+        if FILTERS in possible:
+            given = [s.get(FILTERS, nothing) for s in states]
+            if len(given) == 1:
+                ways[FILTERS] = given[0]
+            else:
+                ways[FILTERS] = program.variable(upper=1)
+                for is_in in given:
+                    program.at_least(is_in - ways[FILTERS], 0)
+                program.at_least(
+                    ways[FILTERS] - total(given) + (len(given) - 1), 0
+                )
+        ways[CHIEF] = 1 - total(ways.values())
+        return ways
+
+    def _need(
+        self,
+        tensor: int,
+        state: str,
+        is_needed: Linear,
+        move: Any,
+        way: Linear | None = None,
+        index: int | None = None,
+        name: str = "",
+    ) -> None:
+        """Notes that a tensor in a state is sent if this is 1."""
+        needed = self._needed[tensor, move.wanted, move.width]
+        if state not in needed.sent:
+            needed.sent[state] = self._costs.sent(move)
+            needed.moves[state] = self._program.variable(upper=1)
+        self._program.at_least(needed.moves[state] - is_needed, 0)
+        if way is not None and index is not None:
+            hides = self._costs.of[index][name].hides
+            if hides:
+                needed.hidden.append(hides * way)
+
+    def _seconds(self) -> Linear:
+        """Of the step."""
+        parts = []
+        for needed in self._needed.values():
+            back = Linear()
+            for state, sent in needed.sent.items():
+                parts.append(sent.forward * needed.moves[state])
+                back = back + sent.backward * needed.moves[state]
+            if needed.hidden:
+                left = self._program.variable()
+                self._program.at_least(left - back + total(needed.hidden), 0)
+                back = left
+            parts.append(back)
+        waited = [self._program.variable() for _ in range(2)]
+        computed = [self._sum(Linear()) for _ in range(2)]
+        travelled = [self._sum(Linear()) for _ in range(2)]
+        for i, ways in enumerate(self._ways):
+            costs = self._costs.of[i]
+            for k, (own, hidden) in enumerate(
+                (("forward", "early"), ("backward", "late"))
+            ):
+                sent = total(
+                    getattr(costs[name], hidden) * way
+                    for name, way in ways.items()
+                    if getattr(costs[name], hidden)
+                )
+                if sent.terms:
+                    travelled[k] = self._sum(travelled[k] + sent)
+                    self._program.at_least(
+                        waited[k] + computed[k] - travelled[k], 0
+                    )
+                busy = total(
+                    max(getattr(costs[name], own)) * way
+                    for name, way in ways.items()
+                )
+                parts.append(busy)
+                computed[k] = self._sum(computed[k] + busy)
+            parts.extend(
+                (costs[name].sends + costs[name].returns) * way
+                for name, way in ways.items()
+            )
+        return total([*parts, *waited])
+
+    def _sum(self, value: Linear) -> Linear:
+        """A variable for a long sum, so that constraints stay short."""
+        found = self._program.variable()
+        self._program.equal(found - value, 0)
+        return found

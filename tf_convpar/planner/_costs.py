@@ -1,0 +1,224 @@
+"""What each way of each call costs: the constants of the plan's program.
+
+Every number is for one cut of the work (`Cut`), so that what is left to decide
+is which way each convolution goes.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+from collections.abc import Iterable
+from collections.abc import Mapping
+
+from tf_convpar.placement import Move
+from tf_convpar.planner import _works
+from tf_convpar.planner._graph import Call
+from tf_convpar.planner._graph import Graph
+from tf_convpar.planner._profile import Profile
+from tf_convpar.planner._ways import FILTERS
+from tf_convpar.planner._ways import SAMPLES
+from tf_convpar.planner._ways import Cut
+from tf_convpar.planner._ways import Ways
+
+# Of a convolution's two gradients, that of the kernel takes about half; it is
+# computed last, while the other travels.
+_KERNELS_PART = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """Of one way of a call, in seconds.
+
+    Attributes:
+        forward: Of each device, computing.
+        backward: Likewise, with the update of weights.
+        hides: Of a convolution: in which its input's gradient may travel.
+        sends: In the forward pass, while nothing else goes on.
+        returns: Likewise in the backward pass.
+        early: On the busiest interface, of what may travel before it is
+            needed.
+        late: Likewise, of what may travel after, until the step ends.
+    """
+
+    forward: tuple[float, ...]
+    backward: tuple[float, ...]
+    hides: float = 0.0
+    sends: float = 0.0
+    returns: float = 0.0
+    early: float = 0.0
+    late: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Sent:
+    """What it costs that a tensor is to lie elsewhere.
+
+    Attributes:
+        forward: Seconds there.
+        backward: And back.
+    """
+
+    forward: float
+    backward: float
+
+
+class Costs:
+    """The constants.
+
+    ```python
+    costs = Costs(graph, profile, cut)
+    costs.of[3]["samples"].forward
+    ```
+
+    Attributes:
+        ways: What can be chosen.
+        of: For each call those of its ways.
+    """
+
+    def __init__(self, graph: Graph, profile: Profile, cut: Cut) -> None:
+        self.graph = graph
+        self.profile = profile
+        self.cut = cut
+        self.ways = Ways(graph, cut)
+        self._out: dict[str, float] = collections.defaultdict(float)
+        self._into: dict[str, float] = collections.defaultdict(float)
+        self._links = {(k.source, k.target): k for k in profile.links}
+        for link in profile.links:
+            rate = link.bytes_per_s
+            self._out[link.source] = max(self._out[link.source], rate)
+            self._into[link.target] = max(self._into[link.target], rate)
+        self.of = [
+            {name: self._cost(i, call, name) for name in self.ways.of[i]}
+            for i, call in enumerate(graph.calls)
+        ]
+
+    def sent(self, move: Move) -> Sent:
+        """A move while nothing else goes on."""
+        there, back = _both(move)
+        return Sent(self._seconds(there), self._seconds(back))
+
+    def _cost(self, index: int, call: Call, name: str) -> Cost:
+        way = self.ways.of[index][name]
+        forward = self._computed(call, name, "forward")
+        backward = self._computed(call, name, "backward")
+        if call.layer is None:
+            return Cost(forward, backward)
+        learns = call.before and call.splits
+        hides = _KERNELS_PART * min(
+            (s for s in backward if s), default=0.0
+        )
+        during = [_both(move) for move in way.during]
+        ahead = [_both(move) for move in way.ahead]
+        early = _added(there for there, _ in ahead)
+        late = _added(back for _, back in ahead)
+        weights = sum(
+            math.prod(weight.shape)
+            for weight in getattr(call.layer, "trainable_weights", ())
+        )
+        stored = way.stored or (1.0,) + (0.0,) * (len(forward) - 1)
+        updates = [
+            part * weights * device.update_s
+            for part, device in zip(stored, self.profile.devices, strict=True)
+        ]
+        return Cost(
+            self._beside(forward, early),
+            self._beside(
+                [a + b for a, b in zip(backward, updates, strict=True)], late
+            ),
+            hides=hides if learns else 0.0,
+            sends=sum(self._seconds(there) for there, _ in during),
+            returns=sum(self._seconds(back) for _, back in during),
+            early=self._on_wire(early),
+            late=self._on_wire(late),
+        )
+
+    def _computed(
+        self, call: Call, name: str, which: str
+    ) -> tuple[float, ...]:
+        cut, devices = self.cut, self.profile.devices
+        if call.layer is None:
+            return (0.0,) * len(devices)
+        key = _works.key(self.graph, call)
+        works = [device.works[key] for device in devices]
+        if name == SAMPLES:
+            return tuple(
+                work.at(which, n)
+                for work, n in zip(works, cut.shares, strict=True)
+            )
+        if name == FILTERS:
+            parts = self._parts(call)
+            if call.splits and hasattr(call.layer, "filters"):
+                return tuple(
+                    work.at(which, cut.batch, part)
+                    for work, part in zip(works, parts, strict=True)
+                )
+            return tuple(
+                work.at(which, cut.batch * part)
+                for work, part in zip(works, parts, strict=True)
+            )
+        return (works[0].at(which, cut.batch),) + (0.0,) * (len(devices) - 1)
+
+    def _parts(self, call: Call) -> list[float]:
+        """Of the channels, those of each device."""
+        # Of a layer that adds up on the chief, those of its input.
+        layout = next(
+            layout
+            for tensor in (*call.outputs, *call.inputs)
+            if (layout := self.ways.by_channels(tensor)) is not None
+        )
+        parts = dict.fromkeys(self.cut.devices, 0.0)
+        for device, n in zip(layout.devices, layout.sizes, strict=True):
+            parts[device] += n / sum(layout.sizes)
+        return list(parts.values())
+
+    def _beside(
+        self, seconds: Iterable[float], bytes_: Mapping[tuple[str, str], int]
+    ) -> tuple[float, ...]:
+        """Computing, held up by what travels at the same time."""
+        return tuple(
+            s
+            + device.byte_s
+            * sum(n for pair, n in bytes_.items() if device.name in pair)
+            for s, device in zip(seconds, self.profile.devices, strict=True)
+        )
+
+    def _seconds(self, bytes_: Mapping[tuple[str, str], int]) -> float:
+        """Of what travels between devices, all at once."""
+        pairs = [pair for pair, n in bytes_.items() if n]
+        if not pairs:
+            return 0.0
+        latency = max(self._links[pair].latency_s for pair in pairs)
+        return latency + self._on_wire(bytes_)
+
+    def _on_wire(self, bytes_: Mapping[tuple[str, str], int]) -> float:
+        """Of the busiest link or interface, in whichever direction."""
+        out: dict[str, float] = collections.defaultdict(float)
+        into: dict[str, float] = collections.defaultdict(float)
+        longest = 0.0
+        for pair, n in bytes_.items():
+            if n:
+                out[pair[0]] += n / self._out[pair[0]]
+                into[pair[1]] += n / self._into[pair[1]]
+                longest = max(longest, n / self._links[pair].bytes_per_s)
+        return max([longest, *out.values(), *into.values()])
+
+
+def _both(
+    move: Move,
+) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], int]]:
+    """Bytes there, and those that return."""
+    there = {k: move.width * n for k, n in move.numbers().items()}
+    if not move.returns:
+        return there, {}
+    return there, {(b, a): n for (a, b), n in there.items()}
+
+
+def _added(
+    parts: Iterable[Mapping[tuple[str, str], int]],
+) -> dict[tuple[str, str], int]:
+    found: collections.Counter[tuple[str, str]] = collections.Counter()
+    for part in parts:
+        found.update(part)
+    return dict(found)

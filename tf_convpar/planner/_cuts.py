@@ -1,0 +1,151 @@
+"""How work is cut: shares of samples, and counts of filters, that balance."""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+
+from tf_convpar.planner import _works
+from tf_convpar.planner._graph import Call
+from tf_convpar.planner._graph import Graph
+from tf_convpar.planner._profile import Profile
+from tf_convpar.planner._profile import Work
+from tf_convpar.planner._ways import Cut
+from tf_convpar.planner._ways import filters_of
+
+# Kernels that a vector holds: of fewer some lanes are idle.
+_QUANTUM = 8
+
+
+def cuts(graph: Graph, profile: Profile, wire: str | None) -> Iterator[Cut]:
+    """Cuts worth a look: the fastest device alone, the two fastest, and so on.
+
+    ```python
+    next(cuts(graph, profile, None)).shares  # (64, 0): one device alone
+    ```
+
+    Within each the shares are those by which devices are done at the same
+    time, and so are the counts of the layers of as many filters.
+    """
+    names = tuple(device.name for device in profile.devices)
+    seconds = alone(graph, profile)
+    order = sorted(range(len(names)), key=lambda d: seconds[names[d]])
+    for number in range(1, len(names) + 1):
+        chosen = set(order[:number])
+        shares = _shares(graph, profile, chosen)
+        counts = _counts(graph, profile, chosen)
+        yield Cut(names, profile.batch, shares, counts, wire)
+
+
+def alone(graph: Graph, profile: Profile) -> dict[str, float]:
+    """Seconds of a step on each device by itself."""
+    weights = sum(
+        math.prod(weight.shape)
+        for layer in {id(c.layer): c.layer for c in graph.calls}.values()
+        for weight in getattr(layer, "trainable_weights", ())
+    )
+    return {
+        device.name: weights * device.update_s
+        + sum(
+            device.works[_works.key(graph, call)].at(which, profile.batch)
+            for call in graph.calls
+            if call.layer is not None
+            for which in ("forward", "backward")
+        )
+        for device in profile.devices
+    }
+
+
+def _shares(
+    graph: Graph, profile: Profile, chosen: set[int]
+) -> tuple[int, ...]:
+    calls = [call for call in graph.calls if call.layer is not None]
+
+    def seconds(d: int) -> Callable[[int], float]:
+        works = _of(graph, profile, d, calls)
+        return lambda n: sum(
+            work.at("forward", n) + work.at("backward", n) for work in works
+        )
+
+    return balanced(
+        profile.batch,
+        [
+            seconds(d) if d in chosen else None
+            for d in range(len(profile.devices))
+        ],
+    )
+
+
+def _counts(
+    graph: Graph, profile: Profile, chosen: set[int]
+) -> dict[int, tuple[int, ...]]:
+    by_filters: dict[int, list[Call]] = collections.defaultdict(list)
+    for call in graph.calls:
+        if call.splits:
+            by_filters[filters_of(graph, call)].append(call)
+
+    def seconds(d: int, calls: Sequence[Call], all_: int) -> Callable[[int], float]:
+        works = _of(graph, profile, d, calls)
+        return lambda n: sum(
+            work.at(which, profile.batch, n / all_)
+            for work in works
+            for which in ("forward", "backward")
+        )
+
+    return {
+        filters: balanced(
+            filters,
+            [
+                seconds(d, calls, filters) if d in chosen else None
+                for d in range(len(profile.devices))
+            ],
+            quantum=_QUANTUM if filters >= 4 * _QUANTUM * len(chosen) else 1,
+        )
+        for filters, calls in by_filters.items()
+    }
+
+
+def _of(
+    graph: Graph, profile: Profile, d: int, calls: Sequence[Call]
+) -> list[Work]:
+    works = profile.devices[d].works
+    return [works[_works.key(graph, call)] for call in calls]
+
+
+def balanced(
+    number: int,
+    seconds: Sequence[Callable[[int], float] | None],
+    quantum: int = 1,
+) -> tuple[int, ...]:
+    """Gives out so many things that the last device is done soonest.
+
+    ```python
+    balanced(12, [lambda n: 1.0 * n, lambda n: 2.0 * n])  # (8, 4)
+    ```
+
+    Args:
+        number: Of things.
+        seconds: Of each device for some of them, growing; None for devices
+            that get none.
+        quantum: Things that stay together, but for what is left over.
+    """
+    units = -(-number // quantum)
+
+    def things(count: int) -> int:
+        return min(count * quantum, number)
+
+    given = [0] * len(seconds)
+    for _ in range(units):
+        # One more to the device that is done with it first.
+        first = min(
+            (d for d, of in enumerate(seconds) if of is not None),
+            key=lambda d: seconds[d](things(given[d] + 1)),  # type: ignore
+        )
+        given[first] += 1
+    counts = [count * quantum for count in given]
+    largest = max(range(len(counts)), key=counts.__getitem__)
+    counts[largest] -= sum(counts) - number
+    return tuple(counts)

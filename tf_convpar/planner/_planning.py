@@ -1,0 +1,187 @@
+"""Plans a whole model: each convolution on the chief, by filters or samples."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import keras
+
+from tf_convpar.planner import _choose
+from tf_convpar.planner import _cuts
+from tf_convpar.planner import _graph
+from tf_convpar.planner import _step
+from tf_convpar.planner import _works
+from tf_convpar.planner._costs import Costs
+from tf_convpar.planner._graph import Graph
+from tf_convpar.planner._profile import Profile
+from tf_convpar.planner._ways import CHIEF
+from tf_convpar.planner._ways import FILTERS
+from tf_convpar.planner._ways import SAMPLES
+from tf_convpar.planner._ways import Cut
+from tf_convpar.planner._ways import filters_of
+from tf_convpar.plans import Plan
+from tf_convpar.plans import Prediction
+from tf_convpar.plans._words import seconds_text
+from tf_convpar.plans._words import short
+
+# What is split must be predicted to be faster by this: predictions err, and a
+# model that is not split has no cluster to fail.
+_WORTH = 0.02
+
+
+def plan_model(
+    model: keras.Model, profile: Profile, wire_dtype: str | None = None
+) -> Plan:
+    """The plan with the shortest step that these measurements allow.
+
+    ```python
+    profile = planner.profile(model, strategy, batch_size=32)
+    plan = planner.plan_model(model, profile)
+    model = convpar.parallelize(model, plan)
+    ```
+
+    Args:
+        model: The one that was measured, or one like it.
+        profile: What was measured.
+        wire_dtype: The dtype in which to travel.
+
+    Returns:
+        The plan; with every convolution on one device where that is fastest.
+
+    Raises:
+        ValueError: The profile is of another model.
+        RuntimeError: There is no proof within half a minute.
+    """
+    graph = _graph.of_model(model)
+    expected = _works.fingerprint(graph)
+    if profile.model != expected:
+        raise ValueError(
+            f"Expected a profile of '{model.name}', fingerprint {expected}. "
+            f"Received one of another model, {profile.model}: measure again."
+        )
+    return plan_graph(graph, profile, wire_dtype)
+
+
+def plan_graph(
+    graph: Graph, profile: Profile, wire_dtype: str | None = None
+) -> Plan:
+    """As `plan_model`, for a graph that has been read."""
+    singles = _cuts.alone(graph, profile)
+    chief = profile.devices[0].name
+    best: _Found | None = None
+    for cut in _cuts.cuts(graph, profile, wire_dtype):
+        costs = Costs(graph, profile, cut)
+        choice = _choose.choose(costs)
+        seconds = _step.step_s(costs, choice)
+        if best is None or seconds < best.seconds:
+            best = _Found(costs, choice, seconds)
+    assert best is not None
+    split = best
+    if best.seconds > (1 - _WORTH) * singles[chief]:
+        choice = dict.fromkeys(best.choice, CHIEF)
+        best = _Found(best.costs, choice, singles[chief])
+    return _plan(graph, profile, best, split, singles)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    """A choice, and what it takes."""
+
+    costs: Costs
+    choice: Mapping[str, str]
+    seconds: float
+
+
+def _plan(
+    graph: Graph,
+    profile: Profile,
+    found: _Found,
+    split: _Found,
+    singles: Mapping[str, float],
+) -> Plan:
+    prediction = _step.predict(found.costs, found.choice)
+    cut = found.costs.cut
+    allocation = {}
+    splits = {}
+    for call in graph.convolutions:
+        name = found.choice[call.name]
+        filters = filters_of(graph, call)
+        if name == SAMPLES:
+            allocation[call.name] = cut.shares
+        elif name == FILTERS:
+            allocation[call.name] = cut.counts[filters]
+        else:
+            rest = (0,) * (len(cut.devices) - 1)
+            allocation[call.name] = (filters, *rest)
+        splits[call.name] = SAMPLES if name == SAMPLES else FILTERS
+    return Plan(
+        allocation=allocation,
+        splits=splits,
+        devices=cut.devices,
+        prediction=prediction,
+        single_s=dict(singles),
+        equal_s=None,
+        reason=_reason(found, split, singles, prediction),
+        fingerprint=_works.fingerprint(graph),
+        memory_bytes=tuple(d.memory_bytes for d in profile.devices),
+        layer_bytes={name: (0, 0) for name in allocation},
+    )
+
+
+def _reason(
+    found: _Found,
+    split: _Found,
+    singles: Mapping[str, float],
+    prediction: Prediction,
+) -> str:
+    """What was chosen, and what comes of it, in a line."""
+    name = min(singles, key=lambda d: singles[d])
+    best = f"{seconds_text(singles[name])} on {short(name)} alone"
+    ways = list(found.choice.values())
+    if set(ways) == {CHIEF}:
+        text = f"Not split: {seconds_text(found.seconds)} a step"
+        if set(split.choice.values()) != {CHIEF}:
+            text += (
+                f", and {seconds_text(split.seconds)} with the best split"
+            )
+        return f"{text}."
+    parts = [
+        f"{ways.count(way)} by {way}"
+        for way in (SAMPLES, FILTERS)
+        if way in ways
+    ]
+    if CHIEF in ways:
+        parts.append(f"{ways.count(CHIEF)} on the chief")
+    cut = found.costs.cut
+    shares = " : ".join(map(str, cut.shares))
+    most = max(_into(prediction).values(), default=0)
+    return (
+        f"{len(ways)} convolutions over {sum(n > 0 for n in cut.shares)} "
+        f"devices, {', '.join(parts)} (shares {shares}): "
+        f"{seconds_text(found.seconds)} a step, "
+        f"{singles[name] / found.seconds:.2f} times as fast as {best}; "
+        f"{most / 1e6:.1f} MB into each device."
+    )
+
+
+def _into(prediction: Prediction) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for link, count in prediction.sent_bytes.items():
+        target = link.split(" -> ")[1]
+        found[target] = found.get(target, 0) + count
+    return found
+
+
+def cut_of(profile: Profile, plan: Plan) -> Cut:
+    """How a plan cuts."""
+    counts = {}
+    shares: tuple[int, ...] = (profile.batch,) + (0,) * (
+        len(profile.devices) - 1
+    )
+    for name, given in plan.allocation.items():
+        if plan.splits.get(name) == SAMPLES:
+            shares = given
+        else:
+            counts[sum(given)] = given
+    return Cut(plan.devices, profile.batch, shares, counts)

@@ -1,0 +1,266 @@
+"""How each call of a graph can run, and what moves then.
+
+A call runs on the chief, on shards of channels ("filters") or on shards of
+samples. Nobody else decides what that means: layouts and moves are those that
+parallel layers and rules state themselves (`ConvParallel.moves`,
+`Rule.moves`, `SampleRule.moves`), so that what is planned is what runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+from tf_convpar.layers import Split
+from tf_convpar.placement import AnyLayout
+from tf_convpar.placement import Layout
+from tf_convpar.placement import Move
+from tf_convpar.placement import Place
+from tf_convpar.placement import SampleLayout
+from tf_convpar.planner._graph import Call
+from tf_convpar.planner._graph import Graph
+from tf_convpar.sharding import _twins
+from tf_convpar.sharding._regions import works_on_channels
+from tf_convpar.sharding._regions import works_on_samples
+
+CHIEF = "chief"
+FILTERS = "filters"
+SAMPLES = "samples"
+STATES = (CHIEF, FILTERS, SAMPLES)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """How work is cut wherever it is.
+
+    Attributes:
+        devices: Names, the chief's first.
+        batch: Samples of a step.
+        shares: Samples of each device.
+        counts: For each number of filters those of each device. Layers of as
+            many filters are cut alike, so that what is added lies alike.
+        wire: The dtype in which to travel, None for their own.
+    """
+
+    devices: tuple[str, ...]
+    batch: int
+    shares: tuple[int, ...]
+    counts: Mapping[int, tuple[int, ...]]
+    wire: str | None = None
+
+    @property
+    def chief(self) -> str:
+        """The device with whatever is not cut."""
+        return self.devices[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """One way to run a call.
+
+    Attributes:
+        gives: The state of its outputs.
+        takes: For each state of each input what must move first, `None` where
+            the way cannot be if the input is in that state.
+        during: What else moves, when it runs.
+        ahead: What moves whenever there is time: weights, and back their
+            gradients.
+        stored: The part of the weights that each device updates.
+    """
+
+    gives: str
+    takes: tuple[Mapping[str, Move | None], ...]
+    during: tuple[Move, ...] = ()
+    ahead: tuple[Move, ...] = ()
+    stored: tuple[float, ...] = ()
+
+
+class Ways:
+    """The ways of all calls of a graph.
+
+    ```python
+    ways = Ways(graph, cut)
+    ways.of[3][SAMPLES].ahead  # the kernel of the fourth call
+    ```
+
+    Args:
+        graph: The graph.
+        cut: How work is cut.
+
+    Attributes:
+        of: For each call its ways, by their names.
+        split: How each convolution is split in each way, by names of layers.
+    """
+
+    def __init__(self, graph: Graph, cut: Cut) -> None:
+        self._graph = graph
+        self._cut = cut
+        # How each tensor lies when all before it is on shards of channels.
+        self._channels: dict[int, Layout] = {}
+        pairs = [
+            (d, n) for d, n in zip(cut.devices, cut.shares, strict=True) if n
+        ]
+        devices, shares = zip(*pairs, strict=True)
+        self._samples = SampleLayout(cut.chief, devices, shares, cut.wire)
+        self.split: dict[str, dict[str, Split]] = {}
+        self.of: list[dict[str, Way]] = [self._ways(c) for c in graph.calls]
+
+    def joined(self, tensor: int, state: str) -> Move | None:
+        """What must move for a tensor to be whole on the chief."""
+        lies = self._lies(tensor, state)
+        if lies is None:
+            return None
+        own = self._graph.tensors[tensor]
+        width = min(own.width, _width(lies.wire) or own.width)
+        shape = own.of(self._cut.batch)
+        return Move(shape, lies, None, self._cut.chief, width, own.learns)
+
+    def by_channels(self, tensor: int) -> Layout | None:
+        """How a tensor lies in shards of channels; None if it never does."""
+        return self._channels.get(tensor)
+
+    def _lies(self, tensor: int, state: str) -> AnyLayout | None:
+        if state == CHIEF:
+            return None
+        if state == SAMPLES:
+            return self._samples
+        return self._channels[tensor]
+
+    def _states(self, tensor: int) -> Sequence[str]:
+        """Those that it may be in."""
+        some = (CHIEF, SAMPLES)
+        return STATES if tensor in self._channels else some
+
+    def _ways(self, call: Call) -> dict[str, Way]:
+        takes = tuple(
+            {s: self.joined(x, s) for s in self._states(x)} for x in call.inputs
+        )
+        first = tuple(float(d == 0) for d in range(len(self._cut.devices)))
+        found = {CHIEF: Way(CHIEF, takes, stored=first)}
+        if call.layer is None:
+            return found
+        if call.splits:
+            return found | self._of_convolution(call)
+        return found | self._on_channels(call) | self._on_samples(call)
+
+    def _of_convolution(self, call: Call) -> dict[str, Way]:
+        cut = self._cut
+        (x,) = call.inputs
+        filters = filters_of(self._graph, call)
+        splits = {
+            FILTERS: Split(FILTERS, cut.counts[filters]),
+            SAMPLES: Split(SAMPLES, cut.shares),
+        }
+        self.split[call.name] = splits
+        found = {}
+        for name, split in splits.items():
+            shape = self._graph.tensors[x].of(cut.batch)
+            lies = [self._lies(x, s) for s in self._states(x)]
+            incoming = self._channels.get(x)
+            layer: Any = _twins.planned(call.layer)
+            layer.lay_out(split, cut.devices, cut.chief, shape, incoming)
+            if not layer.will_spread:
+                continue
+            maps = layer.maps_lie(shape)
+            moves = [layer.moves(shape, place, call.before) for place in lies]
+            takes = dict(zip(self._states(x), (m[0] for m in moves), strict=True))
+            others = tuple(moves[0][1:])
+            by_samples = name == SAMPLES
+            if isinstance(maps, Layout):
+                self._channels[call.outputs[0]] = maps
+            found[name] = Way(
+                name if maps is not None else CHIEF,
+                (takes,),
+                during=() if by_samples else others,
+                ahead=others if by_samples else (),
+                stored=self._stored(layer),
+            )
+            if maps is None:
+                # Joined at once, for its activation.
+                found[name] = dataclasses.replace(
+                    found[name], during=(*found[name].during, self._out(call, layer))
+                )
+        return found
+
+    def _out(self, call: Call, layer: Any) -> Move:
+        """Feature maps to the chief."""
+        (y,) = call.outputs
+        own = self._graph.tensors[y]
+        lies = layer._samples or layer._layout_of_maps(layer._layout, None)
+        shape = own.of(self._cut.batch)
+        return Move(shape, lies, None, self._cut.chief, own.width, True)
+
+    def _stored(self, layer: Any) -> tuple[float, ...]:
+        """The part of the weights on each device."""
+        layout = layer._layout
+        parts = dict.fromkeys(self._cut.devices, 0.0)
+        if layout is None:
+            parts[self._cut.chief] = 1.0
+        else:
+            for device, n in zip(layout.devices, layout.sizes, strict=True):
+                parts[device] += n / sum(layout.sizes)
+        return tuple(parts.values())
+
+    def _on_channels(self, call: Call) -> dict[str, Way]:
+        inputs = [self._channels.get(x) for x in call.inputs]
+        known = [layout for layout in inputs if layout is not None]
+        if not known or len(known) < len(inputs):
+            return {}
+        found = works_on_channels(call.node, known)
+        if found is None:
+            return {}
+        rule, output = found
+        shapes = [self._graph.tensors[x].of(self._cut.batch) for x in call.inputs]
+        if output is not None:
+            for y in call.outputs:
+                self._channels[y] = output
+        # Nothing moves if all inputs lie so; else the way cannot be.
+        takes = tuple({FILTERS: None} for _ in call.inputs)
+        moves = rule.moves(call.layer, known, shapes)
+        gives = CHIEF if output is None else FILTERS
+        return {FILTERS: Way(gives, takes, during=tuple(moves))}
+
+    def _on_samples(self, call: Call) -> dict[str, Way]:
+        rule = works_on_samples(call.node)
+        if rule is None:
+            return {}
+        shapes = [self._graph.tensors[x].of(self._cut.batch) for x in call.inputs]
+
+        def moves(places: Sequence[Place]) -> list[Move]:
+            return rule.moves(
+                call.layer, self._samples, shapes, places, call.before, True
+            )
+
+        by_state = {
+            state: moves(
+                [
+                    self._lies(x, state) if state in self._states(x) else None
+                    for x in call.inputs
+                ]
+            )
+            for state in STATES
+        }
+        takes = tuple(
+            {state: by_state[state][i] for state in self._states(x)}
+            for i, x in enumerate(call.inputs)
+        )
+        others = by_state[SAMPLES][len(call.inputs) :]
+        # Weights may travel early; moments are known when the layer runs.
+        weights = [m for m in others if isinstance(m.lies, Layout | None)]
+        rest = [m for m in others if m not in weights]
+        return {SAMPLES: Way(SAMPLES, takes, tuple(rest), tuple(weights))}
+
+
+def filters_of(graph: Graph, call: Call) -> int:
+    """Of a convolution; of a depthwise one the channels it makes."""
+    filters = getattr(call.layer, "filters", None)
+    if filters is not None:
+        return int(filters)
+    last = call.layer.data_format == "channels_last"
+    return graph.tensors[call.outputs[0]].shape[-1 if last else 0]
+
+
+def _width(wire: str | None) -> int | None:
+    return {"float32": 4, "bfloat16": 2, "float16": 2}.get(wire or "")

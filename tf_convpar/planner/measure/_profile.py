@@ -1,0 +1,223 @@
+"""Measures a model's layers on the devices of a cluster, and their links."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import os
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from concurrent import futures
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_convpar.planner import _graph
+from tf_convpar.planner import _profile_file
+from tf_convpar.planner import _works
+from tf_convpar.planner._link import Link
+from tf_convpar.planner._graph import Graph
+from tf_convpar.planner._profile import Device
+from tf_convpar.planner._profile import Profile
+from tf_convpar.planner._profile import Work
+from tf_convpar.planner.measure import _kept
+from tf_convpar.planner.measure import _links
+from tf_convpar.planner.measure import _machines
+from tf_convpar.planner.measure import _updates
+from tf_convpar.planner.measure._clock import Clock
+from tf_convpar.planner.measure._works import Works
+from tf_convpar.strategy.strategy import ConvParallelStrategy
+
+# Links between all devices are measured where they are few.
+_ALL_LINKS = 4
+# Of the memory that is free.
+_MEMORY_SHARE = 0.8
+
+Report = Callable[[str], None]
+
+
+def profile(
+    model: keras.Model,
+    strategy: ConvParallelStrategy,
+    batch_size: int,
+    *,
+    fresh: bool = False,
+    keep: bool = True,
+    report: Report = lambda name: None,
+) -> Profile:
+    """What each layer takes on each device, and each link.
+
+    ```python
+    profile = planner.profile(model, strategy, batch_size=32)
+    plan = planner.plan_model(model, profile)
+    ```
+
+    Layers of one kind, shape and setting are measured once; devices of
+    different machines at the same time. Kept in the user's cache folder
+    (`~/.cache/tf_convpar`, or `$TF_CONVPAR_CACHE`) under everything that it
+    depends on: layers and shapes, batch, optimizer, devices, their addresses,
+    processors, cores, quotas and threads, and versions.
+
+    Args:
+        model: Sequential or functional, built; compiled if its optimizer is to
+            count.
+        strategy: Whose devices are measured.
+        batch_size: Samples of a step.
+        fresh: Measures even if it is in the cache.
+        keep: Whether to keep it there.
+        report: Called with the name of what is measured next.
+
+    Raises:
+        ValueError: The model has no graph, or inputs of unknown size.
+    """
+    graph = _graph.of_model(model)
+    devices = chief_first(strategy)
+    optimizer = keras.optimizers.SGD()
+    if getattr(model, "compiled", False) and model.optimizer is not None:
+        optimizer = model.optimizer
+    file = _kept.path(
+        f"{model.name}-{batch_size}",
+        _key(graph, strategy, devices, optimizer, batch_size),
+    )
+    if not fresh:
+        known = _kept.find(file, _profile_file.load)
+        if known is not None:
+            return known
+    # Models are made in the scope of a strategy, under tapes, or while a graph
+    # is traced: a thread of its own knows of none of these.
+    with _kept.alone(report), futures.ThreadPoolExecutor(1) as thread:
+        found = thread.submit(
+            _measured, graph, devices, optimizer, batch_size, report
+        ).result()
+    if keep:
+        _kept.keep(found, file, _profile_file.save)
+    return found
+
+
+def chief_first(strategy: ConvParallelStrategy) -> tuple[str, ...]:
+    """The strategy's devices, the chief's own first."""
+    chief = strategy.chief_device
+    others = [name for name in strategy.devices if name != chief]
+    return (chief, *others)
+
+
+def _measured(
+    graph: Graph,
+    devices: Sequence[str],
+    optimizer: Any,
+    batch: int,
+    report: Report,
+) -> Profile:
+    chief, *others = devices
+    works = _works_on(graph, devices, batch, report)
+    clock = Clock(report=report)
+    byte_s = _links.transfer_s(chief, others, clock)
+    found = []
+    for name in devices:
+        memory = _machines.memory_bytes(name)
+        found.append(
+            Device(
+                name,
+                works[name],
+                update_s=_updates.update_s(optimizer, name, clock),
+                byte_s=byte_s,
+                memory_bytes=memory and int(_MEMORY_SHARE * memory),
+            )
+        )
+    return Profile(
+        _works.fingerprint(graph),
+        batch,
+        tuple(found),
+        tuple(_measured_links(devices, clock)),
+        _facts(devices),
+    )
+
+
+def _works_on(
+    graph: Graph, devices: Sequence[str], batch: int, report: Report
+) -> dict[str, Mapping[str, Work]]:
+    """Of each device; those that share no cores at the same time."""
+    report("reading the model")
+    kinds = {_kind(name) for name in devices}
+    traced = {kind: Works(graph, kind) for kind in kinds}
+    found: dict[str, Mapping[str, Work]] = {}
+
+    def measure(names: Sequence[str]) -> None:
+        for name in names:
+            found[name] = traced[_kind(name)].on(name, batch, report)
+
+    groups = _machines.sharing_cores(devices)
+    with futures.ThreadPoolExecutor(len(groups)) as threads:
+        for done in [threads.submit(measure, group) for group in groups]:
+            done.result()
+    return found
+
+
+def _measured_links(devices: Sequence[str], clock: Clock) -> list[Link]:
+    chief = devices[0]
+    pairs = [
+        (a, b)
+        for a in devices
+        for b in devices
+        if a != b and (len(devices) <= _ALL_LINKS or chief in (a, b))
+    ]
+    found = {(a, b): _links.measure_link(a, b, clock) for a, b in pairs}
+    for a in devices:
+        for b in devices:
+            if a != b and (a, b) not in found:
+                # Each has one interface, whoever is at the other end.
+                there, then = found[a, chief], found[chief, b]
+                found[a, b] = Link(
+                    a,
+                    b,
+                    min(there.bytes_per_s, then.bytes_per_s),
+                    max(there.latency_s, then.latency_s),
+                )
+    return list(found.values())
+
+
+def _kind(device: str) -> str:
+    return str(tf.DeviceSpec.from_string(device).device_type)
+
+
+def _key(
+    graph: Graph,
+    strategy: ConvParallelStrategy,
+    devices: Sequence[str],
+    optimizer: Any,
+    batch: int,
+) -> tuple[Any, ...]:
+    config = getattr(optimizer, "get_config", dict)()
+    settings = sorted((k, v) for k, v in config.items() if isinstance(v, bool))
+    counted = collections.Counter(
+        _works.key(graph, c) for c in graph.calls if c.layer is not None
+    )
+    return (
+        _works.fingerprint(graph),
+        sorted(counted.items()),
+        batch,
+        type(optimizer).__name__,
+        settings,
+        strategy.cluster,
+        [(name, _machines.identity(name)) for name in devices],
+        _versions(),
+    )
+
+
+def _facts(devices: Sequence[str]) -> dict[str, str]:
+    now = datetime.datetime.now(datetime.timezone.utc)
+    return {
+        **_versions(),
+        "processors": "; ".join(_machines.processor(d) for d in devices),
+        "measured": now.strftime("%F %T UTC"),
+    }
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+        "oneDNN": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1"),
+    }
