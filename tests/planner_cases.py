@@ -9,8 +9,8 @@ import numpy as np
 from tf_convpar.planner import _cost
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import Device
-from tf_convpar.planner._calibration import Link
 from tf_convpar.planner._calibration import Times
+from tf_convpar.planner._link import Link
 from tf_convpar.planner._network import Convolution
 from tf_convpar.planner._network import Network
 

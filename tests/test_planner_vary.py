@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from tf_convpar.planner._calibration import Link
+from tf_convpar.planner._link import Link
 from tf_convpar.planner.simulation import _vary
 from tf_convpar.planner.simulation import describe
 from tf_convpar.planner.simulation import network

@@ -9,13 +9,13 @@ from typing import Any
 
 from tf_convpar.planner._calibration import Calibration as Calibration
 from tf_convpar.planner._calibration import Device as Device
-from tf_convpar.planner._calibration import Link as Link
 from tf_convpar.planner._calibration import Times as Times
 from tf_convpar.planner._calibration_file import from_json as from_json
 from tf_convpar.planner._calibration_file import load as load
 from tf_convpar.planner._calibration_file import save as save
 from tf_convpar.planner._calibration_file import to_json as to_json
 from tf_convpar.planner._cost import predict as predict
+from tf_convpar.planner._link import Link as Link
 from tf_convpar.planner._network import Convolution as Convolution
 from tf_convpar.planner._network import Network as Network
 from tf_convpar.planner._plan import plan as plan

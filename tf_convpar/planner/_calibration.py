@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from tf_convpar.planner._link import Link
 from tf_convpar.planner._network import Convolution
 from tf_convpar.planner._network import Network
 
@@ -91,23 +92,6 @@ class Device:
     memory_bytes: int | None = None
     watts: float | None = None
     idle_watts: float = 0.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Link:
-    """One direction between two devices.
-
-    Attributes:
-        source: The name of the device that sends.
-        target: Of the one that receives.
-        bytes_per_s: Of a large tensor.
-        latency_s: Of a small one.
-    """
-
-    source: str
-    target: str
-    bytes_per_s: float
-    latency_s: float
 
 
 @dataclasses.dataclass(frozen=True)

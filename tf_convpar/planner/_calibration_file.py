@@ -14,8 +14,8 @@ from tf_convpar.files import _checked_json
 from tf_convpar.files._checked_json import Node
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import Device
-from tf_convpar.planner._calibration import Link
 from tf_convpar.planner._calibration import Times
+from tf_convpar.planner._link import Link
 from tf_convpar.planner._network import Convolution
 from tf_convpar.planner._network import Network
 

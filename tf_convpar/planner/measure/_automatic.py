@@ -16,7 +16,7 @@ from typing import Any
 import keras
 
 from tf_convpar.layers import _geometries
-from tf_convpar.planner._calibration import Link
+from tf_convpar.planner._link import Link
 from tf_convpar.planner._network import Convolution
 from tf_convpar.planner._network import Network
 from tf_convpar.planner.allocation import allocate

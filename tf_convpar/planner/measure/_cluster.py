@@ -17,9 +17,9 @@ from tf_convpar.algorithms import _workspace
 from tf_convpar.algorithms._algorithm import PASSES
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import Device
-from tf_convpar.planner._calibration import Link
 from tf_convpar.planner._calibration import Times
 from tf_convpar.planner._calibration import proportional
+from tf_convpar.planner._link import Link
 from tf_convpar.planner._network import Network
 from tf_convpar.planner.measure import _convolutions
 from tf_convpar.planner.measure import _links

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import Device
-from tf_convpar.planner._calibration import Link
 from tf_convpar.planner._calibration import Times
+from tf_convpar.planner._link import Link
 from tf_convpar.planner._network import Network
 from tf_convpar.planner.simulation._describe import DESCRIPTION
 from tf_convpar.planner.simulation._describe import SOURCE
