@@ -16,6 +16,7 @@ from typing import Any
 import keras
 
 from tf_convpar.layers import _geometries
+from tf_convpar.planner import _calibration_file
 from tf_convpar.planner._link import Link
 from tf_convpar.planner._network import Convolution
 from tf_convpar.planner._network import Network
@@ -66,7 +67,7 @@ class Automatic:
         devices = chief_first(self._strategy)
         # Whatever the layer is called: it is "layer" there.
         file = _kept.path("layer", subject.key(devices))
-        found = _kept.find(file)
+        found = _kept.find(file, _calibration_file.load)
         if found is None:
             # Layers are built in the scope of a strategy, under tapes, or while
             # a graph is traced: a thread of its own knows of none of these.
@@ -75,7 +76,7 @@ class Automatic:
                 found = thread.submit(
                     measure_cluster, subject, devices, links=self._links
                 ).result()
-            _kept.keep(found, file)
+            _kept.keep(found, file, _calibration_file.save)
         self._links = found.links
         (counts,) = allocate(found).values()
         return counts

@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from tf_convpar.layers._geometries import convolutions
+from tf_convpar.planner import _calibration_file
 from tf_convpar.planner import _units
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner.measure import _kept
@@ -87,7 +88,7 @@ def calibrate(
         (*subject.key(devices), quantum, _rest_key(model)),
     )
     if throughput == "auto":
-        known = _kept.find(file)
+        known = _kept.find(file, _calibration_file.load)
         if known is not None:
             return known
     with _kept.alone(report):
@@ -95,7 +96,7 @@ def calibrate(
             subject, devices, quantum=quantum, rates=rates, report=report
         )
     if throughput in ("auto", "eval"):
-        _kept.keep(calibration, file)
+        _kept.keep(calibration, file, _calibration_file.save)
     return calibration
 
 
