@@ -6,13 +6,13 @@ import random
 
 import numpy as np
 
-from tf_convpar.planner import _cost
-from tf_convpar.planner._calibration import Calibration
-from tf_convpar.planner._calibration import Device
-from tf_convpar.planner._calibration import Times
 from tf_convpar.planner._link import Link
-from tf_convpar.planner._network import Convolution
-from tf_convpar.planner._network import Network
+from tf_convpar.planner.star import _cost
+from tf_convpar.planner.star._calibration import Calibration
+from tf_convpar.planner.star._calibration import Device
+from tf_convpar.planner.star._calibration import Times
+from tf_convpar.planner.star._network import Convolution
+from tf_convpar.planner.star._network import Network
 
 CHIEF = "/job:chief/replica:0/task:0/device:CPU:0"
 

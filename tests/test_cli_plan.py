@@ -9,8 +9,8 @@ from processes import CONVPAR
 from processes import run
 from test_cli import run_json
 
-from tf_convpar.planner import _calibration_file
-from tf_convpar.planner import _plan
+from tf_convpar.planner.star import _calibration_file
+from tf_convpar.planner.star import _plan
 
 
 @pytest.fixture

@@ -14,16 +14,16 @@ from planner_cases import random_calibration
 from planner_cases import shortest
 from planner_cases import star
 
-from tf_convpar.planner import _cost
-from tf_convpar.planner._calibration import Calibration
-from tf_convpar.planner._calibration import Device
-from tf_convpar.planner._calibration import Times
-from tf_convpar.planner._network import Convolution
-from tf_convpar.planner._network import Network
-from tf_convpar.planner.allocation import _memory_caps
-from tf_convpar.planner.allocation import _program
-from tf_convpar.planner.allocation import allocate
-from tf_convpar.planner.allocation import best_split
+from tf_convpar.planner.star import _cost
+from tf_convpar.planner.star._calibration import Calibration
+from tf_convpar.planner.star._calibration import Device
+from tf_convpar.planner.star._calibration import Times
+from tf_convpar.planner.star._network import Convolution
+from tf_convpar.planner.star._network import Network
+from tf_convpar.planner.star.allocation import _memory_caps
+from tf_convpar.planner.star.allocation import _program
+from tf_convpar.planner.star.allocation import allocate
+from tf_convpar.planner.star.allocation import best_split
 
 
 def step(calibration, counts):

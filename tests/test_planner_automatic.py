@@ -8,11 +8,11 @@ import pytest
 
 import tf_convpar as convpar
 from tf_convpar import planner
-from tf_convpar.planner.measure import _automatic
 from tf_convpar.planner.measure import _clock
-from tf_convpar.planner.measure import _convolutions
 from tf_convpar.planner.measure import _kept
 from tf_convpar.planner.measure import _links
+from tf_convpar.planner.star.measure import _automatic
+from tf_convpar.planner.star.measure import _convolutions
 from tf_convpar.strategy import strategy as strategy_lib
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*stayed unsteady")

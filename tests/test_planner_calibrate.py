@@ -16,15 +16,15 @@ from planner_cases import cluster
 
 import tf_convpar as convpar
 from tf_convpar import planner
-from tf_convpar.planner.measure import _calibrate
 from tf_convpar.planner.measure import _clock
-from tf_convpar.planner.measure import _convolutions
 from tf_convpar.planner.measure import _kept
 from tf_convpar.planner.measure import _links
 from tf_convpar.planner.measure import _machines
-from tf_convpar.planner.measure import _rest
 from tf_convpar.planner.measure import _updates
 from tf_convpar.planner.measure._clock import Clock
+from tf_convpar.planner.star.measure import _calibrate
+from tf_convpar.planner.star.measure import _convolutions
+from tf_convpar.planner.star.measure import _rest
 from tf_convpar.strategy.local_cluster import local_workers
 
 CHIEF = "/job:localhost/replica:0/task:0/device:CPU:0"

@@ -11,13 +11,13 @@ from planner_cases import CHIEF
 from planner_cases import cluster
 from planner_cases import device_name
 
-from tf_convpar.planner import _calibration_file
-from tf_convpar.planner._calibration import Calibration
-from tf_convpar.planner._calibration import Device
-from tf_convpar.planner._calibration import Times
 from tf_convpar.planner._link import Link
-from tf_convpar.planner._network import Convolution
-from tf_convpar.planner._network import Network
+from tf_convpar.planner.star import _calibration_file
+from tf_convpar.planner.star._calibration import Calibration
+from tf_convpar.planner.star._calibration import Device
+from tf_convpar.planner.star._calibration import Times
+from tf_convpar.planner.star._network import Convolution
+from tf_convpar.planner.star._network import Network
 
 WORKER = device_name(1)
 NAMES = st.text(min_size=1, max_size=8)

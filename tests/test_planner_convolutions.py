@@ -8,8 +8,8 @@ import pytest
 from tf_convpar.algorithms._algorithm import FORWARD
 from tf_convpar.algorithms._algorithm import INPUT_GRADIENT
 from tf_convpar.algorithms._algorithm import Geometry
-from tf_convpar.planner.measure._convolutions import Convolutions
-from tf_convpar.planner.measure._convolutions import Work
+from tf_convpar.planner.star.measure._convolutions import Convolutions
+from tf_convpar.planner.star.measure._convolutions import Work
 
 FIXED_S, IMAGE_S = 2e-3, 1e-3  # of one kernel, and of one kernel and image
 BATCH = 64

@@ -3,13 +3,13 @@
 import pytest
 from planner_cases import device_name
 
-from tf_convpar.planner import _cost
-from tf_convpar.planner._calibration import Calibration
-from tf_convpar.planner._calibration import Device
-from tf_convpar.planner._calibration import Times
 from tf_convpar.planner._link import Link
-from tf_convpar.planner._network import Convolution
-from tf_convpar.planner._network import Network
+from tf_convpar.planner.star import _cost
+from tf_convpar.planner.star._calibration import Calibration
+from tf_convpar.planner.star._calibration import Device
+from tf_convpar.planner.star._calibration import Times
+from tf_convpar.planner.star._network import Convolution
+from tf_convpar.planner.star._network import Network
 
 CHIEF, A, B = map(device_name, range(3))
 # In numbers: inputs 24 and 36, feature maps of a kernel 6 and 4, parameters

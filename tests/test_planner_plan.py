@@ -13,9 +13,9 @@ from rich.console import Console
 
 import tf_convpar as convpar
 from tf_convpar import plans
-from tf_convpar.planner import _cost
-from tf_convpar.planner import _plan
-from tf_convpar.planner._network import fingerprint
+from tf_convpar.planner.star import _cost
+from tf_convpar.planner.star import _plan
+from tf_convpar.planner.star._network import fingerprint
 
 SPLIT = {"rate": 1.25e9}
 ALONE = {"rate": 1e6}

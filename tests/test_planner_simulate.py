@@ -12,15 +12,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from tf_convpar.planner import _calibration_file
-from tf_convpar.planner._cost import predict
-from tf_convpar.planner.simulation import _vary
-from tf_convpar.planner.simulation import describe
-from tf_convpar.planner.simulation import network
-from tf_convpar.planner.simulation import simulate
-from tf_convpar.planner.simulation._describe import convolutions_s
-from tf_convpar.planner.simulation._sweep import SWEEPS
-from tf_convpar.planner.simulation._sweep import VALUES
+from tf_convpar.planner.star import _calibration_file
+from tf_convpar.planner.star._cost import predict
+from tf_convpar.planner.star.simulation import _vary
+from tf_convpar.planner.star.simulation import describe
+from tf_convpar.planner.star.simulation import network
+from tf_convpar.planner.star.simulation import simulate
+from tf_convpar.planner.star.simulation._describe import convolutions_s
+from tf_convpar.planner.star.simulation._sweep import SWEEPS
+from tf_convpar.planner.star.simulation._sweep import VALUES
 
 # 12 and 24 kernels: equal parts for up to four devices, and for six.
 SMALL = network((12, 24), batch=4, image=(12, 12, 3), window=3)
@@ -216,7 +216,7 @@ def test_the_best_single_device():
 
 def test_steps_are_those_of_the_plan():
     calibration = cluster("cpu:1GFLOPS,gpu:3GFLOPS", "1Gbit", "0.1ms")
-    from tf_convpar.planner.allocation import allocate
+    from tf_convpar.planner.star.allocation import allocate
 
     expected = predict(calibration, allocate(calibration))
     (row,) = simulate(calibration, "devices", [2]).rows
@@ -336,7 +336,7 @@ def test_plain_data_has_no_infinity():
 
 @given(st.floats(0.1, 0.99), st.integers(1, 64))
 def test_ideal_is_amdahls_law_for_any_number(share, devices):
-    from tf_convpar.planner.simulation._sweep import amdahl
+    from tf_convpar.planner.star.simulation._sweep import amdahl
 
     calibration = cluster(f"{devices}xcpu:1GFLOPS", conv_share=share)
     assume(len(calibration.devices) == devices)

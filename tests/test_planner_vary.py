@@ -8,11 +8,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from tf_convpar.planner._link import Link
-from tf_convpar.planner.simulation import _vary
-from tf_convpar.planner.simulation import describe
-from tf_convpar.planner.simulation import network
-from tf_convpar.planner.simulation import simulate
-from tf_convpar.planner.simulation._describe import convolutions_s
+from tf_convpar.planner.star.simulation import _vary
+from tf_convpar.planner.star.simulation import describe
+from tf_convpar.planner.star.simulation import network
+from tf_convpar.planner.star.simulation import simulate
+from tf_convpar.planner.star.simulation._describe import convolutions_s
 
 SMALL = network((12, 24), batch=4, image=(12, 12, 3), window=3)
 

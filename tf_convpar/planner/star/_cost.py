@@ -22,7 +22,7 @@ it has all kernels. A step is `rest_s` and the sum of its phases. Devices do
 not go on to the next phase before the slowest: the network needs its feature
 maps.
 
-`tf_convpar.planner.allocation.allocate` minimises this very function.
+`tf_convpar.planner.star.allocation.allocate` minimises this very function.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ import dataclasses
 from collections.abc import Mapping
 from collections.abc import Sequence
 
-from tf_convpar.planner._calibration import Calibration
-from tf_convpar.planner._calibration import Device
-from tf_convpar.planner._network import Convolution
+from tf_convpar.planner.star._calibration import Calibration
+from tf_convpar.planner.star._calibration import Device
+from tf_convpar.planner.star._network import Convolution
 from tf_convpar.plans._prediction import BACKWARD
 from tf_convpar.plans._prediction import FORWARD
 from tf_convpar.plans._prediction import Prediction

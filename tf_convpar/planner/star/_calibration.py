@@ -13,8 +13,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from tf_convpar.planner._link import Link
-from tf_convpar.planner._network import Convolution
-from tf_convpar.planner._network import Network
+from tf_convpar.planner.star._network import Convolution
+from tf_convpar.planner.star._network import Network
 
 
 @dataclasses.dataclass(frozen=True)

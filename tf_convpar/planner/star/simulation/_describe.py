@@ -8,15 +8,15 @@ import re
 from collections.abc import Mapping
 
 from tf_convpar.planner import _units
-from tf_convpar.planner._calibration import Calibration
-from tf_convpar.planner._calibration import Device
-from tf_convpar.planner._calibration import proportional
-from tf_convpar.planner._cost import PHASES
-from tf_convpar.planner._cost import compute_s
 from tf_convpar.planner._link import Link
-from tf_convpar.planner._network import Network
-from tf_convpar.planner.simulation._presets import EFFICIENCY
-from tf_convpar.planner.simulation._presets import PRESETS
+from tf_convpar.planner.star._calibration import Calibration
+from tf_convpar.planner.star._calibration import Device
+from tf_convpar.planner.star._calibration import proportional
+from tf_convpar.planner.star._cost import PHASES
+from tf_convpar.planner.star._cost import compute_s
+from tf_convpar.planner.star._network import Network
+from tf_convpar.planner.star.simulation._presets import EFFICIENCY
+from tf_convpar.planner.star.simulation._presets import PRESETS
 
 DEVICES = "4xcpu:100GFLOPS,1xgpu:10TFLOPS"
 LINK = "1Gbit"

@@ -15,18 +15,18 @@ import tensorflow as tf
 
 from tf_convpar.algorithms import _workspace
 from tf_convpar.algorithms._algorithm import PASSES
-from tf_convpar.planner._calibration import Calibration
-from tf_convpar.planner._calibration import Device
-from tf_convpar.planner._calibration import Times
-from tf_convpar.planner._calibration import proportional
 from tf_convpar.planner._link import Link
-from tf_convpar.planner._network import Network
-from tf_convpar.planner.measure import _convolutions
 from tf_convpar.planner.measure import _links
 from tf_convpar.planner.measure import _machines
 from tf_convpar.planner.measure import _updates
 from tf_convpar.planner.measure._clock import Clock
-from tf_convpar.planner.measure._convolutions import Work
+from tf_convpar.planner.star._calibration import Calibration
+from tf_convpar.planner.star._calibration import Device
+from tf_convpar.planner.star._calibration import Times
+from tf_convpar.planner.star._calibration import proportional
+from tf_convpar.planner.star._network import Network
+from tf_convpar.planner.star.measure import _convolutions
+from tf_convpar.planner.star.measure._convolutions import Work
 
 # Of the memory that is free: the rest of the network wants some.
 _MEMORY_SHARE = 0.8

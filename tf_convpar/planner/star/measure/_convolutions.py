@@ -16,8 +16,8 @@ from tf_convpar.algorithms._algorithm import FORWARD
 from tf_convpar.algorithms._algorithm import INPUT_GRADIENT
 from tf_convpar.algorithms._algorithm import KERNEL_GRADIENT
 from tf_convpar.algorithms._algorithm import Geometry
-from tf_convpar.planner._calibration import Times
 from tf_convpar.planner.measure._clock import Clock
+from tf_convpar.planner.star._calibration import Times
 
 # Of a sample: longer ones are measured with fewer images. More where a network
 # has few convolutions: so much for all samples of a device.

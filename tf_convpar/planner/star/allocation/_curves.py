@@ -8,10 +8,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tf_convpar.planner import _cost
-from tf_convpar.planner._calibration import Calibration
-from tf_convpar.planner._calibration import Device
-from tf_convpar.planner._network import Convolution
+from tf_convpar.planner.star import _cost
+from tf_convpar.planner.star._calibration import Calibration
+from tf_convpar.planner.star._calibration import Device
+from tf_convpar.planner.star._network import Convolution
 
 # Rounding errors, relative to the curve: of a time and of a slope.
 _SAME_TIME = 1e-12

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 from tf_convpar.files._whole import whole
-from tf_convpar.planner.simulation import _plot
-from tf_convpar.planner.simulation._row import Row
+from tf_convpar.planner.star.simulation import _plot
+from tf_convpar.planner.star.simulation._row import Row
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -16,17 +16,17 @@ import keras
 import tensorflow as tf
 
 from tf_convpar.layers._geometries import convolutions
-from tf_convpar.planner import _calibration_file
 from tf_convpar.planner import _units
-from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner.measure import _kept
 from tf_convpar.planner.measure import _updates
 from tf_convpar.planner.measure._clock import Clock
-from tf_convpar.planner.measure._cluster import Subject
-from tf_convpar.planner.measure._cluster import measure_cluster
-from tf_convpar.planner.measure._convolutions import Work
-from tf_convpar.planner.measure._model import of_model
-from tf_convpar.planner.measure._rest import rest_s
+from tf_convpar.planner.star import _calibration_file
+from tf_convpar.planner.star._calibration import Calibration
+from tf_convpar.planner.star.measure._cluster import Subject
+from tf_convpar.planner.star.measure._cluster import measure_cluster
+from tf_convpar.planner.star.measure._convolutions import Work
+from tf_convpar.planner.star.measure._model import of_model
+from tf_convpar.planner.star.measure._rest import rest_s
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 
 THROUGHPUT = ("auto", "eval", "dry_run")

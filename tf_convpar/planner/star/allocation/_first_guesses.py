@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Sequence
 
-from tf_convpar.planner import _cost
-from tf_convpar.planner._calibration import Calibration
-from tf_convpar.planner._network import Convolution
+from tf_convpar.planner.star import _cost
+from tf_convpar.planner.star._calibration import Calibration
+from tf_convpar.planner.star._network import Convolution
 
 Counts = tuple[int, ...]
 

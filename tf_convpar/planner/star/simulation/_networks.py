@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tf_convpar.planner._network import Convolution
-from tf_convpar.planner._network import Network
+from tf_convpar.planner.star._network import Convolution
+from tf_convpar.planner.star._network import Network
 
 
 def network(

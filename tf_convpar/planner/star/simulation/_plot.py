@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_convpar.files._whole import whole
-from tf_convpar.planner.simulation._row import Row
+from tf_convpar.planner.star.simulation._row import Row
 
 # Okabe and Ito's colours: told apart by colour-blind readers too.
 _PLAN = "#0072B2"

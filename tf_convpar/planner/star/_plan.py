@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 from tf_convpar.files import _checked_json
-from tf_convpar.planner import _cost
-from tf_convpar.planner._calibration import Calibration
-from tf_convpar.planner._network import fingerprint
-from tf_convpar.planner.allocation import _first_guesses
-from tf_convpar.planner.allocation import _memory_caps
-from tf_convpar.planner.allocation import allocate
-from tf_convpar.planner.allocation import best_split
+from tf_convpar.planner.star import _cost
+from tf_convpar.planner.star._calibration import Calibration
+from tf_convpar.planner.star._network import fingerprint
+from tf_convpar.planner.star.allocation import _first_guesses
+from tf_convpar.planner.star.allocation import _memory_caps
+from tf_convpar.planner.star.allocation import allocate
+from tf_convpar.planner.star.allocation import best_split
 from tf_convpar.plans._file import of_file
 from tf_convpar.plans._prediction import Prediction
 from tf_convpar.plans._prediction import busiest

@@ -12,12 +12,12 @@ from typing import Any
 
 from tf_convpar.files import _checked_json
 from tf_convpar.files._checked_json import Node
-from tf_convpar.planner._calibration import Calibration
-from tf_convpar.planner._calibration import Device
-from tf_convpar.planner._calibration import Times
 from tf_convpar.planner._link import Link
-from tf_convpar.planner._network import Convolution
-from tf_convpar.planner._network import Network
+from tf_convpar.planner.star._calibration import Calibration
+from tf_convpar.planner.star._calibration import Device
+from tf_convpar.planner.star._calibration import Times
+from tf_convpar.planner.star._network import Convolution
+from tf_convpar.planner.star._network import Network
 
 KIND = "calibration"
 # Of the file's form.

@@ -13,18 +13,18 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 from tf_convpar.planner import _units
-from tf_convpar.planner._calibration import Calibration
-from tf_convpar.planner._calibration import Device
-from tf_convpar.planner._cost import PHASES
-from tf_convpar.planner._cost import Allocation
-from tf_convpar.planner._cost import compute_s
-from tf_convpar.planner._cost import memory_bytes
-from tf_convpar.planner._cost import predict
-from tf_convpar.planner.allocation import allocate
-from tf_convpar.planner.simulation import _vary
-from tf_convpar.planner.simulation._describe import convolutions_s
-from tf_convpar.planner.simulation._result import Simulation
-from tf_convpar.planner.simulation._row import Row
+from tf_convpar.planner.star._calibration import Calibration
+from tf_convpar.planner.star._calibration import Device
+from tf_convpar.planner.star._cost import PHASES
+from tf_convpar.planner.star._cost import Allocation
+from tf_convpar.planner.star._cost import compute_s
+from tf_convpar.planner.star._cost import memory_bytes
+from tf_convpar.planner.star._cost import predict
+from tf_convpar.planner.star.allocation import allocate
+from tf_convpar.planner.star.simulation import _vary
+from tf_convpar.planner.star.simulation._describe import convolutions_s
+from tf_convpar.planner.star.simulation._result import Simulation
+from tf_convpar.planner.star.simulation._row import Row
 from tf_convpar.plans import Prediction
 
 SWEEPS = ("devices", "bandwidth", "batch", "kernels", "heterogeneity")

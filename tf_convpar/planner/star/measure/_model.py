@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_convpar.layers import _geometries
-from tf_convpar.planner._network import Convolution
-from tf_convpar.planner._network import Network
+from tf_convpar.planner.star._network import Convolution
+from tf_convpar.planner.star._network import Network
 
 
 def of_model(
