@@ -1,7 +1,7 @@
 """The time of a step, against one that was worked out by hand."""
 
 import pytest
-from planner_cases import device_name
+from star_cases import device_name
 
 from tf_convpar.planner._link import Link
 from tf_convpar.planner.star import _cost

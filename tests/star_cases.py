@@ -1,4 +1,4 @@
-"""Calibrations for tests of the planner."""
+"""Calibrations for tests of the star."""
 
 import dataclasses
 import itertools

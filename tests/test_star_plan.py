@@ -5,11 +5,11 @@ import io
 import json
 
 import pytest
-from planner_cases import cluster
-from planner_cases import device_name
-from planner_cases import network
-from planner_cases import random_calibration
 from rich.console import Console
+from star_cases import cluster
+from star_cases import device_name
+from star_cases import network
+from star_cases import random_calibration
 
 import tf_convpar as convpar
 from tf_convpar import plans

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
-from planner_cases import cluster
-from planner_cases import device_name
-from planner_cases import network
-from planner_cases import random_calibration
-from planner_cases import shortest
-from planner_cases import star
+from star_cases import cluster
+from star_cases import device_name
+from star_cases import network
+from star_cases import random_calibration
+from star_cases import shortest
+from star_cases import star
 
 from tf_convpar.planner.star import _cost
 from tf_convpar.planner.star._calibration import Calibration
@@ -307,7 +307,7 @@ def test_best_split(case):
 
 
 def ways(calibration):
-    from planner_cases import possible
+    from star_cases import possible
 
     layer = calibration.network.convolutions[0]
     return possible(

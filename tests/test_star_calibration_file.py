@@ -7,9 +7,9 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planner_cases import CHIEF
-from planner_cases import cluster
-from planner_cases import device_name
+from star_cases import CHIEF
+from star_cases import cluster
+from star_cases import device_name
 
 from tf_convpar.planner._link import Link
 from tf_convpar.planner.star import _calibration_file

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from planner_cases import cluster
+from star_cases import cluster
 
 import tf_convpar as convpar
 from tf_convpar import planner
@@ -233,7 +233,7 @@ import keras
 import tf_convpar as convpar
 from tf_convpar import planner
 sys.path.insert(0, "tests")
-from test_planner_calibrate import network
+from test_star_calibrate import network
 strategy = convpar.ConvParallelStrategy()
 model = network()
 begin = __import__("time").perf_counter()
