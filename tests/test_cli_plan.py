@@ -3,14 +3,14 @@
 import json
 
 import pytest
-from planner_cases import cluster
-from planner_cases import device_name
 from processes import CONVPAR
 from processes import run
+from star_cases import cluster
+from star_cases import device_name
 from test_cli import run_json
 
-from tf_convpar.planner import _calibration_file
-from tf_convpar.planner import _plan
+from tf_convpar.planner.star import _calibration_file
+from tf_convpar.planner.star import _plan
 
 
 @pytest.fixture

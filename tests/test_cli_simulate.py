@@ -9,10 +9,10 @@ from test_cli import run_json
 
 from tf_convpar.cli.simulate import SWEEPS
 from tf_convpar.cli.simulate import command
-from tf_convpar.planner import _calibration_file
-from tf_convpar.planner.simulation import _sweep
-from tf_convpar.planner.simulation import describe
-from tf_convpar.planner.simulation import network
+from tf_convpar.planner.star import _calibration_file
+from tf_convpar.planner.star.simulation import _sweep
+from tf_convpar.planner.star.simulation import describe
+from tf_convpar.planner.star.simulation import network
 
 DEVICES = "--devices=2xcpu:100GFLOPS,1xgpu:1TFLOPS"
 

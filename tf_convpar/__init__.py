@@ -52,9 +52,9 @@ def __getattr__(name: str) -> Any:
 def _load() -> None:
     from tf_convpar import layers
     from tf_convpar.export import export
-    from tf_convpar.planner._plan import plan
-    from tf_convpar.planner.measure import calibrate
-    from tf_convpar.planner.simulation import simulate
+    from tf_convpar.planner.star._plan import plan
+    from tf_convpar.planner.star.measure import calibrate
+    from tf_convpar.planner.star.simulation import simulate
     from tf_convpar.sharding import merge
     from tf_convpar.sharding import parallelize
     from tf_convpar.strategy.strategy import ConvParallelStrategy

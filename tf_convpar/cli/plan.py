@@ -52,8 +52,8 @@ def command(
     if existing is not None and quantum is not None:
         raise click.UsageError("Expected --quantum or --plan, not both.")
     from tf_convpar import plans
-    from tf_convpar.planner import _calibration_file
-    from tf_convpar.planner import _plan
+    from tf_convpar.planner.star import _calibration_file
+    from tf_convpar.planner.star import _plan
 
     with messages_only():
         measured = _calibration_file.load(calibration)

@@ -15,9 +15,9 @@ from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
 
 if TYPE_CHECKING:
-    from tf_convpar.planner._calibration import Calibration
+    from tf_convpar.planner.star._calibration import Calibration
 
-# As `planner.simulation._sweep` names them, and what its values are.
+# As `planner.star.simulation._sweep` names them, and what its values are.
 SWEEPS = ("devices", "bandwidth", "batch", "kernels", "heterogeneity")
 # What only describes a cluster; a file says all that for itself.
 DESCRIPTION = (
@@ -161,11 +161,11 @@ def command(
                 )
     from rich.console import Console
 
-    from tf_convpar.planner.simulation import simulate
+    from tf_convpar.planner.star.simulation import simulate
 
     with messages_only():
         if calibration is not None:
-            from tf_convpar.planner import _calibration_file
+            from tf_convpar.planner.star import _calibration_file
 
             cluster = _calibration_file.load(calibration)
         else:
@@ -204,8 +204,8 @@ def _described(
     idle: float,
 ) -> Calibration:
     from tf_convpar.planner import _units
-    from tf_convpar.planner.simulation import describe
-    from tf_convpar.planner.simulation import network
+    from tf_convpar.planner.star.simulation import describe
+    from tf_convpar.planner.star.simulation import network
 
     return describe(
         network(_kernels(kernels), batch),
@@ -248,7 +248,7 @@ def _value(sweep: str, text: str) -> Any:
 def _with_watts(cluster: Calibration, item: str) -> Calibration:
     """The cluster with the power of `NAME=W`."""
     from tf_convpar.planner import _units
-    from tf_convpar.planner.simulation import _vary
+    from tf_convpar.planner.star.simulation import _vary
 
     name, equals, power = item.rpartition("=")
     if not equals:
@@ -278,8 +278,8 @@ def _print_presets(as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from tf_convpar.planner.simulation._presets import EFFICIENCY
-    from tf_convpar.planner.simulation._presets import PRESETS
+    from tf_convpar.planner.star.simulation._presets import EFFICIENCY
+    from tf_convpar.planner.star.simulation._presets import PRESETS
 
     if as_json:
         print_json(

@@ -1,34 +1,35 @@
 """How many kernels each device gets, and what comes of it.
 
 Measured (`calibrate`), proven (`plan`) and predicted without hardware
-(`simulate`). TensorFlow is imported where something is measured, and not
-before.
+(`simulate`). All that is exported is of `star`, the star of paper 1; beside it
+are `measure` and units, which no planner has to itself. TensorFlow is imported
+where something is measured, and not before.
 """
 
 from typing import Any
 
-from tf_convpar.planner._calibration import Calibration as Calibration
-from tf_convpar.planner._calibration import Device as Device
-from tf_convpar.planner._calibration import Link as Link
-from tf_convpar.planner._calibration import Times as Times
-from tf_convpar.planner._calibration_file import from_json as from_json
-from tf_convpar.planner._calibration_file import load as load
-from tf_convpar.planner._calibration_file import save as save
-from tf_convpar.planner._calibration_file import to_json as to_json
-from tf_convpar.planner._cost import predict as predict
-from tf_convpar.planner._network import Convolution as Convolution
-from tf_convpar.planner._network import Network as Network
-from tf_convpar.planner._plan import plan as plan
-from tf_convpar.planner._plan import plan_of as plan_of
-from tf_convpar.planner.simulation import network as network
-from tf_convpar.planner.simulation import simulate as simulate
-from tf_convpar.plans import Plan as Plan
-from tf_convpar.plans import Prediction as Prediction
+from tf_convpar.planner.star import Calibration as Calibration
+from tf_convpar.planner.star import Convolution as Convolution
+from tf_convpar.planner.star import Device as Device
+from tf_convpar.planner.star import Link as Link
+from tf_convpar.planner.star import Network as Network
+from tf_convpar.planner.star import Plan as Plan
+from tf_convpar.planner.star import Prediction as Prediction
+from tf_convpar.planner.star import Times as Times
+from tf_convpar.planner.star import from_json as from_json
+from tf_convpar.planner.star import load as load
+from tf_convpar.planner.star import network as network
+from tf_convpar.planner.star import plan as plan
+from tf_convpar.planner.star import plan_of as plan_of
+from tf_convpar.planner.star import predict as predict
+from tf_convpar.planner.star import save as save
+from tf_convpar.planner.star import simulate as simulate
+from tf_convpar.planner.star import to_json as to_json
 
 
 def __getattr__(name: str) -> Any:
     if name in ("calibrate", "of_model"):
-        from tf_convpar.planner import measure
+        from tf_convpar.planner import star
 
-        return getattr(measure, name)
+        return getattr(star, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,9 +1,5 @@
-"""Measures devices, links and the rest of a network.
+"""Measures links, updates and machines, and keeps what was measured.
 
-The only part of the planner that uses TensorFlow. `calibrate` is its front
-door; `Automatic` is that of strategies that plan each layer by itself.
+What any plan goes by, whatever it splits; nothing here knows of a plan. Uses
+TensorFlow.
 """
-
-from tf_convpar.planner.measure._automatic import Automatic as Automatic
-from tf_convpar.planner.measure._calibrate import calibrate as calibrate
-from tf_convpar.planner.measure._model import of_model as of_model

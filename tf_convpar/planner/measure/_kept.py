@@ -1,4 +1,8 @@
-"""Calibrations that are kept, and measuring by one process at a time."""
+"""Measurements that are kept, and measuring by one process at a time.
+
+What a file holds is the matter of those who measure: they say how it is read
+and written.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +16,15 @@ import warnings
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
-
-from tf_convpar.planner import _calibration_file
-from tf_convpar.planner._calibration import Calibration
+from typing import TypeVar
 
 FOLDER = "TF_CONVPAR_CACHE"
 
+Kept = TypeVar("Kept")
+
 
 def path(name: str, key: Any) -> pathlib.Path:
-    """Where a calibration is kept, by all that it depends on.
+    """Where measurements are kept, by all that they depend on.
 
     In `$TF_CONVPAR_CACHE`, else in the user's cache folder.
     """
@@ -34,18 +38,44 @@ def path(name: str, key: Any) -> pathlib.Path:
     return root.expanduser() / "calibrations" / f"{name}-{digest}.json"
 
 
-def find(file: pathlib.Path) -> Calibration | None:
-    """What is in the file; None if it is not there or of no use."""
+def find(
+    file: pathlib.Path, load: Callable[[pathlib.Path], Kept]
+) -> Kept | None:
+    """What is in the file; None if it is not there or of no use.
+
+    ```python
+    file = path("layer", key)
+    calibration = find(file, _calibration_file.load)
+    ```
+
+    Args:
+        file: A path from `path`.
+        load: Reads it; an OSError or a ValueError says that it is of no use.
+    """
     with contextlib.suppress(OSError, ValueError):
-        return _calibration_file.load(file)
+        return load(file)
     return None
 
 
-def keep(calibration: Calibration, file: pathlib.Path) -> None:
-    """Writes the file; a warning where that cannot be."""
+def keep(
+    measured: Kept,
+    file: pathlib.Path,
+    save: Callable[[Kept, pathlib.Path], None],
+) -> None:
+    """Writes the file; a warning where that cannot be.
+
+    ```python
+    keep(calibration, file, _calibration_file.save)
+    ```
+
+    Args:
+        measured: What is written.
+        file: A path from `path`; its folder is made.
+        save: Writes it, whole or not at all.
+    """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        _calibration_file.save(calibration, file)
+        save(measured, file)
     except OSError as error:
         warnings.warn(
             f"Could not write {file}: {error.strerror or error}. The next "

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_convpar import ops
-from tf_convpar.planner._calibration import Link
+from tf_convpar.planner._link import Link
 from tf_convpar.planner.measure._clock import Clock
 
 # Of a tensor that takes as long as this to travel, or of the largest.

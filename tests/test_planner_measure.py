@@ -1,0 +1,67 @@
+"""What is measured whatever is planned: links, updates, machines."""
+
+import fcntl
+import os
+import tempfile
+import threading
+
+import keras
+import numpy as np
+import pytest
+
+from tf_convpar.planner.measure import _kept
+from tf_convpar.planner.measure import _links
+from tf_convpar.planner.measure import _machines
+from tf_convpar.planner.measure import _updates
+
+CHIEF = "/job:localhost/replica:0/task:0/device:CPU:0"
+
+
+def test_one_process_at_a_time():
+    path = os.path.join(tempfile.gettempdir(), "tf_convpar-measuring.lock")
+    with open(path, "a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        said = []
+        entered = threading.Event()
+
+        def wait():
+            with _kept.alone(said.append):
+                entered.set()
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        assert not entered.wait(0.2)
+        assert said == ["waiting for another process that measures"]
+        fcntl.flock(other, fcntl.LOCK_UN)
+        assert entered.wait(5)
+        waiter.join()
+
+
+def test_slots():
+    optimizers = keras.optimizers
+    assert _updates.slots_of(optimizers.SGD()) == 0
+    assert _updates.slots_of(optimizers.SGD(momentum=0.9)) == 1
+    assert _updates.slots_of(optimizers.Adam()) == 2
+
+
+def test_machine_speaks_for_itself():
+    with open("/proc/cpuinfo") as file:
+        assert _machines.processor(CHIEF) in file.read()
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert 0 < _machines.memory_bytes(CHIEF) <= total
+
+
+@pytest.mark.parametrize(
+    ("sending", "expected"), [(0.3, 0.2 / (16 << 20)), (0.09, 0.0)]
+)
+def test_what_a_byte_that_travels_costs_the_chief(sending, expected):
+    """Eight MiB there and back; never less than nothing."""
+
+    class Given:
+        def time(self, run, name):
+            assert np.isfinite(run())
+            return sending if name.endswith("computes and sends") else 0.1
+
+    found = _links.transfer_s("CPU:0", ["CPU:1"], Given())
+    assert found == pytest.approx(expected)
+    assert _links.transfer_s("CPU:0", [], Given()) == 0

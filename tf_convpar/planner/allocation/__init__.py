@@ -1,4 +1,0 @@
-"""Proven optima: kernels for each device."""
-
-from tf_convpar.planner.allocation._optimum import allocate as allocate
-from tf_convpar.planner.allocation._optimum import best_split as best_split

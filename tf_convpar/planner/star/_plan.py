@@ -1,0 +1,268 @@
+"""Makes plans of calibrations: how many kernels each device gets."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Collection
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+from tf_convpar.files import _checked_json
+from tf_convpar.planner.star import _cost
+from tf_convpar.planner.star._calibration import Calibration
+from tf_convpar.planner.star._network import fingerprint
+from tf_convpar.planner.star.allocation import _first_guesses
+from tf_convpar.planner.star.allocation import _memory_caps
+from tf_convpar.planner.star.allocation import allocate
+from tf_convpar.planner.star.allocation import best_split
+from tf_convpar.plans._file import of_file
+from tf_convpar.plans._prediction import Prediction
+from tf_convpar.plans._prediction import busiest
+from tf_convpar.plans._type import Plan
+from tf_convpar.plans._type import over_memory
+from tf_convpar.plans._words import seconds_text
+from tf_convpar.plans._words import short
+
+
+def plan(
+    calibration: Calibration,
+    quantum: int | None = None,
+    devices: Collection[str] | None = None,
+) -> Plan:
+    """The plan with the shortest step that this calibration allows.
+
+    ```python
+    found = plan(calibration)
+    found["conv2d"]  # (300, 200)
+    found.prediction.step_s  # 0.512
+    found.reason  # "2 devices take 512 ms, 1.7 times as fast as ..."
+    ```
+
+    Args:
+        calibration: Of the devices.
+        quantum: Kernels are given out in units of this, but for what is left
+            of a layer; None for the calibration's.
+        devices: Names of those that may get kernels; None for all. Others
+            are in the plan with 0.
+
+    Returns:
+        The plan. It leaves a device, or all but one, without kernels where
+        that is fastest, and says so in its `reason`.
+
+    Raises:
+        ValueError: No allocation fits the memory of the devices, or a name
+            is unknown.
+        RuntimeError: There is no proof within a minute.
+    """
+    counts = allocate(calibration, quantum, devices)
+    prediction = _cost.predict(calibration, counts)
+    single_s = _single_s(calibration)
+    used = _used(counts)
+    if len(used) > 1:
+        reason = _of_split(calibration, used, prediction, single_s)
+    elif len(calibration.devices) == 1 or (devices and len(set(devices)) == 1):
+        reason = "There is one device only."
+    else:
+        split = best_split(calibration, counts, quantum, devices)
+        reason = _of_one(calibration, used[0], prediction, split)
+    return _plan(calibration, counts, prediction, single_s, reason)
+
+
+def plan_of(
+    calibration: Calibration, allocation: Mapping[str, Sequence[int]]
+) -> Plan:
+    """The plan with these kernels on each device.
+
+    ```python
+    plan_of(calibration, {"conv2d": (250, 250)}).prediction.step_s
+    ```
+
+    Args:
+        calibration: Of the devices.
+        allocation: For every convolution, kernels per device that sum to its
+            filters.
+
+    Returns:
+        The plan, and its prediction.
+
+    Raises:
+        ValueError: A layer is missing or unknown, its kernels do not sum up,
+            or a device lacks the memory.
+    """
+    unknown = set(allocation) - {c.name for c in calibration.network}
+    if unknown:
+        raise ValueError(
+            f"Expected layers {[c.name for c in calibration.network]}. "
+            f"Received: {sorted(unknown)} besides."
+        )
+    counts = {
+        c.name: _cost.check(calibration, c, allocation)
+        for c in calibration.network
+    }
+    prediction = _cost.predict(calibration, counts)
+    single_s = _single_s(calibration)
+    reason = "As given: " + _of_split(
+        calibration, _used(counts), prediction, single_s
+    )
+    found = _plan(calibration, counts, prediction, single_s, reason)
+    problem = over_memory(
+        found.allocation, found.devices, found.memory_bytes, found.layer_bytes
+    )
+    if problem:
+        raise ValueError(
+            f"Expected kernels that fit the memory of devices. Received "
+            f"counts for which {problem}."
+        )
+    return found
+
+
+def load(path: str | os.PathLike[str], calibration: Calibration) -> Plan:
+    """Reads a plan from a JSON file, for that calibration's prediction.
+
+    ```python
+    load("plan.json", calibration).prediction.step_s
+    ```
+
+    Args:
+        path: As for `tf_convpar.plans.load`.
+        calibration: Of the same network and devices.
+
+    Returns:
+        The plan, with a prediction for counts that were changed, too.
+
+    Raises:
+        ValueError: As for `tf_convpar.plans.load`; or the calibration is of
+            another network or other devices. The message says which.
+        OSError: The file cannot be read.
+    """
+    node = _checked_json.read(path)
+    found = of_file(node)
+    expected = fingerprint(calibration.network)
+    if expected != found.fingerprint:
+        node.children()["fingerprint"].fail(
+            f"{expected!r}, as of the calibration's network, whose layers are "
+            f"{', '.join(c.name for c in calibration.network)},"
+        )
+    names = tuple(device.name for device in calibration.devices)
+    if names != found.devices:
+        node.children()["devices"].fail(
+            f"the calibration's devices, {', '.join(names)},",
+            ", ".join(found.devices),
+        )
+    predicted = plan_of(calibration, found.allocation)
+    # Of edited counts it has none.
+    if predicted.prediction == found.prediction:
+        return dataclasses.replace(predicted, reason=found.reason)
+    return predicted
+
+
+def _plan(
+    calibration: Calibration,
+    counts: Mapping[str, tuple[int, ...]],
+    prediction: Prediction,
+    single_s: Mapping[str, float],
+    reason: str,
+) -> Plan:
+    count = len(calibration.devices)
+    equal = {
+        c.name: tuple(
+            c.filters // count + (d < c.filters % count) for d in range(count)
+        )
+        for c in calibration.network
+    }
+    equal_s = None
+    if _memory_caps.fits(calibration, equal):
+        equal_s = _cost.predict(calibration, equal).step_s
+    return Plan(
+        allocation=counts,
+        devices=tuple(device.name for device in calibration.devices),
+        prediction=prediction,
+        single_s=single_s,
+        equal_s=equal_s,
+        reason=reason,
+        fingerprint=fingerprint(calibration.network),
+        memory_bytes=tuple(d.memory_bytes for d in calibration.devices),
+        layer_bytes={
+            c.name: _memory_caps.line(calibration, c)
+            for c in calibration.network
+        },
+    )
+
+
+def _single_s(calibration: Calibration) -> dict[str, float]:
+    return {
+        device.name: _cost.predict(calibration, counts).step_s
+        for device, counts in zip(
+            calibration.devices,
+            _first_guesses.singles(calibration),
+            strict=True,
+        )
+        if _memory_caps.fits(calibration, counts)
+    }
+
+
+def _used(counts: Mapping[str, Sequence[int]]) -> list[int]:
+    columns = zip(*counts.values(), strict=True)
+    return [d for d, column in enumerate(columns) if any(column)]
+
+
+def _of_split(
+    calibration: Calibration,
+    used: Sequence[int],
+    prediction: Prediction,
+    single_s: Mapping[str, float],
+) -> str:
+    """What it gains, and who is left out."""
+    text = f"{len(used)} devices take" if len(used) > 1 else "one device takes"
+    text += f" {seconds_text(prediction.step_s)} a step"
+    if single_s:
+        name = min(single_s, key=single_s.__getitem__)
+        times = (
+            f"{single_s[name] / prediction.step_s:.2f} times"
+            if prediction.step_s
+            else "just"
+        )
+        text += (
+            f", {times} as fast as {short(name)} alone, the fastest device, "
+            f"with {seconds_text(single_s[name])}"
+        )
+    else:
+        text += "; no device has the memory for all kernels"
+    out = [
+        short(device.name)
+        for d, device in enumerate(calibration.devices)
+        if d not in used
+    ]
+    if out and len(used) > 1:
+        names = ", ".join(out) if len(out) < 5 else f"{len(out)} devices"
+        text += f"; {names} would not make it shorter"
+    return f"{text}."
+
+
+def _of_one(
+    calibration: Calibration,
+    used: int,
+    prediction: Prediction,
+    split: Mapping[str, Sequence[int]] | None,
+) -> str:
+    """Why nothing is split."""
+    text = (
+        f"One device is fastest: {short(calibration.devices[used].name)} "
+        f"alone takes {seconds_text(prediction.step_s)} a step"
+    )
+    if split is None:
+        return f"{text}, and no layer's kernels can be shared."
+    other = _cost.predict(calibration, split)
+    text += (
+        f", the best split over several devices {seconds_text(other.step_s)}"
+    )
+    for links in (True, False):
+        found = busiest(other, links=links)
+        if found:
+            what = "link" if links else "device"
+            text += (
+                f"{', in which' if links else ' and'} {what} "
+                f"{short(found[0])} is busy for {seconds_text(found[1])}"
+            )
+    return f"{text}."

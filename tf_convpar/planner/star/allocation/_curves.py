@@ -1,0 +1,165 @@
+"""Compute time of a device over its kernels, in pieces that are convex."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable
+
+import numpy as np
+
+from tf_convpar.planner.star import _cost
+from tf_convpar.planner.star._calibration import Calibration
+from tf_convpar.planner.star._calibration import Device
+from tf_convpar.planner.star._network import Convolution
+
+# Rounding errors, relative to the curve: of a time and of a slope.
+_SAME_TIME = 1e-12
+_SAME_SLOPE = 1e-14
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """Seconds without updates at some numbers of kernels, linear between.
+
+    Attributes:
+        kernels: Ascending multiples of the calibration's quantum, at which
+            compute time is that of all numbers of kernels down to the next
+            multiple.
+        seconds: For each phase, one for each of `kernels`.
+    """
+
+    kernels: tuple[int, ...]
+    seconds: tuple[tuple[float, ...], ...]
+
+    def at(self, kernels: Iterable[int]) -> np.ndarray:
+        """Seconds for each phase and each of `kernels`, within its range."""
+        wanted = list(kernels)
+        return np.array(
+            [np.interp(wanted, self.kernels, row) for row in self.seconds]
+        )
+
+    def rises(self) -> bool:
+        """Whether more kernels never take less time."""
+        return bool((np.diff(self.seconds, axis=1) >= 0).all())
+
+    def below(self, other: Curve) -> bool:
+        """Whether it never takes more time than another, where both are."""
+        last = min(self.kernels[-1], other.kernels[-1])
+        places = [n for n in self.kernels + other.kernels if n <= last]
+        return bool((self.at(places) <= other.at(places)).all())
+
+    def pieces(self) -> list[Curve]:
+        """Cuts it into as few parts as are convex in both phases.
+
+        Neighbours share an end.
+        """
+        slopes = self._slopes()
+        size = np.max(self.seconds, axis=1, initial=0.0)
+        pieces = []
+        first = 0
+        for i in range(1, len(self.kernels)):
+            last = i == len(self.kernels) - 1
+            if (
+                last
+                or (slopes[:, i] < slopes[:, i - 1] - _SAME_SLOPE * size).any()
+            ):
+                pieces.append(self._part(first, i))
+                first = i
+        return pieces or [self]
+
+    def lines(self, phase: int) -> list[tuple[float, float]]:
+        """(slope, value at 0) of the lines of which it is the highest.
+
+        Of a convex piece.
+        """
+        x, y = self.kernels, self.seconds[phase]
+        if len(x) == 1:
+            return [(0.0, y[0])]
+        slopes = self._slopes()[phase]
+        return [
+            (slope, at - slope * where)
+            for slope, at, where in zip(slopes, y, x, strict=False)
+        ]
+
+    def simplified(self) -> Curve:
+        """The same without points that lie on the line through others."""
+        keep = [0]
+        for i in range(1, len(self.kernels) - 1):
+            ends = (self.kernels[keep[-1]], self.kernels[i + 1])
+            line = np.array(
+                [
+                    np.interp(
+                        self.kernels[keep[-1] + 1 : i + 1],
+                        ends,
+                        (row[keep[-1]], row[i + 1]),
+                    )
+                    for row in self.seconds
+                ]
+            )
+            found = np.array(self.seconds)[:, keep[-1] + 1 : i + 1]
+            if (abs(line - found) > _SAME_TIME * found).any():
+                keep.append(i)
+        keep += [len(self.kernels) - 1] if len(self.kernels) > 1 else []
+        return Curve(
+            tuple(self.kernels[i] for i in keep),
+            tuple(tuple(row[i] for i in keep) for row in self.seconds),
+        )
+
+    def _slopes(self) -> np.ndarray:
+        return np.diff(self.seconds, axis=1) / np.diff(self.kernels)
+
+    def _part(self, first: int, last: int) -> Curve:
+        return Curve(
+            self.kernels[first : last + 1],
+            tuple(row[first : last + 1] for row in self.seconds),
+        )
+
+
+def curve(
+    calibration: Calibration,
+    device: Device,
+    convolution: Convolution,
+    lowest: int,
+    highest: int,
+) -> Curve:
+    """Compute time from `lowest` to `highest` kernels.
+
+    `Times.at` bends at measured widths and nowhere else. It is asked at
+    multiples of the calibration's quantum only, so a bend between two of them
+    becomes one at each.
+    """
+    quantum = calibration.quantum
+    first, last = (-(-n // quantum) for n in (lowest, highest))
+    bends = {first, last}
+    for width in device.times[convolution.name].filters:
+        bends |= {width // quantum, -(-width // quantum)}
+    kernels = [n * quantum for n in sorted(bends) if first <= n <= last]
+    idle = dataclasses.replace(device, update_s=0.0)
+    return Curve(
+        tuple(kernels),
+        tuple(
+            tuple(
+                _cost.compute_s(calibration, idle, convolution, phase, n)
+                for n in kernels
+            )
+            for phase in _cost.PHASES
+        ),
+    ).simplified()
+
+
+def reach(found: Curve, chain: np.ndarray, limit: float) -> int | None:
+    """The most kernels at which `chain` is within a limit, None if none are.
+
+    Args:
+        found: A curve.
+        chain: A number for each of its points, linear between them.
+        limit: The limit.
+    """
+    if chain[-1] <= limit:
+        return found.kernels[-1]
+    pairs = list(itertools.pairwise(zip(found.kernels, chain, strict=True)))
+    for (x0, y0), (x1, y1) in reversed(pairs):
+        if y0 <= limit:  # And y1 is above it.
+            return int(x0 + (x1 - x0) * (limit - y0) / (y1 - y0))
+    return None

@@ -1,0 +1,94 @@
+"""Allocations that need no solver.
+
+The best of them tells the solver how long a layer takes at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence
+
+from tf_convpar.planner.star import _cost
+from tf_convpar.planner.star._calibration import Calibration
+from tf_convpar.planner.star._network import Convolution
+
+Counts = tuple[int, ...]
+
+
+def singles(calibration: Calibration) -> Iterator[dict[str, Counts]]:
+    """All kernels of all layers on each device in turn."""
+    count = len(calibration.devices)
+    for chosen in range(count):
+        yield {
+            convolution.name: tuple(
+                convolution.filters if d == chosen else 0 for d in range(count)
+            )
+            for convolution in calibration.network
+        }
+
+
+def guesses(
+    calibration: Calibration,
+    convolution: Convolution,
+    quantum: int,
+    highest: Sequence[int],
+    least_devices: int,
+) -> list[Counts]:
+    """Allocations of a layer, to any number of the fastest devices.
+
+    Shares are proportional to what a device does alone, transfers included.
+
+    Args:
+        calibration: Of the devices, with this layer only.
+        convolution: The layer.
+        quantum: Kernels in a unit.
+        highest: The most kernels that each device may have.
+        least_devices: How many must have kernels.
+
+    Returns:
+        Those that keep to `highest`, the ones on one device first.
+    """
+    alone = list(singles(calibration))
+    name, filters = convolution.name, convolution.filters
+    found = [counts[name] for counts in alone] if least_devices == 1 else []
+    seconds = [_cost.predict(calibration, counts).step_s for counts in alone]
+    if min(seconds) > 0:
+        order = sorted(range(len(seconds)), key=seconds.__getitem__)
+        for count in range(2, len(order) + 1):
+            speeds = [0.0] * len(seconds)
+            for d in order[:count]:
+                speeds[d] = 1 / seconds[d]
+            found.append(_proportional(speeds, filters, quantum))
+        # The best split where one is far faster than all others.
+        found.append(_all_but_one(order, filters, quantum))
+    return [
+        counts
+        for counts in found
+        if sum(n > 0 for n in counts) >= least_devices
+        and all(n <= most for n, most in zip(counts, highest, strict=True))
+    ]
+
+
+def _proportional(
+    speeds: Sequence[float], filters: int, quantum: int
+) -> Counts:
+    """Units by largest remainder, the short one to the fastest."""
+    units = -(-filters // quantum)
+    exact = [units * speed / sum(speeds) for speed in speeds]
+    found = [int(share) for share in exact]
+    by_remainder = sorted(range(len(speeds)), key=lambda d: found[d] - exact[d])
+    for d in by_remainder[: units - sum(found)]:
+        found[d] += 1
+    fastest = max(range(len(speeds)), key=lambda d: (found[d], speeds[d]))
+    counts = [quantum * n for n in found]
+    counts[fastest] -= sum(counts) - filters
+    return tuple(counts)
+
+
+def _all_but_one(order: Sequence[int], filters: int, quantum: int) -> Counts:
+    """All on the fastest device but a unit, if there are two."""
+    counts = [0] * len(order)
+    if len(order) > 1 and filters > quantum:
+        counts[order[1]] = quantum
+    counts[order[0]] = filters - sum(counts)
+    return tuple(counts)

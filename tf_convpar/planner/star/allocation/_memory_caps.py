@@ -1,0 +1,91 @@
+"""What fits the memory of devices.
+
+`_cost.memory_bytes` says what is needed; here it is compared with what there
+is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tf_convpar.planner.star import _cost
+from tf_convpar.planner.star._calibration import Calibration
+from tf_convpar.planner.star._network import Convolution
+
+
+def fits(calibration: Calibration, counts: _cost.Allocation) -> bool:
+    """Whether all devices have the memory for it."""
+    return not any(excess(calibration, counts))
+
+
+def excess(calibration: Calibration, counts: _cost.Allocation) -> list[int]:
+    """Bytes of an allocation that are more than each device has."""
+    needed = needed_bytes(calibration, counts)
+    return [
+        0
+        if device.memory_bytes is None
+        else max(0, taken - device.memory_bytes)
+        for device, taken in zip(calibration.devices, needed, strict=True)
+    ]
+
+
+def needed_bytes(
+    calibration: Calibration, counts: _cost.Allocation
+) -> list[int]:
+    """Memory that an allocation takes on each device."""
+    return [
+        sum(
+            _cost.memory_bytes(calibration, c, counts[c.name][d])
+            for c in calibration.network
+        )
+        for d in range(len(calibration.devices))
+    ]
+
+
+def line(calibration: Calibration, convolution: Convolution) -> tuple[int, int]:
+    """Bytes that a device needs for a layer at all, and for each kernel."""
+    one, two = (_cost.memory_bytes(calibration, convolution, n) for n in (1, 2))
+    return 2 * one - two, two - one
+
+
+def highest(
+    calibration: Calibration,
+    convolution: Convolution,
+    allowed: Sequence[bool],
+) -> list[int]:
+    """The most kernels of a layer alone that each device can hold."""
+    found = []
+    fixed, each = line(calibration, convolution)
+    for device, may in zip(calibration.devices, allowed, strict=True):
+        most = convolution.filters if may else 0
+        if device.memory_bytes is not None:
+            room = (device.memory_bytes - fixed) // each
+            most = max(0, min(most, room))
+        found.append(most)
+    return found
+
+
+def message(
+    calibration: Calibration, allowed: Sequence[bool], quantum: int
+) -> str:
+    """Says that nothing fits: what is needed, and who has how much."""
+    least = sum(
+        _cost.memory_bytes(calibration, c, c.filters)
+        for c in calibration.network
+    )
+    has = ", ".join(
+        f"{device.name} has "
+        + (
+            "no limit"
+            if device.memory_bytes is None
+            else f"{device.memory_bytes} bytes"
+        )
+        for device, may in zip(calibration.devices, allowed, strict=True)
+        if may
+    )
+    return (
+        "Expected devices that hold the kernels and feature maps of all "
+        f"layers, in units of {quantum} kernels: {least} bytes at least, and "
+        "a layer's input once more for each further device that shares it. "
+        f"Received: {has}. A smaller batch needs less."
+    )

@@ -1,0 +1,355 @@
+"""The allocation with the shortest step, proven.
+
+`allocate` minimises `_cost.predict(...).step_s` itself, as a mixed-integer
+linear program for HiGHS. Layers meet only in the memory of devices: each is
+solved alone, and all together only if the result does not fit.
+
+Of one layer with N kernels, U = ceil(N / q) units of q kernels are given out,
+the last of them r = U q - N kernels short. For each device d, with the chief
+as d = 0:
+
+    m_d  integer, its units           u_d  binary, whether it has any
+    w_d  binary, whether it has the unit that is short
+    u_d <= m_d <= U u_d,  w_d <= u_d,  sum m_d = U,  sum w_d = 1 (if r > 0)
+    n_d = q m_d - r w_d               its kernels
+    k = sum over d >= 1 of u_d        devices that the chief sends to
+
+*Compute time* is piecewise linear (`_curves`) in x_d, which is n_d rounded up
+to the calibration's quantum Q: x_d = q m_d - Q floor(r / Q) w_d if Q divides
+q, else Q times an integer that is held to n_d <= x_d <= n_d + Q - 1. Where
+the pieces of the curve are convex in both phases, t_d is at least each of
+their lines a x_d + b u_d, which is 0 for u_d = 0. A curve of several convex
+pieces gets a binary z_j and a share x_j of x_d for each,
+
+    sum z_j = u_d,  sum x_j = x_d,  low_j z_j <= x_j <= high_j z_j,
+
+and t_d is the sum over pieces of the highest line a x_j + b z_j: the multiple
+choice model of piecewise linear functions (Vielma, Ahmed & Nemhauser, "Mixed-
+Integer Models for Nonseparable Piecewise-Linear Optimization", 2010), whose
+relaxation is the convex hull.
+
+*Phases*: F (forward) and B (backward) are at least the chain of each device,
+in_d + t_d + update_d n_d + out_d. Each of `in` and `out` takes the latency
+and the longer of two: the device's own bytes at its link's rate, and those of
+all at the chief's. So there are four constraints a chain, one for each pair.
+Own bytes are 0 where u_d = 0; shared ones are not, but then the constraint
+says no more than that of any device that is used, and without one they are 0
+too: nothing needs a big-M.
+
+*Joins*: s >= u_d for d >= 1 says that the layer is spread, and the terms in
+the sum of the input's gradient are sum u_d.
+
+*Speed*: what a chain cannot reach within the time of the best single device
+is cut off (kernels of slow devices, devices behind slow links). If device i
+is never slower than j, in computing and in transfers, they may be swapped
+wherever j has kernels and i none, so u_i >= u_j; and n_i >= n_j if j's curve
+rises. Every swap moves kernels to the front, so all such orders hold together
+in one of the best allocations.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Collection
+from collections.abc import Sequence
+
+from tf_convpar.planner.star import _cost
+from tf_convpar.planner.star._calibration import Calibration
+from tf_convpar.planner.star._network import Convolution
+from tf_convpar.planner.star.allocation import _first_guesses
+from tf_convpar.planner.star.allocation import _layer
+from tf_convpar.planner.star.allocation import _memory_caps
+from tf_convpar.planner.star.allocation._layer import Shares
+from tf_convpar.planner.star.allocation._program import NoSolution
+from tf_convpar.planner.star.allocation._program import Program
+from tf_convpar.planner.star.allocation._program import total
+
+# One device's time in the unit in which HiGHS gets it. Its tolerances are
+# about 1e-6 of that unit.
+_SCALE = 1e4
+# What a split must save for not taking one device.
+_TIE = 1e-9
+_TIME_LIMIT_S = 60.0
+
+Counts = dict[str, tuple[int, ...]]
+
+
+def allocate(
+    calibration: Calibration,
+    quantum: int | None = None,
+    devices: Collection[str] | None = None,
+    *,
+    time_limit_s: float = _TIME_LIMIT_S,
+) -> Counts:
+    """Kernels of each layer and device for the shortest predicted step.
+
+    ```python
+    allocate(calibration)  # {"conv2d": (300, 200), "conv2d_1": (900, 600)}
+    ```
+
+    Args:
+        calibration: Of the devices.
+        quantum: Kernels are given out in units of this, but for what is left
+            of a layer, which one of its devices gets; None for the
+            calibration's.
+        devices: Names of those that may get kernels; None for all.
+        time_limit_s: For the proof.
+
+    Returns:
+        For each layer a number for each of the calibration's devices, in its
+        order. Layers stay on one device where no split is faster.
+
+    Raises:
+        ValueError: No allocation fits the memory of the devices; a name is
+            unknown; a link is missing.
+        RuntimeError: There is no proof within the time.
+    """
+    problem = _problem(calibration, quantum, devices, time_limit_s)
+    counts: Counts = {}
+    for convolution in calibration.network:
+        counts |= _alone(problem, convolution)
+    if _memory_caps.fits(calibration, counts):
+        return counts
+    return _together(problem)
+
+
+def best_split(
+    calibration: Calibration,
+    counts: Counts,
+    quantum: int | None = None,
+    devices: Collection[str] | None = None,
+) -> Counts | None:
+    """The best of those that spread a layer which `counts` does not.
+
+    Args:
+        calibration: Of the devices.
+        counts: What `allocate` returned, no layer of which is spread.
+        quantum: As for `allocate`.
+        devices: As for `allocate`.
+
+    Returns:
+        Counts, None where there are none, or none that fit.
+    """
+    problem = _problem(calibration, quantum, devices, _TIME_LIMIT_S)
+    best, shortest = None, float("inf")
+    for convolution in calibration.network:
+        try:
+            found = counts | _alone(problem, convolution, least_devices=2)
+        except ValueError:  # It has one unit, or there is no memory.
+            continue
+        seconds = _cost.predict(calibration, found).step_s
+        if seconds < shortest and _memory_caps.fits(calibration, found):
+            best, shortest = found, seconds
+    return best
+
+
+@dataclasses.dataclass(frozen=True)
+class _Problem:
+    """What `allocate` was asked for.
+
+    Attributes:
+        calibration: Of the devices.
+        quantum: Kernels in a unit.
+        allowed: Whether a device may get kernels.
+        deadline: When to give up, by `time.monotonic`.
+    """
+
+    calibration: Calibration
+    quantum: int
+    allowed: tuple[bool, ...]
+    deadline: float
+
+
+def _problem(
+    calibration: Calibration,
+    quantum: int | None,
+    devices: Collection[str] | None,
+    time_limit_s: float,
+) -> _Problem:
+    if quantum is None:
+        quantum = calibration.quantum
+    if not isinstance(quantum, int) or quantum < 1:
+        raise ValueError(
+            "Expected `quantum` to be a number of kernels, at least 1. "
+            f"Received: quantum={quantum!r}."
+        )
+    names = [device.name for device in calibration.devices]
+    wanted = names if devices is None else list(devices)
+    if not wanted or not set(wanted) <= set(names):
+        raise ValueError(
+            f"Expected `devices` to be some of {', '.join(names)}. "
+            f"Received: {wanted}."
+        )
+    return _Problem(
+        calibration,
+        quantum,
+        tuple(name in wanted for name in names),
+        time.monotonic() + time_limit_s,
+    )
+
+
+def _alone(
+    problem: _Problem, convolution: Convolution, least_devices: int = 1
+) -> Counts:
+    """The best for a layer, as if it were the only one."""
+    calibration = problem.calibration
+    alone = _only(calibration, [convolution])
+    highest = _memory_caps.highest(
+        problem.calibration, convolution, problem.allowed
+    )
+    name, filters = convolution.name, convolution.filters
+    known = _first_guesses.guesses(
+        alone, convolution, problem.quantum, highest, least_devices
+    )
+    steps = [_cost.predict(alone, {name: counts}).step_s for counts in known]
+    shortest = min(steps, default=float("inf"))
+    units = -(-filters // problem.quantum)
+    step = shortest
+    # Else there is nothing to split, or nothing to gain.
+    if not known or (len(highest) > 1 and units > 1 and shortest > 0):
+        found = _solve(
+            problem, [convolution], [highest], least_devices, shortest
+        )
+        step = _cost.predict(alone, {name: found[name]}).step_s
+    for counts, seconds in zip(known, steps, strict=True):
+        # Those on one device come first.
+        if seconds <= step * (1 + _TIE):
+            return {name: counts}
+    return found
+
+
+def _together(problem: _Problem) -> Counts:
+    """The best for all layers, within the memory of devices."""
+    calibration = problem.calibration
+    network = list(calibration.network)
+    highest = [
+        _memory_caps.highest(calibration, convolution, problem.allowed)
+        for convolution in network
+    ]
+    spare = [0] * len(calibration.devices)
+    for _ in range(3):
+        found = _solve(problem, network, highest, spare=spare)
+        over = _memory_caps.excess(calibration, found)
+        if not any(over):
+            break
+        # By less than HiGHS' tolerances.
+        spare = [s + o for s, o in zip(spare, over, strict=True)]
+    else:
+        raise RuntimeError(
+            "Expected an allocation that fits the memory of devices. Received "
+            f"{found}. This is a bug."
+        )
+    step = _cost.predict(calibration, found).step_s
+    for counts, allowed in zip(
+        _first_guesses.singles(calibration), problem.allowed, strict=True
+    ):
+        if allowed and _memory_caps.fits(calibration, counts):
+            seconds = _cost.predict(calibration, counts).step_s
+            if seconds <= step * (1 + _TIE):
+                return counts
+    return found
+
+
+def _solve(
+    problem: _Problem,
+    layers: Sequence[Convolution],
+    highest: Sequence[Sequence[int]],
+    least_devices: int = 1,
+    shortest: float = float("inf"),
+    spare: Sequence[int] | None = None,
+) -> Counts:
+    """Solves the program of some layers.
+
+    Args:
+        problem: What was asked for.
+        layers: Which.
+        highest: For each layer the most kernels of each device.
+        least_devices: On how many each must be at least.
+        shortest: Seconds that an allocation is known to take.
+        spare: Bytes to leave free on each device; None where `highest` says
+            enough of memory.
+    """
+    calibration = _only(problem.calibration, layers)
+    unit = _unit(calibration, shortest)
+    program = Program()
+    shares: list[Shares] = []
+    try:
+        for convolution, most in zip(layers, highest, strict=True):
+            shares.append(
+                _layer.add(
+                    program,
+                    calibration,
+                    convolution,
+                    problem.quantum,
+                    most,
+                    unit=unit,
+                    limit=shortest / unit,
+                    least_devices=least_devices,
+                    # A swap would be one of all layers at once.
+                    ordered=len(layers) == 1,
+                )
+            )
+        if spare is not None:
+            _within_memory(program, calibration, shares, spare)
+        program.minimise(total(share.seconds for share in shares))
+        values = program.solve(problem.deadline - time.monotonic())
+    except NoSolution:
+        raise ValueError(
+            _memory_caps.message(
+                problem.calibration, problem.allowed, problem.quantum
+            )
+        ) from None
+    counts = {
+        convolution.name: share.counts(values)
+        for convolution, share in zip(layers, shares, strict=True)
+    }
+    promised = unit * sum(share.seconds.of(values) for share in shares)
+    step = _cost.predict(calibration, counts).step_s
+    if abs(step - promised) > 1e-6 * max(step, promised, unit):
+        raise RuntimeError(
+            "Expected the solver and the prediction to agree. Received "
+            f"{promised} s and {step} s for {counts}. This is a bug."
+        )
+    return counts
+
+
+def _within_memory(
+    program: Program,
+    calibration: Calibration,
+    shares: Sequence[Shares],
+    spare: Sequence[int],
+) -> None:
+    for d, device in enumerate(calibration.devices):
+        if device.memory_bytes is None:
+            continue
+        lines = [_memory_caps.line(calibration, c) for c in calibration.network]
+        # In the bytes of a kernel, lest tolerances hide whole kernels.
+        each = min(line[1] for line in lines)
+        needed = total(
+            fixed / each * share.used[d] + more / each * share.kernels[d]
+            for (fixed, more), share in zip(lines, shares, strict=True)
+        )
+        program.at_least((device.memory_bytes - spare[d]) / each - needed)
+
+
+def _only(
+    calibration: Calibration, layers: Sequence[Convolution]
+) -> Calibration:
+    """The calibration of these layers, and nothing else."""
+    network = dataclasses.replace(
+        calibration.network, convolutions=tuple(layers)
+    )
+    return dataclasses.replace(calibration, network=network, rest_s=0.0)
+
+
+def _unit(calibration: Calibration, shortest: float) -> float:
+    """Seconds of the program's unit of time."""
+    if shortest == float("inf"):
+        # Of those that have no memory for it, if need be.
+        steps = [
+            _cost.predict(calibration, counts).step_s
+            for counts in _first_guesses.singles(calibration)
+        ]
+        shortest = min((s for s in steps if s > 0), default=1.0)
+    return shortest / _SCALE

@@ -1,0 +1,191 @@
+"""All of a cluster, for some convolutions."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import os
+import warnings
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_convpar.algorithms import _workspace
+from tf_convpar.algorithms._algorithm import PASSES
+from tf_convpar.planner._link import Link
+from tf_convpar.planner.measure import _links
+from tf_convpar.planner.measure import _machines
+from tf_convpar.planner.measure import _updates
+from tf_convpar.planner.measure._clock import Clock
+from tf_convpar.planner.star._calibration import Calibration
+from tf_convpar.planner.star._calibration import Device
+from tf_convpar.planner.star._calibration import Times
+from tf_convpar.planner.star._calibration import proportional
+from tf_convpar.planner.star._network import Network
+from tf_convpar.planner.star.measure import _convolutions
+from tf_convpar.planner.star.measure._convolutions import Work
+
+# Of the memory that is free: the rest of the network wants some.
+_MEMORY_SHARE = 0.8
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """What is measured.
+
+    Attributes:
+        network: As the planner sees it.
+        works: Its convolutions, as devices compute them.
+        optimizer: A Keras optimizer.
+        rest: Measures the rest of a step, on the chief.
+    """
+
+    network: Network
+    works: tuple[Work, ...]
+    optimizer: Any
+    rest: Callable[[Clock], float] = lambda clock: 0.0
+
+    def key(self, devices: Sequence[str]) -> tuple[Any, ...]:
+        """Everything that its calibration depends on."""
+        config: dict[str, Any] = getattr(self.optimizer, "get_config", dict)()
+        return (
+            self.network,
+            [(work.geometry, work.algorithm) for work in self.works],
+            type(self.optimizer).__name__,
+            sorted((k, v) for k, v in config.items() if isinstance(v, bool)),
+            [(device, _machines.processor(device)) for device in devices],
+            _workspace.threads(),
+            _versions(),
+        )
+
+
+def measure_cluster(
+    subject: Subject,
+    devices: Sequence[str],
+    *,
+    quantum: int | None = None,
+    rates: Sequence[float] | None = None,
+    links: Sequence[Link] | None = None,
+    report: Callable[[str], None] = lambda name: None,
+) -> Calibration:
+    """The calibration of a subject.
+
+    Args:
+        subject: What is measured.
+        devices: The chief's first.
+        quantum: Kernels that plans keep together; None to find out.
+        rates: Floating point operations per second of each device, in place
+            of measured times.
+        links: Those already known, in place of measured ones.
+        report: Called with the name of what is measured next.
+    """
+    clock = Clock(report=report)
+    chief, *others = devices
+    rest = subject.rest(clock)
+    if rates is None:
+        times, quantum = _measured(subject, devices, quantum, clock)
+    else:
+        times = [_given(subject, rate) for rate in rates]
+    found = []
+    for name, own in zip(devices, times, strict=True):
+        memory = _machines.memory_bytes(name)
+        found.append(
+            Device(
+                name,
+                own,
+                update_s=_updates.update_s(subject.optimizer, name, clock),
+                memory_bytes=memory and int(_MEMORY_SHARE * memory),
+            )
+        )
+    if links is None:
+        links = [
+            _links.measure_link(source, target, clock)
+            for source in devices
+            for target in devices
+            if source != target
+        ]
+    calibration = Calibration(
+        subject.network,
+        tuple(found),
+        tuple(links),
+        rest_s=rest,
+        join_s=_links.join_s(chief, clock) if others else 0.0,
+        transfer_s=_links.transfer_s(chief, others, clock),
+        quantum=quantum or 1,
+        facts=_facts(devices, clock),
+    )
+    _warn(clock)
+    return calibration
+
+
+def _measured(
+    subject: Subject,
+    devices: Sequence[str],
+    quantum: int | None,
+    clock: Clock,
+) -> tuple[list[dict[str, Times]], int]:
+    """Times on each device, and the quantum of the chief's."""
+    times = []
+    for name in devices:
+        runs = len(PASSES) * _convolutions.WIDTHS * len(subject.works)
+        on_device = _convolutions.Convolutions(name, clock, runs)
+        if quantum is None:
+            largest = max(
+                subject.works, key=lambda work: work.geometry.multiplications
+            )
+            quantum = _convolutions.quantum_of(largest, on_device)
+        times.append(
+            {
+                work.name: on_device.times(
+                    work,
+                    _convolutions.widths_of(work.geometry.filters, quantum),
+                )
+                for work in subject.works
+            }
+        )
+    return times, quantum or 1
+
+
+def _given(subject: Subject, rate: float) -> dict[str, Times]:
+    network = subject.network
+    return {
+        convolution.name: proportional(convolution, network.batch, rate)
+        for convolution in network
+    }
+
+
+def _warn(clock: Clock) -> None:
+    if not clock.wide:
+        return
+    worst = max(clock.wide, key=clock.wide.__getitem__)
+    warnings.warn(
+        f"{len(clock.wide)} measurements stayed unsteady after three tries, "
+        f"most of all '{worst}', whose quartiles are {clock.wide[worst]:.0%} "
+        "apart: other programs seem to work on these machines. Calibrate "
+        "again when they do not.",
+        RuntimeWarning,
+        stacklevel=4,
+    )
+
+
+def _facts(devices: Sequence[str], clock: Clock) -> dict[str, str]:
+    now = datetime.datetime.now(datetime.timezone.utc)
+    return {
+        **_versions(),
+        "processors": "; ".join(_machines.processor(d) for d in devices),
+        "threads of the chief": str(_workspace.threads()),
+        "measured": now.strftime("%F %T UTC"),
+        "measured again": str(clock.again),
+        "unsteady": ", ".join(clock.wide) or "none",
+    }
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+        "oneDNN": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1"),
+    }

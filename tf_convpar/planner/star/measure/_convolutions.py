@@ -1,0 +1,221 @@
+"""How long a device takes for the passes of a convolution."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_convpar.algorithms import _measure
+from tf_convpar.algorithms import _passes
+from tf_convpar.algorithms._algorithm import FORWARD
+from tf_convpar.algorithms._algorithm import INPUT_GRADIENT
+from tf_convpar.algorithms._algorithm import KERNEL_GRADIENT
+from tf_convpar.algorithms._algorithm import Geometry
+from tf_convpar.planner.measure._clock import Clock
+from tf_convpar.planner.star._calibration import Times
+
+# Of a sample: longer ones are measured with fewer images. More where a network
+# has few convolutions: so much for all samples of a device.
+_RUN_S = 0.16
+_DEVICE_S = 18.0
+# Of a sample by which the quantum is found.
+_QUANTUM_S = 0.05
+# Multiplications a second, until one has been timed.
+_FIRST_GUESS = 2e10
+# The fixed cost of a convolution, to read and sort its kernels, is no more than
+# this part of its time where a run takes as long as it does here.
+_MOST_FIXED = 0.5
+# Of a layer's kernels, beside all of them.
+_PARTS = (8, 4, 2)
+WIDTHS = 1 + len(_PARTS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """A layer's convolution, as its device computes it.
+
+    Attributes:
+        name: Of the layer.
+        geometry: Its batch and image known.
+        algorithm: The layer's, None for direct.
+        bias: Whether it has one.
+        input_gradient: Whether training needs it.
+    """
+
+    name: str
+    geometry: Geometry
+    algorithm: str | None
+    bias: bool
+    input_gradient: bool
+
+
+class Convolutions:
+    """Times convolutions on one device.
+
+    ```python
+    Convolutions("/device:CPU:0", Clock()).times(work, widths=(64, 128, 512))
+    ```
+    """
+
+    def __init__(self, device: str, clock: Clock, runs: int = 1000) -> None:
+        """Prepares them.
+
+        Args:
+            device: Its name.
+            clock: That measures.
+            runs: How many passes will be asked for, each of one width.
+        """
+        self._device = device
+        self._run_s = max(_RUN_S, _DEVICE_S / runs)
+        self._clock = clock
+        # Known after the first, per pass; of a layer's pass, per kernel.
+        self._rates: dict[str, float] = {}
+        self._fixed_s: dict[tuple[str, str], float] = {}
+        self._call_s = clock.time(_call(device), f"{device}: empty call")
+
+    def times(self, work: Work, widths: Sequence[int]) -> Times:
+        """Seconds of each pass, for some numbers of kernels."""
+        passes: dict[str, list[float]] = {
+            FORWARD: [],
+            INPUT_GRADIENT: [],
+            KERNEL_GRADIENT: [],
+        }
+        for width in widths:
+            for which, seconds in passes.items():
+                seconds.append(self._seconds(work, which, width))
+        return Times(tuple(widths), *(tuple(passes[which]) for which in passes))
+
+    def seconds(self, work: Work, which: str, width: int) -> float:
+        """Of one pass with `width` kernels and the whole batch."""
+        return self._seconds(work, which, width)
+
+    def _seconds(self, work: Work, which: str, width: int) -> float:
+        if which == INPUT_GRADIENT and not work.input_gradient:
+            return 0.0
+        geometry = dataclasses.replace(work.geometry, filters=width)
+        batch = work.geometry.batch or 1
+        images = self._images(geometry, which)
+        seconds = self._timed(work, geometry, which, images)
+        self._rates[which] = (
+            dataclasses.replace(geometry, batch=images).multiplications
+            / seconds
+        )
+        if images == batch:
+            return seconds
+        # Time is a line over the batch: what is spent once is the kernel's.
+        fewer = max(1, images // 2)
+        if fewer == images:
+            return seconds * batch / images
+        if (work.name, which) not in self._fixed_s:
+            less = self._timed(work, geometry, which, fewer)
+            fixed = less - fewer * (seconds - less) / (images - fewer)
+            self._fixed_s[work.name, which] = fixed / width
+        fixed = self._fixed_s[work.name, which] * width
+        fixed = min(max(fixed, 0.0), _MOST_FIXED * seconds)
+        return fixed + (seconds - fixed) * batch / images
+
+    def _images(self, geometry: Geometry, which: str) -> int:
+        """How many of the batch take about the time of a sample."""
+        batch = geometry.batch or 1
+        each = dataclasses.replace(geometry, batch=1).multiplications
+        rate = self._rates.get(which) or max(
+            self._rates.values(), default=_FIRST_GUESS
+        )
+        fit = int(self._run_s * rate / max(each, 1))
+        # Vectors and blocks run over images too.
+        if fit >= 8:
+            fit = fit // 8 * 8
+        return max(2, fit) if max(2, fit) * 1.5 < batch else batch
+
+    def _timed(
+        self, work: Work, geometry: Geometry, which: str, images: int
+    ) -> float:
+        geometry = dataclasses.replace(geometry, batch=images)
+        choice = _passes.by_name("direct", geometry)
+        if work.algorithm == "auto":
+            choice = _passes.by_measurement(geometry, self._device)
+        elif work.algorithm is not None:
+            choice = _passes.by_name(work.algorithm, geometry)
+        (run,) = _measure.runners(
+            [getattr(choice, which)], geometry, which, self._device
+        )
+        name = (
+            f"{self._device}: {work.name}, {which.replace('_', ' ')}, "
+            f"{geometry.filters} kernels, {images} images"
+        )
+        calls = [run]
+        if which == KERNEL_GRADIENT and work.bias:
+            calls.append(_bias_gradient(geometry, self._device))
+        seconds = self._clock.time(lambda: [call() for call in calls], name)
+        return max(seconds - len(calls) * self._call_s, 1e-7)
+
+
+def widths_of(filters: int, quantum: int) -> tuple[int, ...]:
+    """An eighth, a quarter, half and all of the kernels, in whole quanta."""
+    parts = {
+        min(filters, max(1, round(filters / part / quantum)) * quantum)
+        for part in _PARTS
+    }
+    return tuple(sorted(parts | {filters}))
+
+
+def quantum_of(work: Work, convolutions: Convolutions) -> int:
+    """Kernels that are computed in the time of one: 16, 8 or 1.
+
+    Direct convolutions fill vectors of kernels. If eight kernels less than a
+    multiple of 16 save next to nothing of what 16 less save, time has steps
+    of 16. Of a few images: what counts is a small difference, and of short
+    runs the median of several is taken.
+    """
+    top = min(work.geometry.filters, 256) // 16 * 16
+    if top < 32:
+        return 1
+    each = dataclasses.replace(work.geometry, batch=1, filters=top)
+    fit = int(_QUANTUM_S * _FIRST_GUESS / max(each.multiplications, 1))
+    images = max(1, min(fit, work.geometry.batch or 1))
+    work = dataclasses.replace(
+        work, geometry=dataclasses.replace(work.geometry, batch=images)
+    )
+
+    def seconds(width: int) -> float:
+        return convolutions.seconds(work, FORWARD, width)
+
+    all_, lowest = seconds(top), seconds(top - 16)
+    if all_ <= lowest:
+        return 16
+    if (all_ - seconds(top - 8)) / (all_ - lowest) < 0.25:
+        return 16
+    if (all_ - seconds(top - 4)) / (all_ - lowest) < 0.125:
+        return 8
+    return 1
+
+
+def _call(device: str) -> Callable[[], Any]:
+    """The round trip of a function that does nothing."""
+
+    def nothing(x: tf.Tensor) -> tf.Tensor:
+        with tf.device(device):
+            return x + 1.0
+
+    with tf.device(device):
+        x = tf.constant(0.0)
+    concrete = tf.function(nothing, autograph=False).get_concrete_function(x)
+    return lambda: concrete(x).numpy()
+
+
+def _bias_gradient(geometry: Geometry, device: str) -> Callable[[], Any]:
+    shape = (geometry.batch, math.prod(n or 1 for n in geometry.output))
+
+    def compute(dy: tf.Tensor) -> tf.Tensor:
+        with tf.device(device):
+            return tf.raw_ops.BiasAddGrad(out_backprop=dy)[0]
+
+    with tf.device(device):
+        dy = tf.ones((*shape, geometry.filters), geometry.dtype)
+    concrete = tf.function(compute, autograph=False).get_concrete_function(dy)
+    return lambda: concrete(dy).numpy()

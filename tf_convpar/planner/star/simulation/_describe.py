@@ -1,0 +1,200 @@
+"""A cluster from words."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+
+from tf_convpar.planner import _units
+from tf_convpar.planner._link import Link
+from tf_convpar.planner.star._calibration import Calibration
+from tf_convpar.planner.star._calibration import Device
+from tf_convpar.planner.star._calibration import proportional
+from tf_convpar.planner.star._cost import PHASES
+from tf_convpar.planner.star._cost import compute_s
+from tf_convpar.planner.star._network import Network
+from tf_convpar.planner.star.simulation._presets import EFFICIENCY
+from tf_convpar.planner.star.simulation._presets import PRESETS
+
+DEVICES = "4xcpu:100GFLOPS,1xgpu:10TFLOPS"
+LINK = "1Gbit"
+LATENCY = "0.1ms"
+# Of a step on the chief. Paper 1 says 60 to 90 %, more for larger networks.
+CONV_SHARE = 0.9
+
+# How `Calibration.facts` tells that nothing was measured.
+SOURCE = "source"
+DESCRIPTION = "description"
+
+_ITEM = re.compile(
+    r"(?:(?P<count>\d+)\s*x\s*)?"
+    r"(?P<name>[A-Za-z][A-Za-z0-9_.-]*)"
+    r"(?:\s*:\s*(?P<rate>[^@]+?))?"
+    r"(?:\s*@\s*(?P<watts>.+?))?"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kind:
+    """One item of a description."""
+
+    count: int
+    name: str
+    flops: float
+    watts: float | None
+
+
+def describe(
+    network: Network,
+    devices: str = DEVICES,
+    link: str = LINK,
+    latency: str = LATENCY,
+    *,
+    rest: float | None = None,
+    conv_share: float | None = None,
+    idle: float = 0.0,
+    efficiency: Mapping[str, float] = EFFICIENCY,
+) -> Calibration:
+    """What would be measured on devices that nobody has.
+
+    ```python
+    describe(network((500, 1500)), "1xi7-6700k,2xgpu:5TFLOPS@180W", "10Gbit")
+    ```
+
+    A device's time is proportional to the multiplications of its kernels,
+    with nothing for the start of an operation, and each of a convolution's
+    three passes costs the same. Joining feature maps and serving transfers
+    cost the chief's processor nothing. All links are alike.
+
+    Args:
+        network: The convolutions.
+        devices: Separated by commas, each `[N x]NAME[:RATE][@WATTS]`, the
+            chief first. RATE is what a device achieves on convolutions, in
+            GFLOPS or TFLOPS, two for a multiplication. Without it NAME is
+            one of `simulation._presets.PRESETS`, whose published peak
+            counts by `efficiency`, and whose power is known.
+        link: Rate of each direction between the chief and another device:
+            `"100Mbit"`, `"1.2GB"` (a second), `"inf"`.
+        latency: Of a small message: `"0.1ms"`.
+        rest: Seconds of a step on the chief that are no convolution.
+        conv_share: Instead of `rest`: the part of a step on the chief alone
+            that convolutions take; 0.9 if neither is given.
+        idle: The part of its power that a device draws while it waits.
+        efficiency: Of peaks, by kind of preset: `"gpu"` and `"cpu"`.
+
+    Returns:
+        A calibration, whose `facts` say that it was described.
+
+    Raises:
+        ValueError: Something cannot be read, or is not possible.
+    """
+    kinds = [_read(item, efficiency) for item in devices.split(",")]
+    rate, delay = _units.bytes_per_s(link), _units.seconds(latency)
+    if rate <= 0:
+        raise ValueError(
+            f"Expected links that carry something. Received: {link!r}."
+        )
+    if not 0 <= idle <= 1:
+        raise ValueError(
+            "Expected idle to be a part of the power, from 0 to 1. Received: "
+            f"{idle}."
+        )
+    made: list[Device] = []
+    seen: dict[str, int] = {}
+    for kind in kinds:
+        of_each = {
+            c.name: proportional(c, network.batch, kind.flops) for c in network
+        }
+        for _ in range(kind.count):
+            number = seen.get(kind.name, 0)
+            seen[kind.name] = number + 1
+            made.append(
+                Device(
+                    f"{kind.name}:{number}",
+                    of_each,
+                    watts=kind.watts,
+                    idle_watts=idle * (kind.watts or 0.0),
+                )
+            )
+    chief = made[0].name
+    links = [
+        Link(*ends, bytes_per_s=rate, latency_s=delay)
+        for other in made[1:]
+        for ends in ((chief, other.name), (other.name, chief))
+    ]
+    bare = Calibration(network, tuple(made), tuple(links), rest_s=0.0)
+    rest_s = _rest_s(bare, rest, conv_share)
+    facts = {
+        SOURCE: DESCRIPTION,
+        "devices": devices,
+        "link": link,
+        "latency": latency,
+        "rest_s": repr(rest_s),
+    }
+    return dataclasses.replace(bare, rest_s=rest_s, facts=facts)
+
+
+def convolutions_s(calibration: Calibration, device: Device) -> float:
+    """Seconds of all convolutions of a step on one device."""
+    return sum(
+        compute_s(calibration, device, c, phase, c.filters)
+        for c in calibration.network
+        for phase in PHASES
+    )
+
+
+def _rest_s(
+    calibration: Calibration, rest: float | None, conv_share: float | None
+) -> float:
+    if rest is not None:
+        if conv_share is not None:
+            raise ValueError(
+                "Expected rest or conv_share. Received both: "
+                f"rest={rest}, conv_share={conv_share}."
+            )
+        if not 0 <= rest < math.inf:
+            raise ValueError(
+                f"Expected rest in seconds, at least 0. Received: {rest}."
+            )
+        return rest
+    share = CONV_SHARE if conv_share is None else conv_share
+    if not 0 < share <= 1:
+        raise ValueError(
+            "Expected conv_share, the part of a step that convolutions take, "
+            f"above 0 and at most 1. Received: {share}."
+        )
+    seconds = convolutions_s(calibration, calibration.chief)
+    return seconds * (1 - share) / share
+
+
+def _read(item: str, efficiency: Mapping[str, float]) -> _Kind:
+    """One item of the list."""
+    match = _ITEM.fullmatch(item.strip())
+    if match is None:
+        raise ValueError(
+            "Expected devices as [N x]NAME[:RATE][@WATTS], separated by "
+            f"commas, such as {DEVICES} or 2xgpu:5TFLOPS@180W. Received: "
+            f"{item.strip()!r}."
+        )
+    count = int(match["count"] or 1)
+    if not count:
+        raise ValueError(
+            f"Expected at least one device. Received: {item.strip()!r}."
+        )
+    name = match["name"]
+    preset = PRESETS.get(name.lower())
+    if match["rate"]:
+        rate = _units.flops(match["rate"])
+    elif preset:
+        rate = preset.peak_flops * efficiency[preset.kind]
+    else:
+        raise ValueError(
+            f"Expected a rate, as in {name}:100GFLOPS, or one of "
+            f"{', '.join(PRESETS)}. Received: {item.strip()!r}."
+        )
+    power = preset.watts if preset else None
+    if match["watts"]:
+        power = _units.watts(match["watts"])
+    return _Kind(count, name, rate, power)

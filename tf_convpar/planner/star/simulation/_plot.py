@@ -1,0 +1,169 @@
+"""The picture of a simulation."""
+
+from __future__ import annotations
+
+import math
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from tf_convpar.files._whole import whole
+from tf_convpar.planner.star.simulation._row import Row
+
+# Okabe and Ito's colours: told apart by colour-blind readers too.
+_PLAN = "#0072B2"
+_EQUAL = "#D55E00"
+_BEST = "#009E73"
+_JOULES = "#E69F00"
+_IDEAL = "0.35"
+
+_AXES = {
+    "devices": "devices",
+    "bandwidth": "rate of every link, bit/s",
+    "batch": "images in a batch",
+    "kernels": "kernels of the convolutions",
+    "heterogeneity": "fastest device's speed by the slowest's",
+}
+
+
+def draw(
+    sweep: str, rows: Sequence[Row], about: str, path: str | os.PathLike[str]
+) -> None:
+    """As `Simulation.draw`, of what a simulation is made of.
+
+    Raises:
+        ValueError: There are no rows.
+    """
+    from matplotlib.figure import Figure
+
+    if not rows:
+        raise ValueError("Expected at least one row to draw. Received none.")
+    energy = all(row.joules is not None for row in rows)
+    figure = Figure(
+        figsize=(10 if energy else 7, 4.4), layout="constrained", dpi=110
+    )
+    axes = figure.subplots(1, 2 if energy else 1, squeeze=False)[0]
+    if sweep == "heterogeneity":
+        _draw_times(axes[0], rows)
+    else:
+        _draw_speedups(axes[0], rows, sweep)
+    if energy:
+        _draw_joules(axes[1], rows, sweep)
+    for each in axes:
+        _x_axis(each, sweep, rows)
+        each.spines[["top", "right"]].set_visible(False)
+        each.grid(axis="y", color="0.92")
+        each.set_axisbelow(True)
+    figure.suptitle(about, x=0.01, ha="left", fontsize="medium", color="0.25")
+    with whole(path) as part:
+        ending = pathlib.Path(path).suffix.lstrip(".") or "png"
+        figure.savefig(part, format=ending)
+
+
+def _draw_speedups(axes: Any, rows: Sequence[Row], sweep: str) -> None:
+    xs = _xs(sweep, rows)
+    axes.plot(
+        xs,
+        [row.ideal for row in rows],
+        color=_IDEAL,
+        ls="--",
+        lw=1.2,
+        label="Amdahl's law: links take no time",
+    )
+    if any(row.single_s < row.chief_s * (1 - 1e-9) for row in rows):
+        axes.plot(
+            xs,
+            [row.chief_s / row.single_s for row in rows],
+            color=_BEST,
+            lw=1.2,
+            ls=":",
+            label="best single device",
+        )
+    axes.plot(
+        xs,
+        [row.speedup for row in rows],
+        color=_PLAN,
+        lw=2,
+        marker="o",
+        ms=4.5,
+        label="planned split",
+    )
+    last = rows[-1]
+    axes.annotate(
+        f"{last.speedup:.2f}",
+        (xs[-1], last.speedup),
+        xytext=(6, -3),
+        textcoords="offset points",
+        color=_PLAN,
+        va="top",
+    )
+    top = max(max(row.ideal, row.speedup) for row in rows)
+    axes.set_ylim(0, 1.08 * top)
+    axes.set_ylabel("speedup over the chief alone")
+    axes.legend(frameon=False, loc="best")
+
+
+def _draw_times(axes: Any, rows: Sequence[Row]) -> None:
+    xs = _xs("heterogeneity", rows)
+    axes.plot(
+        xs,
+        [1e3 * row.chief_s / row.ideal for row in rows],
+        color=_IDEAL,
+        ls="--",
+        lw=1.2,
+        label="Amdahl's law: links take no time",
+    )
+    for label, colour, times in (
+        ("equal split", _EQUAL, [row.equal_s for row in rows]),
+        ("fastest device alone", _BEST, [row.chief_s for row in rows]),
+        ("planned split", _PLAN, [row.step_s for row in rows]),
+    ):
+        axes.plot(
+            xs,
+            [1e3 * t for t in times],
+            color=colour,
+            lw=2,
+            marker="o",
+            ms=4.5,
+            label=label,
+        )
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("a step, ms")
+    axes.legend(frameon=False, loc="best")
+
+
+def _draw_joules(axes: Any, rows: Sequence[Row], sweep: str) -> None:
+    xs = _xs(sweep, rows)
+    axes.plot(
+        xs,
+        [row.joules for row in rows],
+        color=_JOULES,
+        lw=2,
+        marker="o",
+        ms=4.5,
+    )
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("energy of a step, J")
+
+
+def _xs(sweep: str, rows: Sequence[Row]) -> list[float]:
+    if sweep == "kernels":
+        return [float(i) for i in range(len(rows))]
+    xs = [float(row.value) for row in rows]
+    # No limit stands a good step beyond the last one.
+    beyond = 4 * max((x for x in xs if math.isfinite(x)), default=1.0)
+    return [x if math.isfinite(x) else beyond for x in xs]
+
+
+def _x_axis(axes: Any, sweep: str, rows: Sequence[Row]) -> None:
+    from matplotlib.ticker import NullLocator
+
+    xs = _xs(sweep, rows)
+    spread = min(xs) > 0 and max(xs) / min(xs) >= 8
+    if sweep != "kernels" and spread:
+        axes.set_xscale("log", base=10 if sweep == "bandwidth" else 2)
+    labels = [row.label.removesuffix("bit") for row in rows]
+    axes.set_xticks(xs, labels)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel(_AXES[sweep])

@@ -1,0 +1,272 @@
+"""Calibrations of what was not measured, made from one that was."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from tf_convpar.planner._link import Link
+from tf_convpar.planner.star._calibration import Calibration
+from tf_convpar.planner.star._calibration import Device
+from tf_convpar.planner.star._calibration import Times
+from tf_convpar.planner.star._network import Network
+from tf_convpar.planner.star.simulation._describe import DESCRIPTION
+from tf_convpar.planner.star.simulation._describe import SOURCE
+from tf_convpar.planner.star.simulation._describe import convolutions_s
+
+
+def with_devices(calibration: Calibration, devices: int) -> Calibration:
+    """Its first devices; beyond its number, copies of the last one.
+
+    Raises:
+        ValueError: There are to be fewer than one, or there is no device with
+            a link to copy.
+    """
+    if devices < 1:
+        raise ValueError(f"Expected at least one device. Received: {devices}.")
+    have = calibration.devices
+    if devices > len(have) == 1:
+        raise ValueError(
+            f"Expected two or more devices, to know of links, to simulate "
+            f"{devices}. Received one: {have[0].name}."
+        )
+    if devices <= len(have):
+        kept = have[:devices]
+        names = {device.name for device in kept}
+        return dataclasses.replace(
+            calibration,
+            devices=kept,
+            links=tuple(
+                link
+                for link in calibration.links
+                if link.source in names and link.target in names
+            ),
+        )
+    last, chief = have[-1], calibration.chief.name
+    copies = [
+        dataclasses.replace(last, name=name)
+        for name in _new_names(calibration, devices - len(have))
+    ]
+    to_last = calibration.link(chief, last.name)
+    from_last = calibration.link(last.name, chief)
+    links: list[Link] = []
+    for copy in copies:
+        links.append(dataclasses.replace(to_last, target=copy.name))
+        links.append(dataclasses.replace(from_last, source=copy.name))
+    return dataclasses.replace(
+        calibration,
+        devices=(*have, *copies),
+        links=(*calibration.links, *links),
+    )
+
+
+def with_bandwidth(calibration: Calibration, bytes_per_s: float) -> Calibration:
+    """The same with all links at one rate; without any at a rate of 0.
+
+    At 0 the chief is left alone.
+
+    Raises:
+        ValueError: The rate is negative.
+    """
+    if not bytes_per_s >= 0:
+        raise ValueError(
+            f"Expected bytes per second, at least 0. Received: {bytes_per_s}."
+        )
+    if not bytes_per_s:
+        return with_devices(calibration, 1)
+    return dataclasses.replace(
+        calibration,
+        links=tuple(
+            dataclasses.replace(link, bytes_per_s=bytes_per_s)
+            for link in calibration.links
+        ),
+    )
+
+
+def with_batch(calibration: Calibration, batch: int) -> Calibration:
+    """The same with another batch: all times of computing grow in proportion.
+
+    Convolutions and the rest of the network are taken to be linear in the
+    number of images; the optimizer's update, which does not depend on it, and
+    the latency of links stay.
+
+    Raises:
+        ValueError: The batch is below 1.
+    """
+    if batch < 1:
+        raise ValueError(f"Expected at least one image. Received: {batch}.")
+    factor = batch / calibration.network.batch
+    return dataclasses.replace(
+        calibration,
+        network=dataclasses.replace(calibration.network, batch=batch),
+        devices=tuple(
+            dataclasses.replace(
+                device,
+                times={
+                    name: _scaled(times, factor)
+                    for name, times in device.times.items()
+                },
+            )
+            for device in calibration.devices
+        ),
+        rest_s=calibration.rest_s * factor,
+    )
+
+
+def with_kernels(
+    calibration: Calibration, kernels: Sequence[int]
+) -> Calibration:
+    """The same with other numbers of kernels, for described devices.
+
+    A pass takes a time proportional to its multiplications; the rest of the
+    network works on feature maps, and takes a time proportional to their
+    size. That larger networks gain more from more devices comes of this.
+
+    Args:
+        calibration: Made by `describe`.
+        kernels: One number for each convolution.
+
+    Raises:
+        ValueError: The devices were measured, which says nothing about
+            other networks; or the numbers do not fit the network.
+    """
+    network = calibration.network
+    if calibration.facts.get(SOURCE) != DESCRIPTION:
+        raise ValueError(
+            "Expected described devices to simulate other numbers of kernels. "
+            "Received: measured ones, which say nothing about other networks. "
+            "Calibrate a network of each size."
+        )
+    changed = _with_kernels(network, kernels)
+    factors = {
+        old.name: new.multiplications(1, 1) / old.multiplications(1, 1)
+        for old, new in zip(network, changed, strict=True)
+    }
+    values = sum(c.output_values(1) for c in network)
+    return dataclasses.replace(
+        calibration,
+        network=changed,
+        devices=tuple(
+            dataclasses.replace(
+                device,
+                times={
+                    c.name: _at_widths(
+                        device.times[c.name], factors[c.name], c.filters
+                    )
+                    for c in changed
+                },
+            )
+            for device in calibration.devices
+        ),
+        rest_s=calibration.rest_s
+        * sum(c.output_values(1) for c in changed)
+        / values,
+    )
+
+
+def with_spread(calibration: Calibration, ratio: float) -> Calibration:
+    """As many devices, as fast in all, but unequal.
+
+    Their speeds fall geometrically, from the chief's, which is `ratio` times
+    as fast as the last's, and add up to what they did. Each takes the time of
+    the chief's passes, made longer or shorter. Power, where all is known, is
+    shared in proportion to speed. The rest of the network takes as long as
+    before, so that steps can be compared.
+
+    Raises:
+        ValueError: The ratio is below 1, or there is only one device.
+    """
+    devices = calibration.devices
+    if not 1 <= ratio < math.inf or len(devices) < 2:
+        raise ValueError(
+            "Expected a ratio of speeds of at least 1, of two or more "
+            f"devices. Received: {ratio}, of {len(devices)}."
+        )
+    whole = convolutions_s(calibration, calibration.chief)
+    speeds = [whole / convolutions_s(calibration, d) for d in devices]
+    shape = [ratio ** (-i / (len(devices) - 1)) for i in range(len(devices))]
+    shares = [s / sum(shape) for s in shape]
+    return dataclasses.replace(
+        calibration,
+        devices=tuple(
+            dataclasses.replace(
+                device,
+                times={
+                    name: _scaled(times, 1 / (share * sum(speeds)))
+                    for name, times in calibration.chief.times.items()
+                },
+                watts=_share(share, [d.watts for d in devices]),
+                idle_watts=share * sum(d.idle_watts for d in devices),
+            )
+            for device, share in zip(devices, shares, strict=True)
+        ),
+    )
+
+
+def with_watts(device: Device, watts: float) -> Device:
+    """The device with another power; idle it draws the same part of it."""
+    part = device.idle_watts / device.watts if device.watts else 0.0
+    return dataclasses.replace(device, watts=watts, idle_watts=part * watts)
+
+
+def _new_names(calibration: Calibration, count: int) -> list[str]:
+    """For copies of the last device: of described ones the next numbers."""
+    last = calibration.devices[-1].name
+    if calibration.facts.get(SOURCE) != DESCRIPTION:
+        return [f"{last} (copy {i})" for i in range(1, count + 1)]
+    # `describe` numbers devices of a name from 0, wherever they stand.
+    kind, _, number = last.rpartition(":")
+    return [f"{kind}:{int(number) + i}" for i in range(1, count + 1)]
+
+
+def _share(share: float, watts: Sequence[float | None]) -> float | None:
+    known = [w for w in watts if w is not None]
+    return share * sum(known) if len(known) == len(watts) else None
+
+
+def _scaled(times: Times, factor: float) -> Times:
+    return Times(
+        times.filters,
+        *(
+            tuple(s * factor for s in seconds)
+            for seconds in (
+                times.forward,
+                times.input_gradient,
+                times.kernel_gradient,
+            )
+        ),
+    )
+
+
+def _at_widths(times: Times, factor: float, filters: int) -> Times:
+    """Of a described device: proportional, for other channels and kernels."""
+    widths = tuple(sorted({1, filters}))
+    return Times(
+        widths,
+        *(
+            tuple(factor * times.at(which, n) for n in widths)
+            for which in ("forward", "input_gradient", "kernel_gradient")
+        ),
+    )
+
+
+def _with_kernels(network: Network, kernels: Sequence[int]) -> Network:
+    old = network.convolutions
+    chain = all(
+        b.channels == a.filters for a, b in zip(old, old[1:], strict=False)
+    )
+    if len(kernels) != len(old) or min(kernels, default=0) < 1 or not chain:
+        raise ValueError(
+            "Expected a number of kernels for each of the "
+            f"{len(old)} convolutions, which follow one another, at least 1. "
+            f"Received: {tuple(kernels)}."
+        )
+    channels = (old[0].channels, *kernels)
+    return dataclasses.replace(
+        network,
+        convolutions=tuple(
+            dataclasses.replace(c, channels=channels[i], filters=kernels[i])
+            for i, c in enumerate(old)
+        ),
+    )
