@@ -21,7 +21,7 @@ from tf_convpar.planner.star._calibration import Times
 from tf_convpar.planner.star._network import Convolution
 from tf_convpar.planner.star._network import Network
 from tf_convpar.planner.star.allocation import _memory_caps
-from tf_convpar.planner.star.allocation import _program
+from tf_convpar.planner import _program
 from tf_convpar.planner.star.allocation import allocate
 from tf_convpar.planner.star.allocation import best_split
 

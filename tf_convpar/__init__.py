@@ -52,6 +52,9 @@ def __getattr__(name: str) -> Any:
 def _load() -> None:
     from tf_convpar import layers
     from tf_convpar.export import export
+
+    # Hands itself over to strategies.
+    from tf_convpar.planner import _automatic  # noqa: F401
     from tf_convpar.planner.star._plan import plan
     from tf_convpar.planner.star.measure import calibrate
     from tf_convpar.planner.star.simulation import simulate

@@ -14,25 +14,29 @@ import models
 import steps
 
 
-def planned(name, model, strategy, batch):
+def planned(name, model, strategy, options):
     """What `parallelize` takes for a plan, and the step that it predicts."""
-    if name == "equal":
-        return None, None
-    if name == "auto" or os.path.exists(name):
+    if name == "equal" or os.path.exists(name):
         return name, None
-    if name == "calibrated":
-        import tf_convpar as convpar
+    if name == "auto":
+        from tf_convpar import planner
 
-        calibration = convpar.calibrate(
-            model, strategy, batch, throughput="dry_run", report=steps.say
+        profile = planner.profile(
+            model,
+            strategy,
+            options.batch,
+            algorithm=options.algorithm,
+            fresh=not options.cached,
+            report=steps.say,
         )
-        plan = convpar.plan(calibration)
+        plan = planner.plan_model(model, profile, options.wire_dtype)
+        steps.say(plan.reason)
         return plan, plan.prediction.step_s
     try:
         return json.loads(name), None
     except json.JSONDecodeError:
         raise ValueError(
-            "Expected a plan: 'equal', 'auto', 'calibrated', the path of one, "
+            "Expected a plan: 'equal', 'auto', the path of one, "
             "or JSON that maps names of layers, or regular expressions, to "
             f'kernels per device, such as {{".*": [3, 1]}}. Received: {name!r}.'
         ) from None
@@ -44,6 +48,7 @@ def main():
     parser.add_argument("--plan", default="equal")
     parser.add_argument("--algorithm")
     parser.add_argument("--wire-dtype")
+    parser.add_argument("--cached", action="store_true")
     options = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import keras
@@ -59,7 +64,7 @@ def main():
         model = models.build(options.model, options.pixels, options.classes)
         models.compiled(model)
         begin = time.perf_counter()
-        plan, predicted = planned(options.plan, model, strategy, options.batch)
+        plan, predicted = planned(options.plan, model, strategy, options)
         model = convpar.parallelize(
             model,
             plan,

@@ -62,7 +62,7 @@ def arguments():
         nargs="*",
         default=["equal"],
         help="of convpar, one or several: equal, shares (of the nodes), auto, "
-        "calibrated, a file or JSON",
+        "a file or JSON",
     )
     parser.add_argument("--algorithm", help="of convpar's convolutions")
     parser.add_argument("--wire-dtype", help="of convpar's feature maps")

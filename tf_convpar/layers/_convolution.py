@@ -24,7 +24,8 @@ class Convolution(ConvParallel):
     """Every device sees all channels, and makes its own feature maps."""
 
     def _wanted(self) -> tuple[str, ...]:
-        devices: tuple[str, ...] = self._layout.devices
+        layout: Any = self._layout
+        devices: tuple[str, ...] = layout.devices
         return devices
 
     def _maps(self, inputs: Any) -> ShardedTensor:

@@ -20,7 +20,8 @@ class Transposed(ConvParallel):
     _cut_axes = {"kernel": -2, "bias": -1}
 
     def _wanted(self) -> tuple[str, ...]:
-        devices: tuple[str, ...] = self._layout.devices
+        layout: Any = self._layout
+        devices: tuple[str, ...] = layout.devices
         return devices
 
     def _maps(self, inputs: Any) -> ShardedTensor:

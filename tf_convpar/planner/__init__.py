@@ -28,6 +28,14 @@ from tf_convpar.planner.star import to_json as to_json
 
 
 def __getattr__(name: str) -> Any:
+    if name == "plan_model":
+        from tf_convpar.planner import _planning
+
+        return _planning.plan_model
+    if name == "profile":
+        from tf_convpar.planner.measure import _profile
+
+        return _profile.profile
     if name in ("calibrate", "of_model"):
         from tf_convpar.planner import star
 

@@ -190,13 +190,13 @@ class _Model:
             for k, (own, hidden) in enumerate(
                 (("forward", "early"), ("backward", "late"))
             ):
-                sent = total(
+                hidden_s = total(
                     getattr(costs[name], hidden) * way
                     for name, way in ways.items()
                     if getattr(costs[name], hidden)
                 )
-                if sent.terms:
-                    travelled[k] = self._sum(travelled[k] + sent)
+                if hidden_s.terms:
+                    travelled[k] = self._sum(travelled[k] + hidden_s)
                     self._program.at_least(
                         waited[k] + computed[k] - travelled[k], 0
                     )

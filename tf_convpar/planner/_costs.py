@@ -106,9 +106,7 @@ class Costs:
         if call.layer is None:
             return Cost(forward, backward)
         learns = call.before and call.splits
-        hides = _KERNELS_PART * min(
-            (s for s in backward if s), default=0.0
-        )
+        hides = _KERNELS_PART * min((s for s in backward if s), default=0.0)
         during = [_both(move) for move in way.during]
         ahead = [_both(move) for move in way.ahead]
         early = _added(there for there, _ in ahead)
@@ -134,9 +132,7 @@ class Costs:
             late=self._on_wire(late),
         )
 
-    def _computed(
-        self, call: Call, name: str, which: str
-    ) -> tuple[float, ...]:
+    def _computed(self, call: Call, name: str, which: str) -> tuple[float, ...]:
         cut, devices = self.cut, self.profile.devices
         if call.layer is None:
             return (0.0,) * len(devices)

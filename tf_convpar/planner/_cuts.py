@@ -87,7 +87,9 @@ def _counts(
         if call.splits:
             by_filters[filters_of(graph, call)].append(call)
 
-    def seconds(d: int, calls: Sequence[Call], all_: int) -> Callable[[int], float]:
+    def seconds(
+        d: int, calls: Sequence[Call], all_: int
+    ) -> Callable[[int], float]:
         works = _of(graph, profile, d, calls)
         return lambda n: sum(
             work.at(which, profile.batch, n / all_)

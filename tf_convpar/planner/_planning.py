@@ -142,9 +142,7 @@ def _reason(
     if set(ways) == {CHIEF}:
         text = f"Not split: {seconds_text(found.seconds)} a step"
         if set(split.choice.values()) != {CHIEF}:
-            text += (
-                f", and {seconds_text(split.seconds)} with the best split"
-            )
+            text += f", and {seconds_text(split.seconds)} with the best split"
         return f"{text}."
     parts = [
         f"{ways.count(way)} by {way}"

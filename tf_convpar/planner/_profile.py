@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tf_convpar.planner._calibration import Link
+from tf_convpar.planner._link import Link
 
 
 @dataclasses.dataclass(frozen=True)

@@ -61,7 +61,9 @@ def follow(costs: Costs, choice: Choice) -> tuple[list[str], list[str]]:
     names = []
     for i, call in enumerate(graph.calls):
         ways = costs.ways.of[i]
-        name = choice[call.name] if call.splits else _follows(ways, call, states)
+        name = (
+            choice[call.name] if call.splits else _follows(ways, call, states)
+        )
         names.append(name)
         for y in call.outputs:
             states[y] = ways[name].gives

@@ -157,31 +157,31 @@ class Ways:
         found = {}
         for name, split in splits.items():
             shape = self._graph.tensors[x].of(cut.batch)
-            lies = [self._lies(x, s) for s in self._states(x)]
             incoming = self._channels.get(x)
             layer: Any = _twins.planned(call.layer)
             layer.lay_out(split, cut.devices, cut.chief, shape, incoming)
             if not layer.will_spread:
                 continue
             maps = layer.maps_lie(shape)
-            moves = [layer.moves(shape, place, call.before) for place in lies]
-            takes = dict(zip(self._states(x), (m[0] for m in moves), strict=True))
-            others = tuple(moves[0][1:])
-            by_samples = name == SAMPLES
+            moves = {
+                state: layer.moves(shape, self._lies(x, state), call.before)
+                for state in self._states(x)
+            }
+            takes = {state: own[0] for state, own in moves.items()}
+            others = tuple(moves[CHIEF][1:])
             if isinstance(maps, Layout):
                 self._channels[call.outputs[0]] = maps
             found[name] = Way(
                 name if maps is not None else CHIEF,
                 (takes,),
-                during=() if by_samples else others,
-                ahead=others if by_samples else (),
+                during=() if name == SAMPLES else others,
+                ahead=others if name == SAMPLES else (),
                 stored=self._stored(layer),
             )
             if maps is None:
                 # Joined at once, for its activation.
-                found[name] = dataclasses.replace(
-                    found[name], during=(*found[name].during, self._out(call, layer))
-                )
+                during = (*found[name].during, self._out(call, layer))
+                found[name] = dataclasses.replace(found[name], during=during)
         return found
 
     def _out(self, call: Call, layer: Any) -> Move:
@@ -203,6 +203,10 @@ class Ways:
                 parts[device] += n / sum(layout.sizes)
         return tuple(parts.values())
 
+    def _shapes(self, call: Call) -> list[tuple[int, ...]]:
+        tensors = self._graph.tensors
+        return [tensors[x].of(self._cut.batch) for x in call.inputs]
+
     def _on_channels(self, call: Call) -> dict[str, Way]:
         inputs = [self._channels.get(x) for x in call.inputs]
         known = [layout for layout in inputs if layout is not None]
@@ -212,7 +216,7 @@ class Ways:
         if found is None:
             return {}
         rule, output = found
-        shapes = [self._graph.tensors[x].of(self._cut.batch) for x in call.inputs]
+        shapes = self._shapes(call)
         if output is not None:
             for y in call.outputs:
                 self._channels[y] = output
@@ -226,7 +230,7 @@ class Ways:
         rule = works_on_samples(call.node)
         if rule is None:
             return {}
-        shapes = [self._graph.tensors[x].of(self._cut.batch) for x in call.inputs]
+        shapes = self._shapes(call)
 
         def moves(places: Sequence[Place]) -> list[Move]:
             return rule.moves(

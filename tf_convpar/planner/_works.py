@@ -32,7 +32,9 @@ def key(graph: Graph, call: Call) -> str:
     arguments = call.node.arguments if call.node is not None else None
     numbers = []
     if arguments is not None and not hasattr(layer, "weights"):
-        numbers = [repr(x) for x in arguments.args if isinstance(x, int | float)]
+        numbers = [
+            repr(x) for x in arguments.args if isinstance(x, int | float)
+        ]
     content = (
         _type(layer),
         config,

@@ -11,8 +11,10 @@ from tf_convpar.files import _checked_json
 from tf_convpar.files._checked_json import Node
 from tf_convpar.plans._prediction import Prediction
 from tf_convpar.plans._prediction import Span
+from tf_convpar.plans._type import FILTERS
 from tf_convpar.plans._type import FORMAT
 from tf_convpar.plans._type import KIND
+from tf_convpar.plans._type import SAMPLES
 from tf_convpar.plans._type import Plan
 from tf_convpar.plans._type import digest
 from tf_convpar.plans._type import over_memory
@@ -26,7 +28,7 @@ def load(path: str | os.PathLike[str]) -> Plan:
     ```
 
     Args:
-        path: A file that `Plan.save` wrote. In each layer, `kernels` may have
+        path: A file that `Plan.save` wrote. In each layer, `shards` may have
             been changed by hand.
 
     Returns:
@@ -67,7 +69,7 @@ def of_file(node: Node) -> Plan:
     memory = tuple(
         limit.integer() if limit.or_none() else None for _, limit, _ in rows
     )
-    allocation, needs = _layers(layers, len(names))
+    allocation, needs, splits = _layers(layers, len(names))
     problem = over_memory(allocation, names, memory, needs)
     if problem:
         layers.fail("kernels that fit the memory of devices", problem)
@@ -86,30 +88,40 @@ def of_file(node: Node) -> Plan:
         fingerprint=network.name(),
         memory_bytes=memory,
         layer_bytes=needs,
+        splits=splits,
     )
 
 
 def _layers(
     node: Node, devices: int
-) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, int]]]:
+) -> tuple[
+    dict[str, tuple[int, ...]], dict[str, tuple[int, int]], dict[str, str]
+]:
     allocation: dict[str, tuple[int, ...]] = {}
+    splits: dict[str, str] = {}
     needs: dict[str, tuple[int, int]] = {}
     rows = [
-        item.fields("name", "filters", "kernels", "bytes", "bytes_per_kernel")
+        item.fields(
+            *("name", "split", "of", "shards", "bytes", "bytes_per_shard")
+        )
         for item in node.items(1)
     ]
     _checked_json.distinct([row[0] for row in rows], "names of layers")
-    for name, filters, kernels, fixed, each in rows:
-        counts = kernels.integers()
-        if len(counts) != devices or sum(counts) != filters.integer(1):
-            kernels.fail(
-                f"{devices} numbers of kernels, one per device, that sum to "
-                f"the {filters.integer(1)} filters,",
+    for name, split, of, shards, fixed, each in rows:
+        if split.text() not in (FILTERS, SAMPLES):
+            split.fail(f"{FILTERS!r} or {SAMPLES!r}")
+        counts = shards.integers()
+        if len(counts) != devices or sum(counts) != of.integer(1):
+            what = "kernels" if split.text() == FILTERS else "samples"
+            shards.fail(
+                f"{devices} numbers of {what}, one per device, that sum to "
+                f"{of.integer(1)},",
                 f"{list(counts)}, which sum to {sum(counts)}",
             )
         allocation[name.name()] = counts
         needs[name.name()] = (fixed.integer(), each.integer())
-    return allocation, needs
+        splits[name.name()] = split.text()
+    return allocation, needs, splits
 
 
 def _prediction(node: Node) -> tuple[str, Prediction]:

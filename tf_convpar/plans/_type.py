@@ -14,24 +14,28 @@ from tf_convpar.files import _checked_json
 from tf_convpar.plans._prediction import Prediction
 
 KIND = "plan"
+FILTERS = "filters"
+SAMPLES = "samples"
 # Of the file's form.
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan(Mapping[str, tuple[int, ...]]):
-    """Kernels of each layer and device, and the step that comes of it.
+class Plan(Mapping[str, Any]):
+    """How each layer is split, and the step that comes of it.
 
     ```python
     plan = load("plan.json")
-    plan["conv2d"]  # (300, 200)
-    strategy = ConvParallelStrategy(plan=plan)
+    plan["conv2d"]  # (300, 200): kernels of each device
+    plan["conv2d_1"]  # {"split": "samples", "shards": (10, 6)}
+    model = parallelize(model, plan)
     ```
 
-    A mapping from the names of layers to kernels per device.
+    A mapping from the names of layers to what users may write of them: kernels
+    per device, or a mapping that says that they are split by samples.
 
     Attributes:
-        allocation: For each layer a number of kernels for each of `devices`.
+        allocation: For each layer kernels, or samples, of each of `devices`.
         devices: Their names, the chief's first.
         prediction: The step; None if the counts were changed by hand and no
             calibration says what that does.
@@ -43,6 +47,8 @@ class Plan(Mapping[str, tuple[int, ...]]):
         memory_bytes: What each device has; None for those without a limit.
         layer_bytes: For each layer, what a device needs that has any of its
             kernels, and for each of them.
+        splits: `"samples"` or `"filters"`, for each layer; filters for those
+            that are not named.
     """
 
     allocation: Mapping[str, tuple[int, ...]]
@@ -54,9 +60,13 @@ class Plan(Mapping[str, tuple[int, ...]]):
     fingerprint: str
     memory_bytes: tuple[int | None, ...]
     layer_bytes: Mapping[str, tuple[int, int]]
+    splits: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-    def __getitem__(self, layer: str) -> tuple[int, ...]:
-        return self.allocation[layer]
+    def __getitem__(self, layer: str) -> Any:
+        shards = self.allocation[layer]
+        if self.splits.get(layer) == SAMPLES:
+            return {"split": SAMPLES, "shards": shards}
+        return shards
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.allocation)
@@ -66,7 +76,7 @@ class Plan(Mapping[str, tuple[int, ...]]):
 
     @property
     def used(self) -> tuple[str, ...]:
-        """The devices that have kernels."""
+        """The devices that have kernels, or samples."""
         return tuple(
             name
             for d, name in enumerate(self.devices)
@@ -127,10 +137,11 @@ class Plan(Mapping[str, tuple[int, ...]]):
             "layers": [
                 {
                     "name": name,
-                    "filters": sum(counts),
-                    "kernels": list(counts),
+                    "split": self.splits.get(name, FILTERS),
+                    "of": sum(counts),
+                    "shards": list(counts),
                     "bytes": self.layer_bytes[name][0],
-                    "bytes_per_kernel": self.layer_bytes[name][1],
+                    "bytes_per_shard": self.layer_bytes[name][1],
                 }
                 for name, counts in self.allocation.items()
             ],

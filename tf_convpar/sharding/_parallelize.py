@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Mapping
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.utils import io_utils
 
 from tf_convpar.algorithms import check_algorithm
 from tf_convpar.copying import Copies
@@ -35,6 +34,7 @@ def parallelize(
     model: keras.Model,
     plan: Mapping[str, Any] | str | None = None,
     *,
+    batch_size: int | None = None,
     algorithm: str | None = None,
     wire_dtype: str | Mapping[str, str] | None = None,
 ) -> keras.Model:
@@ -67,9 +67,14 @@ def parallelize(
             `"samples"` equal shares of the samples, a mapping such as
             `{"split": "samples", "shards": (3, 1)}` says both; None leaves a
             layer on the chief: `{"stem.*": None, "block[1-3].*": "samples"}`.
-            `"auto"` measures and plans each layer. Layers that are not named,
-            and all without a plan, are shared out as the strategy in scope has
-            it, else equally.
+            Layers that are not named are shared out as the strategy in scope
+            has it, else equally. `"auto"` measures the devices and their links
+            and plans the whole model; what was chosen, and what is expected
+            of it, is printed in a line. `"equal"` shares all out equally.
+            None is `"auto"` in a cluster, unless the strategy has a plan, and
+            else `"equal"`.
+        batch_size: Images of a step, for `"auto"`; None for those that the
+            model was built for, else 32.
         algorithm: Of all convolutions, as of `ConvParallel2D`.
         wire_dtype: Of all of them, or by names as `plan`.
 
@@ -84,6 +89,9 @@ def parallelize(
     check_model(model)
     if algorithm is not None:
         check_algorithm(algorithm)
+    plan = _default(plan)
+    if plan == "auto":
+        plan = _planned(model, batch_size, algorithm, wire_dtype)
     splits = _Named("plan", _plan(plan))
     wires = _Named(
         "wire_dtype",
@@ -117,11 +125,10 @@ def parallelize(
         change, lambda model: regions.enter(model), (Attached, Followers)
     )
     regions = Regions(copies.of)
-    with _planned(plan):
-        new = copies.of(model)
-        for old, made in copies.pairs:
-            if isinstance(made, ConvParallel) and made.built:
-                made.place(old._build_shapes_dict["input_shape"])
+    new = copies.of(model)
+    for old, made in copies.pairs:
+        if isinstance(made, ConvParallel) and made.built:
+            made.place(old._build_shapes_dict["input_shape"])
     regions.place()
     place_slots(copies.optimizers)
     copies.finish(model)
@@ -130,10 +137,26 @@ def parallelize(
     return new
 
 
-def _planned(plan: Any) -> AbstractContextManager[None]:
-    """Lets the strategy in scope plan layers, for `plan="auto"`."""
-    if plan != "auto":
-        return contextlib.nullcontext()
+def _default(plan: Any) -> Any:
+    """What no plan means: in a cluster that has none, that one is made."""
+    if plan is not None:
+        return plan
+    strategy = tf.distribute.get_strategy()
+    if not isinstance(strategy, ConvParallelStrategy):
+        return "equal"
+    if strategy.plans_layers:
+        return "auto"
+    many = strategy.cluster is not None and len(strategy.devices) > 1
+    return "auto" if many and not strategy.plan else "equal"
+
+
+def _planned(
+    model: Any,
+    batch_size: int | None,
+    algorithm: str | None,
+    wire_dtype: Any,
+) -> Mapping[str, Any]:
+    """The plan that the strategy in scope makes, for `plan="auto"`."""
     strategy = tf.distribute.get_strategy()
     if not isinstance(strategy, ConvParallelStrategy):
         raise ValueError(
@@ -141,11 +164,21 @@ def _planned(plan: Any) -> AbstractContextManager[None]:
             "ConvParallelStrategy, whose devices are measured: with "
             f"strategy.scope(): ... Received: {type(strategy).__name__}."
         )
-    return strategy.planning()
+    wire = wire_dtype if isinstance(wire_dtype, str) else None
+    plan = strategy.planner().model(model, batch_size, wire, algorithm)
+    io_utils.print_msg(f"{model.name}: {plan.reason}")
+    # Layers that say themselves how they are split stay so.
+    own = {
+        layer.name
+        for layer in model._flatten_layers(include_self=False)
+        if isinstance(layer, ConvParallel)
+        and (layer.shards is not None or layer.split is not None)
+    }
+    return {name: plan[name] for name in plan if name not in own}
 
 
 def _plan(plan: Any) -> Mapping[str, Any]:
-    if plan is None or plan == "auto":
+    if plan == "equal":
         return {}
     if isinstance(plan, str | os.PathLike):
         return load(plan)

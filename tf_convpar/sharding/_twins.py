@@ -63,9 +63,11 @@ def planned(layer: Any, **own: Any) -> ConvParallel:
     It has the very weights of the layer, and must not be called.
     """
     kind = _TWINS.get(type(layer), type(layer))
-    found: ConvParallel = keras.layers.Layer.__new__(kind)
-    vars(found).update(vars(layer))
-    found.spread(**own)
+    made: Any = keras.layers.Layer.__new__(kind)
+    made.__dict__.update(vars(layer))
+    has = {name: getattr(layer, name, None) for name in OWN_ARGUMENTS}
+    made.spread(**has | own)
+    found: ConvParallel = made
     return found
 
 

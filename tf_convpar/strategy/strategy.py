@@ -100,29 +100,24 @@ class ConvParallelStrategy(tf.distribute.Strategy):
         self.wire_dtype = wire_dtype
         self.cluster = cluster
         super().__init__(_Extended(self, self.chief_device))
+        self._plans = automatic
         if automatic:
-            self._automatic = self._planner()
+            self.planner()
 
-    def _planner(self) -> Any:
+    def planner(self) -> Any:
+        """What measures and plans for this strategy."""
         if _plans_layers is None:
             raise RuntimeError(
                 "Expected the planner to be there, for plan='auto'. Received "
                 "none: import this class as tf_convpar.ConvParallelStrategy."
             )
-        return _plans_layers(self)
+        self._automatic = self._automatic or _plans_layers(self)
+        return self._automatic
 
-    @contextlib.contextmanager
-    def planning(self) -> Iterator[None]:
-        """Layers that are built within it are measured and planned.
-
-        As those of `ConvParallelStrategy(plan="auto")` are anywhere.
-        """
-        before = self._automatic
-        self._automatic = before or self._planner()
-        try:
-            yield
-        finally:
-            self._automatic = before
+    @property
+    def plans_layers(self) -> bool:
+        """Whether layers are planned when they are built: `plan="auto"`."""
+        return self._plans
 
     def planned(self, layer: Any, input_shape: Sequence[int | None]) -> Any:
         """What the plan says of a layer: counts or weights per device.
@@ -136,9 +131,9 @@ class ConvParallelStrategy(tf.distribute.Strategy):
         Returns:
             None where there is no plan for it.
         """
-        if self._automatic is None or layer.name in self.plan:
+        if not self._plans or layer.name in self.plan:
             return self.plan.get(layer.name)
-        found: Sequence[float] | None = self._automatic.counts(
+        found: Sequence[float] | None = self.planner().counts(
             layer, input_shape
         )
         if found is not None:

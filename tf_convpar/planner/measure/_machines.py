@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -27,11 +28,83 @@ def memory_bytes(device: str) -> int | None:
 
 def _read(device: str, name: str) -> str:
     """A file of /proc, read by the device's own process."""
+    return _file(device, f"/proc/{name}")
+
+
+def _file(device: str, path: str) -> str:
     spec = tf.DeviceSpec.from_string(device)
     host = spec.replace(device_type="CPU", device_index=0).to_string()
     try:
         with tf.device(host):
-            content = tf.io.read_file(f"/proc/{name}").numpy()
+            content = tf.io.read_file(path).numpy()
     except tf.errors.OpError:
         return ""
     return str(content.decode(errors="replace"))
+
+
+def identity(device: str) -> tuple[str, ...]:
+    """What the speed of a device depends on, wherever it is.
+
+    Its processor, the cores that its process may use, its quota of them, and
+    how its process was started: the number of threads is an argument.
+    """
+    return (processor(device), *_cores(device), _threads(device))
+
+
+def sharing_cores(devices: Sequence[str]) -> list[list[str]]:
+    """Devices in groups, of which no two share a core.
+
+    ```python
+    sharing_cores(["/device:CPU:0", "/device:CPU:1"])  # one group
+    ```
+    """
+    groups: list[tuple[str, set[int], list[str]]] = []
+    for name in devices:
+        machine = _read(name, "sys/kernel/random/boot_id").strip()
+        cores = _numbers(_status(name, "Cpus_allowed_list"))
+        if _is_gpu(name):
+            cores = set()
+        own = [name]
+        for group in [g for g in groups if g[0] == machine and g[1] & cores]:
+            groups.remove(group)
+            cores |= group[1]
+            own = group[2] + own
+        groups.append((machine, cores, own))
+    return [names for _, _, names in groups]
+
+
+def _cores(device: str) -> tuple[str, str]:
+    """Which the process may use, and how much of their time."""
+    quota = ""
+    for line in _read(device, "self/cgroup").splitlines():
+        _, controllers, group = line.split(":", 2)
+        for kind, file in (("", "cpu.max"), ("cpu", "cpu.cfs_quota_us")):
+            # The first is of version 2 of control groups.
+            if kind in controllers.split(","):
+                path = f"/sys/fs/cgroup/{kind}/{group}/{file}"
+                quota = quota or _file(device, path).strip()
+    return _status(device, "Cpus_allowed_list"), quota
+
+
+def _threads(device: str) -> str:
+    given = _read(device, "self/cmdline").replace("\0", " ")
+    found = re.search(r"--threads[= ](\d+)", given)
+    return found[1] if found else ""
+
+
+def _status(device: str, field: str) -> str:
+    found = re.search(rf"^{field}:\s*(.*)$", _read(device, "self/status"), re.M)
+    return found[1] if found else ""
+
+
+def _numbers(ranges: str) -> set[int]:
+    """`"0-2,5"` is 0, 1, 2 and 5."""
+    found: set[int] = set()
+    for part in filter(None, ranges.split(",")):
+        first, _, last = part.partition("-")
+        found |= set(range(int(first), int(last or first) + 1))
+    return found
+
+
+def _is_gpu(device: str) -> bool:
+    return bool(tf.DeviceSpec.from_string(device).device_type == "GPU")

@@ -17,8 +17,8 @@ import tensorflow as tf
 from tf_convpar.planner import _graph
 from tf_convpar.planner import _profile_file
 from tf_convpar.planner import _works
-from tf_convpar.planner._link import Link
 from tf_convpar.planner._graph import Graph
+from tf_convpar.planner._link import Link
 from tf_convpar.planner._profile import Device
 from tf_convpar.planner._profile import Profile
 from tf_convpar.planner._profile import Work
@@ -43,6 +43,7 @@ def profile(
     strategy: ConvParallelStrategy,
     batch_size: int,
     *,
+    algorithm: str | None = None,
     fresh: bool = False,
     keep: bool = True,
     report: Report = lambda name: None,
@@ -65,6 +66,7 @@ def profile(
             count.
         strategy: Whose devices are measured.
         batch_size: Samples of a step.
+        algorithm: Of all convolutions; None for their own.
         fresh: Measures even if it is in the cache.
         keep: Whether to keep it there.
         report: Called with the name of what is measured next.
@@ -79,7 +81,7 @@ def profile(
         optimizer = model.optimizer
     file = _kept.path(
         f"{model.name}-{batch_size}",
-        _key(graph, strategy, devices, optimizer, batch_size),
+        _key(graph, strategy, devices, optimizer, batch_size, algorithm),
     )
     if not fresh:
         known = _kept.find(file, _profile_file.load)
@@ -89,7 +91,13 @@ def profile(
     # is traced: a thread of its own knows of none of these.
     with _kept.alone(report), futures.ThreadPoolExecutor(1) as thread:
         found = thread.submit(
-            _measured, graph, devices, optimizer, batch_size, report
+            _measured,
+            graph,
+            devices,
+            optimizer,
+            batch_size,
+            algorithm,
+            report,
         ).result()
     if keep:
         _kept.keep(found, file, _profile_file.save)
@@ -108,10 +116,11 @@ def _measured(
     devices: Sequence[str],
     optimizer: Any,
     batch: int,
+    algorithm: str | None,
     report: Report,
 ) -> Profile:
     chief, *others = devices
-    works = _works_on(graph, devices, batch, report)
+    works = _works_on(graph, devices, batch, algorithm, report)
     clock = Clock(report=report)
     byte_s = _links.transfer_s(chief, others, clock)
     found = []
@@ -136,17 +145,29 @@ def _measured(
 
 
 def _works_on(
-    graph: Graph, devices: Sequence[str], batch: int, report: Report
+    graph: Graph,
+    devices: Sequence[str],
+    batch: int,
+    algorithm: str | None,
+    report: Report,
 ) -> dict[str, Mapping[str, Work]]:
     """Of each device; those that share no cores at the same time."""
     report("reading the model")
-    kinds = {_kind(name) for name in devices}
-    traced = {kind: Works(graph, kind) for kind in kinds}
+    # Algorithms are chosen for the device on which they run.
+    own = algorithm == "auto" or any(
+        getattr(call.layer, "algorithm", None) == "auto" for call in graph.calls
+    )
+    traced = {}
+    for name in devices:
+        key = name if own else _kind(name)
+        if key not in traced:
+            traced[key] = Works(graph, name, algorithm)
     found: dict[str, Mapping[str, Work]] = {}
 
     def measure(names: Sequence[str]) -> None:
         for name in names:
-            found[name] = traced[_kind(name)].on(name, batch, report)
+            works = traced[name if own else _kind(name)]
+            found[name] = works.on(name, batch, report)
 
     groups = _machines.sharing_cores(devices)
     with futures.ThreadPoolExecutor(len(groups)) as threads:
@@ -188,8 +209,9 @@ def _key(
     devices: Sequence[str],
     optimizer: Any,
     batch: int,
+    algorithm: str | None,
 ) -> tuple[Any, ...]:
-    config = getattr(optimizer, "get_config", dict)()
+    config: dict[str, Any] = getattr(optimizer, "get_config", dict)()
     settings = sorted((k, v) for k, v in config.items() if isinstance(v, bool))
     counted = collections.Counter(
         _works.key(graph, c) for c in graph.calls if c.layer is not None
@@ -198,6 +220,7 @@ def _key(
         _works.fingerprint(graph),
         sorted(counted.items()),
         batch,
+        algorithm,
         type(optimizer).__name__,
         settings,
         strategy.cluster,

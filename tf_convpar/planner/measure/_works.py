@@ -7,12 +7,8 @@ it costs to call a function on another machine is not in the times.
 
 from __future__ import annotations
 
-import contextlib
-import statistics
 import time
 from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_convpar.layers import ConvParallel
+from tf_convpar.placement import device_type
 from tf_convpar.planner import _works
 from tf_convpar.planner._graph import Call
 from tf_convpar.planner._graph import Graph
@@ -48,12 +44,19 @@ class Works:
 
     Args:
         graph: The model's.
-        kind: `"CPU"` or `"GPU"`: of the devices.
+        device: One of those that will be measured: all are of its type.
+        algorithm: Of all convolutions; None for their own.
     """
 
-    def __init__(self, graph: Graph, kind: str = "CPU") -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        device: str = "/device:CPU:0",
+        algorithm: str | None = None,
+    ) -> None:
         self._graph = graph
-        self._kind = kind
+        self._device = device
+        self._algorithm = algorithm
         self._calls: dict[str, Call] = {}
         for call in graph.calls:
             if call.layer is not None:
@@ -129,9 +132,7 @@ class Works:
         each = max(seconds - less, 1e-6) / (more - few)
         return max(more, min(batch, int(more + (_RUN_S - seconds) / each)))
 
-    def _medians(
-        self, function: Any, device: str, samples: int
-    ) -> np.ndarray:
+    def _medians(self, function: Any, device: str, samples: int) -> np.ndarray:
         """Seconds forward and backward, a row for each layer."""
         found: list[np.ndarray] = []
         begin = time.perf_counter()
@@ -216,7 +217,7 @@ class Works:
         with tf.control_dependencies([begin]), tf.GradientTape() as tape:
             tape.watch(sources)
             state = list(zip(variables, weights, strict=True))
-            outputs = keras.tree.flatten(_called(call, inputs, state))
+            outputs = keras.tree.flatten(self._called(call, inputs, state))
         forward = stamp(outputs)
         with tf.control_dependencies([forward]):
             upstream = [fill(tf.shape(y), y.dtype) for y in outputs]
@@ -230,7 +231,7 @@ class Works:
 
     def _there(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """What is known only when tensors have been computed."""
-        if self._kind == "CPU":
+        if device_type(self._device) == "CPU":
             return list(tensors)
         # A GPU computes while the program goes on, until a number of the
         # result is read.
@@ -240,36 +241,38 @@ class Works:
                 for x in map(tf.convert_to_tensor, tensors)
             ]
 
-
-def _called(call: Call, inputs: Sequence[tf.Tensor], state: Any) -> Any:
-    """A layer's call as devices run it, with these weights."""
-    layer = call.layer
-    if call.splits:
-        values = {variable.name: value for variable, value in state}
-        twin: Any = _twins.planned(layer)
-        compute, names = twin._all_filters()
-        y = twin._run_shard(
-            compute,
-            inputs[0],
-            *(values[name] for name in names),
-            device="/device:CPU:0",
-            first=0,
+    def _called(
+        self, call: Call, inputs: Sequence[tf.Tensor], state: Any
+    ) -> Any:
+        """A layer's call as devices run it, with these weights."""
+        layer = call.layer
+        if call.splits:
+            values = {variable.name: value for variable, value in state}
+            own = {"algorithm": self._algorithm} if self._algorithm else {}
+            twin: Any = _twins.planned(layer, **own)
+            compute, names = twin._all_filters()
+            y = twin._run_shard(
+                compute,
+                inputs[0],
+                *(values[name] for name in names),
+                device=self._device,
+                first=0,
+            )
+            return y if layer.activation is None else layer.activation(y)
+        given = {
+            id(x): value
+            for x, value in zip(call.node.input_tensors, inputs, strict=True)
+        }
+        args, kwargs = keras.tree.map_structure(
+            lambda x: given.get(id(x), x),
+            (call.node.arguments.args, call.node.arguments.kwargs),
         )
-        return y if layer.activation is None else layer.activation(y)
-    given = {
-        id(x): value
-        for x, value in zip(call.node.input_tensors, inputs, strict=True)
-    }
-    args, kwargs = keras.tree.map_structure(
-        lambda x: given.get(id(x), x),
-        (call.node.arguments.args, call.node.arguments.kwargs),
-    )
-    if getattr(layer, "_call_has_training_arg", False):
-        kwargs = {**kwargs, "training": True}
-    with keras.StatelessScope(
-        state, collect_losses=True, initialize_variables=False
-    ):
-        return type(layer).call(layer, *args, **kwargs)
+        if getattr(layer, "_call_has_training_arg", False):
+            kwargs = {**kwargs, "training": True}
+        with keras.StatelessScope(
+            state, collect_losses=True, initialize_variables=False
+        ):
+            return type(layer).call(layer, *args, **kwargs)
 
 
 def _seconds(run: Callable[[], Any]) -> float:

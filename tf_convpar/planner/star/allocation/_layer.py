@@ -13,15 +13,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from tf_convpar.planner._link import Link
+from tf_convpar.planner._program import Linear
+from tf_convpar.planner._program import NoSolution
+from tf_convpar.planner._program import Program
+from tf_convpar.planner._program import total
 from tf_convpar.planner.star import _cost
 from tf_convpar.planner.star._calibration import Calibration
 from tf_convpar.planner.star._network import Convolution
 from tf_convpar.planner.star.allocation import _curves
 from tf_convpar.planner.star.allocation._curves import Curve
-from tf_convpar.planner.star.allocation._program import Linear
-from tf_convpar.planner.star.allocation._program import NoSolution
-from tf_convpar.planner.star.allocation._program import Program
-from tf_convpar.planner.star.allocation._program import total
 
 _MARGIN = 1 + 1e-9
 

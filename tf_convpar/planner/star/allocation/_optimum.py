@@ -54,6 +54,9 @@ import time
 from collections.abc import Collection
 from collections.abc import Sequence
 
+from tf_convpar.planner._program import NoSolution
+from tf_convpar.planner._program import Program
+from tf_convpar.planner._program import total
 from tf_convpar.planner.star import _cost
 from tf_convpar.planner.star._calibration import Calibration
 from tf_convpar.planner.star._network import Convolution
@@ -61,9 +64,6 @@ from tf_convpar.planner.star.allocation import _first_guesses
 from tf_convpar.planner.star.allocation import _layer
 from tf_convpar.planner.star.allocation import _memory_caps
 from tf_convpar.planner.star.allocation._layer import Shares
-from tf_convpar.planner.star.allocation._program import NoSolution
-from tf_convpar.planner.star.allocation._program import Program
-from tf_convpar.planner.star.allocation._program import total
 
 # One device's time in the unit in which HiGHS gets it. Its tolerances are
 # about 1e-6 of that unit.

@@ -28,13 +28,11 @@ from tf_convpar.planner.star.measure._cluster import Subject
 from tf_convpar.planner.star.measure._cluster import measure_cluster
 from tf_convpar.planner.star.measure._convolutions import Work
 from tf_convpar.strategy.strategy import ConvParallelStrategy
-from tf_convpar.strategy.strategy import plans_layers
 
 # Where a layer is built for any batch.
 ASSUMED_BATCH = 32
 
 
-@plans_layers
 class Automatic:
     """Measures and plans the layers of one strategy."""
 

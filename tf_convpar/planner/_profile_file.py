@@ -1,0 +1,138 @@
+"""Profiles as JSON files, every field of which is checked when it is read."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any
+
+from tf_convpar.files import _checked_json
+from tf_convpar.files._checked_json import Node
+from tf_convpar.planner._link import Link
+from tf_convpar.planner._profile import Device
+from tf_convpar.planner._profile import Profile
+from tf_convpar.planner._profile import Work
+
+KIND = "profile"
+# Of the file's form.
+FORMAT = 1
+_OF_WORK = tuple(field.name for field in dataclasses.fields(Work))
+
+
+def save(profile: Profile, path: str | os.PathLike[str]) -> None:
+    """Writes a profile to a JSON file, whole or not at all.
+
+    ```python
+    save(profile, "cluster.json")
+    load("cluster.json") == profile  # True
+    ```
+
+    Raises:
+        ValueError: It is one that `load` would refuse; nothing is written.
+        OSError: The file cannot be written.
+    """
+    content = {
+        "kind": KIND,
+        "format": FORMAT,
+        "model": profile.model,
+        "batch": int(profile.batch),
+        "devices": [_of_device(device) for device in profile.devices],
+        "links": [dataclasses.asdict(link) for link in profile.links],
+        "facts": dict(profile.facts),
+    }
+    _profile(Node(content, "", "the profile"))
+    _checked_json.write(content, path)
+
+
+def load(path: str | os.PathLike[str]) -> Profile:
+    """Reads a profile from a JSON file.
+
+    Args:
+        path: A file that `save` wrote.
+
+    Raises:
+        ValueError: The file is truncated, old, edited to something
+            impossible, or no profile. The message names the file, the place
+            in it, what was expected and what is there.
+        OSError: The file cannot be read.
+    """
+    return _profile(_checked_json.read(path))
+
+
+def _of_device(device: Device) -> dict[str, Any]:
+    return {
+        "name": device.name,
+        "update_s": float(device.update_s),
+        "byte_s": float(device.byte_s),
+        "memory_bytes": device.memory_bytes,
+        "works": {
+            key: dataclasses.asdict(work) for key, work in device.works.items()
+        },
+    }
+
+
+def _profile(node: Node) -> Profile:
+    _checked_json.header(node, KIND, FORMAT, "Measure again")
+    _, _, model, batch, devices, links, facts = node.fields(
+        "kind", "format", "model", "batch", "devices", "links", "facts"
+    )
+    found = tuple(_device(item) for item in devices.items(1))
+    keys = set(found[0].works)
+    for device, item in zip(found, devices.items(), strict=True):
+        if set(device.works) != keys:
+            item.fail("the same layers for every device")
+    made = Profile(
+        model.name(),
+        batch.integer(1),
+        found,
+        tuple(_link(item) for item in links.items()),
+        {name: child.text() for name, child in facts.children().items()},
+    )
+    known = {(link.source, link.target) for link in made.links}
+    for a in found:
+        for b in found:
+            if a.name != b.name and (a.name, b.name) not in known:
+                links.fail(f"a link from {a.name} to {b.name}")
+    return made
+
+
+def _device(node: Node) -> Device:
+    name, update, byte, memory, works = node.fields(
+        "name", "update_s", "byte_s", "memory_bytes", "works"
+    )
+    return Device(
+        name.name(),
+        {key: _work(child) for key, child in works.children().items()},
+        update.number(),
+        byte.number(),
+        memory.integer() if memory.or_none() else None,
+    )
+
+
+def _work(node: Node) -> Work:
+    fields = dict(zip(_OF_WORK, node.fields(*_OF_WORK), strict=True))
+    samples = fields["samples"].integers(1)
+    found = Work(
+        samples,
+        *(fields[name].numbers() for name in _OF_WORK if name != "samples"),
+    )
+    for first, others in (
+        ("samples", ("forward", "backward")),
+        ("filters", ("forward_of", "backward_of")),
+    ):
+        points = getattr(found, first)
+        if not points or list(points) != sorted(set(points)):
+            fields[first].fail("ascending numbers")
+        for name in others:
+            if len(getattr(found, name)) != len(points):
+                fields[name].fail(f"as many numbers as {first}")
+    return found
+
+
+def _link(node: Node) -> Link:
+    source, target, rate, latency = node.fields(
+        "source", "target", "bytes_per_s", "latency_s"
+    )
+    return Link(
+        source.name(), target.name(), rate.number(above=0), latency.number()
+    )
