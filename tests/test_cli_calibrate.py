@@ -9,7 +9,7 @@ from processes import CONVPAR
 from processes import environment
 from processes import run
 
-from tf_convpar import planner
+from tf_convpar.planner import star as planner
 from tf_convpar.strategy.local_cluster import local_workers
 
 

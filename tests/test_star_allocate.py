@@ -14,6 +14,7 @@ from star_cases import random_calibration
 from star_cases import shortest
 from star_cases import star
 
+from tf_convpar.planner import _program
 from tf_convpar.planner.star import _cost
 from tf_convpar.planner.star._calibration import Calibration
 from tf_convpar.planner.star._calibration import Device
@@ -21,7 +22,6 @@ from tf_convpar.planner.star._calibration import Times
 from tf_convpar.planner.star._network import Convolution
 from tf_convpar.planner.star._network import Network
 from tf_convpar.planner.star.allocation import _memory_caps
-from tf_convpar.planner import _program
 from tf_convpar.planner.star.allocation import allocate
 from tf_convpar.planner.star.allocation import best_split
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tf_convpar as convpar
-from tf_convpar import planner
+from tf_convpar.planner import star as planner
 from tf_convpar.planner.measure import _clock
 from tf_convpar.planner.measure import _kept
 from tf_convpar.planner.measure import _links
@@ -155,8 +155,8 @@ def test_a_plan_and_its_file(tmp_path):
     with strategy.scope():
         model = network()
         model.compile("sgd", "mse", jit_compile=False)
-    calibration = convpar.calibrate(model, strategy, 4)
-    plan = convpar.plan(calibration, quantum=1)
+    calibration = planner.calibrate(model, strategy, 4)
+    plan = planner.plan(calibration, quantum=1)
     edited = {"first": (40, 8), "second": (1, 63)}
     plan = planner.plan_of(calibration, edited)
     plan.save(tmp_path / "plan.json")

@@ -10,7 +10,7 @@ import tensorflow as tf
 from star_cases import cluster
 
 import tf_convpar as convpar
-from tf_convpar import planner
+from tf_convpar.planner import star as planner
 from tf_convpar.planner.measure import _clock
 from tf_convpar.planner.measure import _links
 from tf_convpar.planner.measure._clock import Clock
@@ -54,7 +54,7 @@ def network(optimizer="adam", units=10, activation="relu", loss=None):
 def test_calibrate_here(strategy, tmp_path):
     said = []
     model = network()
-    found = convpar.calibrate(model, strategy, 32, report=said.append)
+    found = planner.calibrate(model, strategy, 32, report=said.append)
     assert [d.name for d in found.devices] == list(strategy.devices)
     assert [c.name for c in found.network] == ["first", "second"]
     first, second = found.network
@@ -78,13 +78,13 @@ def test_calibrate_here(strategy, tmp_path):
     assert any("second, kernel gradient" in name for name in said)
     # What is known is not measured again.
     said.clear()
-    again = convpar.calibrate(model, strategy, 32, report=said.append)
+    again = planner.calibrate(model, strategy, 32, report=said.append)
     assert again == found
     assert said == []
     (file,) = (tmp_path / "calibrations").glob("*.json")
     assert planner.load(file) == found
     # Another batch is another calibration.
-    convpar.calibrate(model, strategy, 16)
+    planner.calibrate(model, strategy, 16)
     assert len(list((tmp_path / "calibrations").glob("*.json"))) == 2
 
 
@@ -110,18 +110,18 @@ def test_another_rest_of_the_network_is_another_calibration(
     ):
         for _ in range(2):
             keras.utils.clear_session()
-            convpar.calibrate(network(**changes), strategy, 8)
+            planner.calibrate(network(**changes), strategy, 8)
             assert len(measured) == count
     # How fast it learns says nothing of how long a step takes.
     keras.utils.clear_session()
-    convpar.calibrate(network(keras.optimizers.Adam(0.7)), strategy, 8)
+    planner.calibrate(network(keras.optimizers.Adam(0.7)), strategy, 8)
     assert len(measured) == count
 
 
 @pytest.mark.filterwarnings("ignore:.*stayed unsteady")
 def test_dry_run_keeps_nothing(tmp_path):
     strategy = convpar.ConvParallelStrategy(devices=["CPU:0"])
-    found = convpar.calibrate(network(), strategy, 8, throughput="dry_run")
+    found = planner.calibrate(network(), strategy, 8, throughput="dry_run")
     assert found.links == ()
     assert found.join_s == 0
     assert not (tmp_path / "calibrations").exists()
@@ -136,7 +136,7 @@ def test_dry_run_keeps_nothing(tmp_path):
 )
 def test_bad_arguments(strategy, arguments, message):
     with pytest.raises(ValueError, match=message):
-        convpar.calibrate(
+        planner.calibrate(
             **{
                 "model": network(),
                 "strategy": strategy,
@@ -150,7 +150,7 @@ def test_chief_leads():
     strategy = convpar.ConvParallelStrategy(devices=["CPU:0", "CPU:1"])
     strategy.devices = strategy.devices[::-1]
     with pytest.raises(ValueError, match="first of the strategy's devices"):
-        convpar.calibrate(network(), strategy, 8, throughput="dry_run")
+        planner.calibrate(network(), strategy, 8, throughput="dry_run")
 
 
 class Subclassed(keras.Model):
@@ -188,13 +188,13 @@ PROGRAM = """
 import json, sys
 import keras
 import tf_convpar as convpar
-from tf_convpar import planner
+from tf_convpar.planner import star as planner
 sys.path.insert(0, "tests")
 from test_star_calibrate import network
 strategy = convpar.ConvParallelStrategy()
 model = network()
 begin = __import__("time").perf_counter()
-found = convpar.calibrate(model, strategy, 32, throughput="dry_run")
+found = planner.calibrate(model, strategy, 32, throughput="dry_run")
 print(json.dumps(planner.to_json(found)))
 """
 
@@ -221,6 +221,6 @@ def test_calibrate_a_cluster():
     there = found.link(chief.name, worker.name)
     assert 1e7 < there.bytes_per_s < 1e11
     assert 0 < there.latency_s < 0.1
-    plan = convpar.plan(found)
+    plan = planner.plan(found)
     assert sum(plan["second"]) == 64
     assert plan.prediction.step_s <= min(plan.single_s.values()) * 1.000001

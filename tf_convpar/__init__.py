@@ -37,7 +37,6 @@ __all__ = [
     "merge",
     "parallelize",
     "plan",
-    "simulate",
 ]
 
 
@@ -55,9 +54,8 @@ def _load() -> None:
 
     # Hands itself over to strategies.
     from tf_convpar.planner import _automatic  # noqa: F401
-    from tf_convpar.planner.star._plan import plan
-    from tf_convpar.planner.star.measure import calibrate
-    from tf_convpar.planner.star.simulation import simulate
+    from tf_convpar.planner._plan import plan
+    from tf_convpar.planner.measure._calibrate import calibrate
     from tf_convpar.sharding import merge
     from tf_convpar.sharding import parallelize
     from tf_convpar.strategy.strategy import ConvParallelStrategy
@@ -70,7 +68,6 @@ def _load() -> None:
         merge=merge,
         parallelize=parallelize,
         plan=plan,
-        simulate=simulate,
     )
 
 

@@ -21,7 +21,7 @@ def planned(name, model, strategy, options):
     if name == "auto":
         from tf_convpar import planner
 
-        profile = planner.profile(
+        calibration = planner.calibrate(
             model,
             strategy,
             options.batch,
@@ -29,7 +29,7 @@ def planned(name, model, strategy, options):
             fresh=not options.cached,
             report=steps.say,
         )
-        plan = planner.plan_model(model, profile, options.wire_dtype)
+        plan = planner.plan(model, calibration, options.wire_dtype)
         steps.say(plan.reason)
         return plan, plan.prediction.step_s
     try:

@@ -90,17 +90,17 @@ def main():
     import tensorflow as tf
 
     import tf_convpar as convpar
-    from tf_convpar import planner
+    from tf_convpar.planner import star as planner
 
     tf.config.threading.set_intra_op_parallelism_threads(options.threads)
     strategy = convpar.ConvParallelStrategy()
     kernels = tuple(map(int, options.kernels.split(":")))
     begin = time.perf_counter()
-    calibration = convpar.calibrate(
+    calibration = planner.calibrate(
         build(kernels, strategy), strategy, options.batch, throughput="dry_run"
     )
     calibrated = time.perf_counter() - begin
-    found = convpar.plan(calibration)
+    found = planner.plan(calibration)
     devices = len(calibration.devices)
     layers = {"first": kernels[0], "second": kernels[1]}
 

@@ -17,7 +17,7 @@ from tf_convpar.cli._shared import print_json
 from tf_convpar.cli._shared import without_chatter
 
 if TYPE_CHECKING:
-    from tf_convpar.planner import Calibration
+    from tf_convpar.planner.star import Calibration
 
 
 @click.command(name="calibrate")
@@ -88,8 +88,8 @@ def command(
         if threads is not None:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
         with messages_only():
-            from tf_convpar import planner
             from tf_convpar.cli.algorithms import load_model
+            from tf_convpar.planner import star as planner
             from tf_convpar.strategy.strategy import ConvParallelStrategy
 
             # Variables made before the cluster is joined would be lost.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tf_convpar.planner import _planning
-from tf_convpar.planner.measure import _profile
+from tf_convpar.planner import _plan
+from tf_convpar.planner.measure import _calibrate
 from tf_convpar.planner.star.measure import Automatic as LayerByLayer
 from tf_convpar.plans import Plan
 from tf_convpar.strategy.strategy import ConvParallelStrategy
@@ -55,8 +55,8 @@ class Automatic:
             ValueError: The model has no graph, or inputs of unknown size.
         """
         batch = batch_size or model.inputs[0].shape[0] or ASSUMED_BATCH
-        found = _profile.profile(
+        found = _calibrate.calibrate(
             model, self._strategy, batch, algorithm=algorithm
         )
         wire = wire_dtype or self._strategy.wire_dtype
-        return _planning.plan_model(model, found, wire)
+        return _plan.plan(model, found, wire)

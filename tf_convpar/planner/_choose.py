@@ -49,7 +49,10 @@ class _Needed:
     sent: dict[str, Sent] = dataclasses.field(default_factory=dict)
     # Whether it is, by state.
     moves: dict[str, Linear] = dataclasses.field(default_factory=dict)
-    hidden: list[Linear] = dataclasses.field(default_factory=list)
+    # Behind whose computing its gradient travels, by call and way.
+    hidden: dict[tuple[int, str], Linear] = dataclasses.field(
+        default_factory=dict
+    )
 
 
 class _Model:
@@ -167,7 +170,7 @@ class _Model:
         if way is not None and index is not None:
             hides = self._costs.of[index][name].hides
             if hides:
-                needed.hidden.append(hides * way)
+                needed.hidden[index, name] = hides * way
 
     def _seconds(self) -> Linear:
         """Of the step."""
@@ -179,7 +182,9 @@ class _Model:
                 back = back + sent.backward * needed.moves[state]
             if needed.hidden:
                 left = self._program.variable()
-                self._program.at_least(left - back + total(needed.hidden), 0)
+                self._program.at_least(
+                    left - back + total(needed.hidden.values()), 0
+                )
                 back = left
             parts.append(back)
         waited = [self._program.variable() for _ in range(2)]

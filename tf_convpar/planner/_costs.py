@@ -14,9 +14,9 @@ from collections.abc import Mapping
 
 from tf_convpar.placement import Move
 from tf_convpar.planner import _works
+from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._graph import Call
 from tf_convpar.planner._graph import Graph
-from tf_convpar.planner._profile import Profile
 from tf_convpar.planner._ways import FILTERS
 from tf_convpar.planner._ways import SAMPLES
 from tf_convpar.planner._ways import Cut
@@ -68,7 +68,7 @@ class Costs:
     """The constants.
 
     ```python
-    costs = Costs(graph, profile, cut)
+    costs = Costs(graph, calibration, cut)
     costs.of[3]["samples"].forward
     ```
 
@@ -77,15 +77,17 @@ class Costs:
         of: For each call those of its ways.
     """
 
-    def __init__(self, graph: Graph, profile: Profile, cut: Cut) -> None:
+    def __init__(
+        self, graph: Graph, calibration: Calibration, cut: Cut
+    ) -> None:
         self.graph = graph
-        self.profile = profile
+        self.calibration = calibration
         self.cut = cut
         self.ways = Ways(graph, cut)
         self._out: dict[str, float] = collections.defaultdict(float)
         self._into: dict[str, float] = collections.defaultdict(float)
-        self._links = {(k.source, k.target): k for k in profile.links}
-        for link in profile.links:
+        self._links = {(k.source, k.target): k for k in calibration.links}
+        for link in calibration.links:
             rate = link.bytes_per_s
             self._out[link.source] = max(self._out[link.source], rate)
             self._into[link.target] = max(self._into[link.target], rate)
@@ -118,7 +120,9 @@ class Costs:
         stored = way.stored or (1.0,) + (0.0,) * (len(forward) - 1)
         updates = [
             part * weights * device.update_s
-            for part, device in zip(stored, self.profile.devices, strict=True)
+            for part, device in zip(
+                stored, self.calibration.devices, strict=True
+            )
         ]
         return Cost(
             self._beside(forward, early),
@@ -133,7 +137,7 @@ class Costs:
         )
 
     def _computed(self, call: Call, name: str, which: str) -> tuple[float, ...]:
-        cut, devices = self.cut, self.profile.devices
+        cut, devices = self.cut, self.calibration.devices
         if call.layer is None:
             return (0.0,) * len(devices)
         key = _works.key(self.graph, call)
@@ -177,7 +181,7 @@ class Costs:
             s
             + device.byte_s
             * sum(n for pair, n in bytes_.items() if device.name in pair)
-            for s, device in zip(seconds, self.profile.devices, strict=True)
+            for s, device in zip(seconds, self.calibration.devices, strict=True)
         )
 
     def _seconds(self, bytes_: Mapping[tuple[str, str], int]) -> float:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 
 from tf_convpar.planner import _works
+from tf_convpar.planner._calibration import Calibration
+from tf_convpar.planner._calibration import Work
 from tf_convpar.planner._graph import Call
 from tf_convpar.planner._graph import Graph
-from tf_convpar.planner._profile import Profile
-from tf_convpar.planner._profile import Work
 from tf_convpar.planner._ways import Cut
 from tf_convpar.planner._ways import filters_of
 
@@ -20,27 +20,29 @@ from tf_convpar.planner._ways import filters_of
 _QUANTUM = 8
 
 
-def cuts(graph: Graph, profile: Profile, wire: str | None) -> Iterator[Cut]:
+def cuts(
+    graph: Graph, calibration: Calibration, wire: str | None
+) -> Iterator[Cut]:
     """Cuts worth a look: the fastest device alone, the two fastest, and so on.
 
     ```python
-    next(cuts(graph, profile, None)).shares  # (64, 0): one device alone
+    next(cuts(graph, calibration, None)).shares  # (64, 0): one device alone
     ```
 
     Within each the shares are those by which devices are done at the same
     time, and so are the counts of the layers of as many filters.
     """
-    names = tuple(device.name for device in profile.devices)
-    seconds = alone(graph, profile)
+    names = tuple(device.name for device in calibration.devices)
+    seconds = alone(graph, calibration)
     order = sorted(range(len(names)), key=lambda d: seconds[names[d]])
     for number in range(1, len(names) + 1):
         chosen = set(order[:number])
-        shares = _shares(graph, profile, chosen)
-        counts = _counts(graph, profile, chosen)
-        yield Cut(names, profile.batch, shares, counts, wire)
+        shares = _shares(graph, calibration, chosen)
+        counts = _counts(graph, calibration, chosen)
+        yield Cut(names, calibration.batch, shares, counts, wire)
 
 
-def alone(graph: Graph, profile: Profile) -> dict[str, float]:
+def alone(graph: Graph, calibration: Calibration) -> dict[str, float]:
     """Seconds of a step on each device by itself."""
     weights = sum(
         math.prod(weight.shape)
@@ -50,37 +52,37 @@ def alone(graph: Graph, profile: Profile) -> dict[str, float]:
     return {
         device.name: weights * device.update_s
         + sum(
-            device.works[_works.key(graph, call)].at(which, profile.batch)
+            device.works[_works.key(graph, call)].at(which, calibration.batch)
             for call in graph.calls
             if call.layer is not None
             for which in ("forward", "backward")
         )
-        for device in profile.devices
+        for device in calibration.devices
     }
 
 
 def _shares(
-    graph: Graph, profile: Profile, chosen: set[int]
+    graph: Graph, calibration: Calibration, chosen: set[int]
 ) -> tuple[int, ...]:
     calls = [call for call in graph.calls if call.layer is not None]
 
     def seconds(d: int) -> Callable[[int], float]:
-        works = _of(graph, profile, d, calls)
+        works = _of(graph, calibration, d, calls)
         return lambda n: sum(
             work.at("forward", n) + work.at("backward", n) for work in works
         )
 
     return balanced(
-        profile.batch,
+        calibration.batch,
         [
             seconds(d) if d in chosen else None
-            for d in range(len(profile.devices))
+            for d in range(len(calibration.devices))
         ],
     )
 
 
 def _counts(
-    graph: Graph, profile: Profile, chosen: set[int]
+    graph: Graph, calibration: Calibration, chosen: set[int]
 ) -> dict[int, tuple[int, ...]]:
     by_filters: dict[int, list[Call]] = collections.defaultdict(list)
     for call in graph.calls:
@@ -90,9 +92,9 @@ def _counts(
     def seconds(
         d: int, calls: Sequence[Call], all_: int
     ) -> Callable[[int], float]:
-        works = _of(graph, profile, d, calls)
+        works = _of(graph, calibration, d, calls)
         return lambda n: sum(
-            work.at(which, profile.batch, n / all_)
+            work.at(which, calibration.batch, n / all_)
             for work in works
             for which in ("forward", "backward")
         )
@@ -102,7 +104,7 @@ def _counts(
             filters,
             [
                 seconds(d, calls, filters) if d in chosen else None
-                for d in range(len(profile.devices))
+                for d in range(len(calibration.devices))
             ],
             quantum=_QUANTUM if filters >= 4 * _QUANTUM * len(chosen) else 1,
         )
@@ -111,9 +113,9 @@ def _counts(
 
 
 def _of(
-    graph: Graph, profile: Profile, d: int, calls: Sequence[Call]
+    graph: Graph, calibration: Calibration, d: int, calls: Sequence[Call]
 ) -> list[Work]:
-    works = profile.devices[d].works
+    works = calibration.devices[d].works
     return [works[_works.key(graph, call)] for call in calls]
 
 

@@ -167,7 +167,7 @@ class _Clock:
     ) -> None:
         what = "compute" if call.splits else "rest"
         for device, own in zip(
-            self._costs.profile.devices, seconds, strict=True
+            self._costs.calibration.devices, seconds, strict=True
         ):
             self._note(device.name, what, call.name, phase, own)
         self._now += max(seconds)

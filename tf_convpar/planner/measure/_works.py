@@ -18,9 +18,9 @@ import tensorflow as tf
 
 from tf_convpar.placement import device_type
 from tf_convpar.planner import _works
+from tf_convpar.planner._calibration import Work
 from tf_convpar.planner._graph import Call
 from tf_convpar.planner._graph import Graph
-from tf_convpar.planner._profile import Work
 from tf_convpar.sharding import _twins
 
 # Of a layer's filters, beside all of them.

@@ -19,7 +19,7 @@ from tf_convpar.planner.star._calibration import Times
 from tf_convpar.planner.star._network import Convolution
 from tf_convpar.planner.star._network import Network
 
-KIND = "calibration"
+KIND = "star calibration"
 # Of the file's form.
 FORMAT = 1
 

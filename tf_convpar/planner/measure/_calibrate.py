@@ -14,14 +14,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_convpar.planner import _calibration_file
 from tf_convpar.planner import _graph
-from tf_convpar.planner import _profile_file
 from tf_convpar.planner import _works
+from tf_convpar.planner._calibration import Calibration
+from tf_convpar.planner._calibration import Device
+from tf_convpar.planner._calibration import Work
 from tf_convpar.planner._graph import Graph
 from tf_convpar.planner._link import Link
-from tf_convpar.planner._profile import Device
-from tf_convpar.planner._profile import Profile
-from tf_convpar.planner._profile import Work
 from tf_convpar.planner.measure import _kept
 from tf_convpar.planner.measure import _links
 from tf_convpar.planner.measure import _machines
@@ -38,7 +38,7 @@ _MEMORY_SHARE = 0.8
 Report = Callable[[str], None]
 
 
-def profile(
+def calibrate(
     model: keras.Model,
     strategy: ConvParallelStrategy,
     batch_size: int,
@@ -47,12 +47,12 @@ def profile(
     fresh: bool = False,
     keep: bool = True,
     report: Report = lambda name: None,
-) -> Profile:
+) -> Calibration:
     """What each layer takes on each device, and each link.
 
     ```python
-    profile = planner.profile(model, strategy, batch_size=32)
-    plan = planner.plan_model(model, profile)
+    calibration = planner.calibrate(model, strategy, batch_size=32)
+    plan = planner.plan(model, calibration)
     ```
 
     Layers of one kind, shape and setting are measured once; devices of
@@ -84,7 +84,7 @@ def profile(
         _key(graph, strategy, devices, optimizer, batch_size, algorithm),
     )
     if not fresh:
-        known = _kept.find(file, _profile_file.load)
+        known = _kept.find(file, _calibration_file.load)
         if known is not None:
             return known
     # Models are made in the scope of a strategy, under tapes, or while a graph
@@ -100,7 +100,7 @@ def profile(
             report,
         ).result()
     if keep:
-        _kept.keep(found, file, _profile_file.save)
+        _kept.keep(found, file, _calibration_file.save)
     return found
 
 
@@ -118,7 +118,7 @@ def _measured(
     batch: int,
     algorithm: str | None,
     report: Report,
-) -> Profile:
+) -> Calibration:
     chief, *others = devices
     works = _works_on(graph, devices, batch, algorithm, report)
     clock = Clock(report=report)
@@ -135,7 +135,7 @@ def _measured(
                 memory_bytes=memory and int(_MEMORY_SHARE * memory),
             )
         )
-    return Profile(
+    return Calibration(
         _works.fingerprint(graph),
         batch,
         tuple(found),

@@ -1,4 +1,4 @@
-"""Profiles as JSON files, every field of which is checked when it is read."""
+"""Calibrations as JSON files whose every field is checked when read."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any
 
 from tf_convpar.files import _checked_json
 from tf_convpar.files._checked_json import Node
+from tf_convpar.planner._calibration import Calibration
+from tf_convpar.planner._calibration import Device
+from tf_convpar.planner._calibration import Work
 from tf_convpar.planner._link import Link
-from tf_convpar.planner._profile import Device
-from tf_convpar.planner._profile import Profile
-from tf_convpar.planner._profile import Work
 
-KIND = "profile"
+KIND = "calibration"
 # Of the file's form.
-FORMAT = 1
+FORMAT = 2
 _OF_WORK = tuple(field.name for field in dataclasses.fields(Work))
 
 
-def save(profile: Profile, path: str | os.PathLike[str]) -> None:
-    """Writes a profile to a JSON file, whole or not at all.
+def save(calibration: Calibration, path: str | os.PathLike[str]) -> None:
+    """Writes a calibration to a JSON file, whole or not at all.
 
     ```python
-    save(profile, "cluster.json")
-    load("cluster.json") == profile  # True
+    save(calibration, "cluster.json")
+    load("cluster.json") == calibration  # True
     ```
 
     Raises:
@@ -34,29 +34,29 @@ def save(profile: Profile, path: str | os.PathLike[str]) -> None:
     content = {
         "kind": KIND,
         "format": FORMAT,
-        "model": profile.model,
-        "batch": int(profile.batch),
-        "devices": [_of_device(device) for device in profile.devices],
-        "links": [dataclasses.asdict(link) for link in profile.links],
-        "facts": dict(profile.facts),
+        "model": calibration.model,
+        "batch": int(calibration.batch),
+        "devices": [_of_device(device) for device in calibration.devices],
+        "links": [dataclasses.asdict(link) for link in calibration.links],
+        "facts": dict(calibration.facts),
     }
-    _profile(Node(content, "", "the profile"))
+    _calibration(Node(content, "", "the calibration"))
     _checked_json.write(content, path)
 
 
-def load(path: str | os.PathLike[str]) -> Profile:
-    """Reads a profile from a JSON file.
+def load(path: str | os.PathLike[str]) -> Calibration:
+    """Reads a calibration from a JSON file.
 
     Args:
         path: A file that `save` wrote.
 
     Raises:
         ValueError: The file is truncated, old, edited to something
-            impossible, or no profile. The message names the file, the place
+            impossible, or no calibration. The message names the file, the place
             in it, what was expected and what is there.
         OSError: The file cannot be read.
     """
-    return _profile(_checked_json.read(path))
+    return _calibration(_checked_json.read(path))
 
 
 def _of_device(device: Device) -> dict[str, Any]:
@@ -66,12 +66,13 @@ def _of_device(device: Device) -> dict[str, Any]:
         "byte_s": float(device.byte_s),
         "memory_bytes": device.memory_bytes,
         "works": {
-            key: dataclasses.asdict(work) for key, work in device.works.items()
+            key: {name: list(getattr(work, name)) for name in _OF_WORK}
+            for key, work in device.works.items()
         },
     }
 
 
-def _profile(node: Node) -> Profile:
+def _calibration(node: Node) -> Calibration:
     _checked_json.header(node, KIND, FORMAT, "Measure again")
     _, _, model, batch, devices, links, facts = node.fields(
         "kind", "format", "model", "batch", "devices", "links", "facts"
@@ -81,7 +82,7 @@ def _profile(node: Node) -> Profile:
     for device, item in zip(found, devices.items(), strict=True):
         if set(device.works) != keys:
             item.fail("the same layers for every device")
-    made = Profile(
+    made = Calibration(
         model.name(),
         batch.integer(1),
         found,

@@ -88,7 +88,7 @@ class Device:
 
 
 @dataclasses.dataclass(frozen=True)
-class Profile:
+class Calibration:
     """Everything that a plan goes by, beside the model.
 
     Attributes:
@@ -111,6 +111,6 @@ class Profile:
             if (link.source, link.target) == (source, target):
                 return link
         raise ValueError(
-            f"Expected a link from {source} to {target} in the profile. "
+            f"Expected a link from {source} to {target} in the calibration. "
             f"Received: {[(k.source, k.target) for k in self.links]}."
         )

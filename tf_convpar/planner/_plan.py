@@ -12,9 +12,9 @@ from tf_convpar.planner import _cuts
 from tf_convpar.planner import _graph
 from tf_convpar.planner import _step
 from tf_convpar.planner import _works
+from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._costs import Costs
 from tf_convpar.planner._graph import Graph
-from tf_convpar.planner._profile import Profile
 from tf_convpar.planner._ways import CHIEF
 from tf_convpar.planner._ways import FILTERS
 from tf_convpar.planner._ways import SAMPLES
@@ -30,48 +30,49 @@ from tf_convpar.plans._words import short
 _WORTH = 0.02
 
 
-def plan_model(
-    model: keras.Model, profile: Profile, wire_dtype: str | None = None
+def plan(
+    model: keras.Model, calibration: Calibration, wire_dtype: str | None = None
 ) -> Plan:
     """The plan with the shortest step that these measurements allow.
 
     ```python
-    profile = planner.profile(model, strategy, batch_size=32)
-    plan = planner.plan_model(model, profile)
+    calibration = planner.calibrate(model, strategy, batch_size=32)
+    plan = planner.plan(model, calibration)
     model = convpar.parallelize(model, plan)
     ```
 
     Args:
         model: The one that was measured, or one like it.
-        profile: What was measured.
+        calibration: What was measured.
         wire_dtype: The dtype in which to travel.
 
     Returns:
         The plan; with every convolution on one device where that is fastest.
 
     Raises:
-        ValueError: The profile is of another model.
+        ValueError: The calibration is of another model.
         RuntimeError: There is no proof within half a minute.
     """
     graph = _graph.of_model(model)
     expected = _works.fingerprint(graph)
-    if profile.model != expected:
+    if calibration.model != expected:
         raise ValueError(
-            f"Expected a profile of '{model.name}', fingerprint {expected}. "
-            f"Received one of another model, {profile.model}: measure again."
+            f"Expected a calibration of '{model.name}', fingerprint "
+            f"{expected}. Received one of another model, {calibration.model}: "
+            "calibrate again."
         )
-    return plan_graph(graph, profile, wire_dtype)
+    return plan_graph(graph, calibration, wire_dtype)
 
 
 def plan_graph(
-    graph: Graph, profile: Profile, wire_dtype: str | None = None
+    graph: Graph, calibration: Calibration, wire_dtype: str | None = None
 ) -> Plan:
-    """As `plan_model`, for a graph that has been read."""
-    singles = _cuts.alone(graph, profile)
-    chief = profile.devices[0].name
+    """As `plan`, for a graph that has been read."""
+    singles = _cuts.alone(graph, calibration)
+    chief = calibration.devices[0].name
     best: _Found | None = None
-    for cut in _cuts.cuts(graph, profile, wire_dtype):
-        costs = Costs(graph, profile, cut)
+    for cut in _cuts.cuts(graph, calibration, wire_dtype):
+        costs = Costs(graph, calibration, cut)
         choice = _choose.choose(costs)
         seconds = _step.step_s(costs, choice)
         if best is None or seconds < best.seconds:
@@ -81,7 +82,7 @@ def plan_graph(
     if best.seconds > (1 - _WORTH) * singles[chief]:
         choice = dict.fromkeys(best.choice, CHIEF)
         best = _Found(best.costs, choice, singles[chief])
-    return _plan(graph, profile, best, split, singles)
+    return _plan(graph, calibration, best, split, singles)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +96,7 @@ class _Found:
 
 def _plan(
     graph: Graph,
-    profile: Profile,
+    calibration: Calibration,
     found: _Found,
     split: _Found,
     singles: Mapping[str, float],
@@ -124,7 +125,7 @@ def _plan(
         equal_s=None,
         reason=_reason(found, split, singles, prediction),
         fingerprint=_works.fingerprint(graph),
-        memory_bytes=tuple(d.memory_bytes for d in profile.devices),
+        memory_bytes=tuple(d.memory_bytes for d in calibration.devices),
         layer_bytes={name: (0, 0) for name in allocation},
     )
 
@@ -171,15 +172,15 @@ def _into(prediction: Prediction) -> dict[str, int]:
     return found
 
 
-def cut_of(profile: Profile, plan: Plan) -> Cut:
+def cut_of(calibration: Calibration, plan: Plan) -> Cut:
     """How a plan cuts."""
     counts = {}
-    shares: tuple[int, ...] = (profile.batch,) + (0,) * (
-        len(profile.devices) - 1
+    shares: tuple[int, ...] = (calibration.batch,) + (0,) * (
+        len(calibration.devices) - 1
     )
     for name, given in plan.allocation.items():
         if plan.splits.get(name) == SAMPLES:
             shares = given
         else:
             counts[sum(given)] = given
-    return Cut(plan.devices, profile.batch, shares, counts)
+    return Cut(plan.devices, calibration.batch, shares, counts)

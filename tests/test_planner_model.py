@@ -1,0 +1,184 @@
+"""Plans of whole models: the best of all, and of what really runs."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+from plans_of_graphs import MODELS
+from plans_of_graphs import calibration_of
+
+import tf_convpar as convpar
+from tf_convpar.planner import _choose
+from tf_convpar.planner import _cuts
+from tf_convpar.planner import _graph
+from tf_convpar.planner import _plan
+from tf_convpar.planner import _step
+from tf_convpar.planner import _works
+from tf_convpar.planner._costs import Costs
+from tf_convpar.sharding import step_traffic
+
+
+def names(number):
+    first = "/job:chief/replica:0/task:0/device:CPU:0"
+    others = [
+        f"/job:worker/replica:0/task:{i}/device:CPU:0"
+        for i in range(number - 1)
+    ]
+    return [first, *others]
+
+
+def choices(costs):
+    """All that there are."""
+    ways = {}
+    for i, call in enumerate(costs.graph.calls):
+        if call.splits:
+            ways[call.name] = list(costs.ways.of[i])
+    for given in itertools.product(*ways.values()):
+        yield dict(zip(ways, given, strict=True))
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("rate", [1e5, 3e5, 1e6, 1e7])
+def test_nothing_is_better_than_the_plan(name, rate):
+    model = MODELS[name]()
+    graph = _graph.of_model(model)
+    for seed in range(3):
+        devices = names(2 + seed % 2)
+        speeds = [1.0, 0.7, 1.4][: len(devices)]
+        calibration = calibration_of(
+            model, devices, seed=seed, rate=rate, speeds=speeds
+        )
+        for cut in _cuts.cuts(graph, calibration, None):
+            costs = Costs(graph, calibration, cut)
+            found = _step.step_s(costs, _choose.choose(costs))
+            best = min(_step.step_s(costs, c) for c in choices(costs))
+            assert found == pytest.approx(best, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_planned_to_move_is_what_moves(name, strategy):
+    """Of many plans the bytes of each link are those of the model made."""
+    model = MODELS[name]()
+    graph = _graph.of_model(model)
+    calibration = calibration_of(
+        model, strategy.devices, speeds=[1.0, 0.5, 2.0], rate=1e6
+    )
+    *_, cut = _cuts.cuts(graph, calibration, None)
+    costs = Costs(graph, calibration, cut)
+    every = list(choices(costs))
+    rng = np.random.default_rng(1)
+    for i in rng.choice(len(every), min(6, len(every)), replace=False):
+        prediction = _step.predict(costs, every[i])
+        plan = {
+            layer: {"split": way, "shards": _shards(costs, layer, way)}
+            if way != "chief"
+            else None
+            for layer, way in every[i].items()
+        }
+        with strategy.scope():
+            parallel = convpar.parallelize(model, plan)
+        links = step_traffic(parallel, calibration.batch).links
+        moved = {f"{a} -> {b}": n for (a, b), n in links.items()}
+        assert moved == prediction.sent_bytes, every[i]
+
+
+def _shards(costs, layer, way):
+    split = costs.ways.split[layer][way]
+    return split.shards
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_plan_of_the_planner_can_be_run(name, strategy):
+    """Results are those of the model, and files are read as written."""
+    model = MODELS[name]()
+    calibration = calibration_of(
+        model, strategy.devices, speeds=[1.0, 0.5, 0.8], rate=3e6
+    )
+    plan = _plan.plan(model, calibration)
+    with strategy.scope():
+        parallel = convpar.parallelize(model, plan)
+    x = np.random.default_rng(0).normal(size=(12, 8, 8, 3)).astype("float32")
+    for a, b in zip(
+        keras.tree.flatten(model(x)),
+        keras.tree.flatten(parallel(x)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
+
+
+def test_a_plan_is_read_as_it_was_written(tmp_path):
+    model = MODELS["chain"]()
+    calibration = calibration_of(model, names(2), seed=1, rate=3e6)
+    plan = _plan.plan(model, calibration)
+    assert set(plan.splits.values()) == {"samples", "filters"}
+    plan.save(tmp_path / "plan.json")
+    again = convpar.plans.load(tmp_path / "plan.json")
+    assert again == plan
+    assert dict(again) == dict(plan)
+
+
+def test_slow_links_leave_a_model_whole():
+    model = MODELS["chain"]()
+    calibration = calibration_of(model, names(3), rate=1e3)
+    plan = _plan.plan(model, calibration)
+    assert plan.used == (names(3)[0],)
+    assert plan.reason.startswith("Not split: ")
+    assert plan.prediction.sent_bytes == {}
+    alone = plan.single_s[names(3)[0]]
+    assert plan.prediction.step_s == pytest.approx(alone, rel=1e-9)
+
+
+def test_a_fast_worker_gets_all_where_that_is_best():
+    model = MODELS["chain"]()
+    speeds = [0.05, 1.0]
+    calibration = calibration_of(model, names(2), rate=3e6, speeds=speeds)
+    plan = _plan.plan(model, calibration)
+    convolutions = list(plan.allocation.values())
+    assert all(shards[0] == 0 for shards in convolutions[:2])
+
+
+def test_equal_layers_are_one_work():
+    x = keras.Input((8, 8, 8))
+    y = x
+    for i in range(5):
+        y = keras.layers.Conv2D(8, 3, padding="same", name=f"c{i}")(y)
+    graph = _graph.of_model(keras.Model(x, y))
+    keys = [_works.key(graph, call) for call in graph.calls]
+    # Of the first the input's gradient is not asked for.
+    assert len(set(keys)) == 2
+    assert keys[1] == keys[4]
+
+
+@pytest.mark.parametrize("quantum", [1, 8])
+def test_things_are_given_out_so_that_all_end_together(quantum):
+    speeds = [1.0, 0.6, 0.4, None]
+    given = _cuts.balanced(
+        200,
+        [s and (lambda n, s=s: n / s) for s in speeds],
+        quantum,
+    )
+    assert sum(given) == 200
+    assert given[3] == 0
+    for count, part in zip(given, (100, 60, 40), strict=False):
+        assert abs(count - part) <= quantum
+
+
+def test_a_profile_of_another_model_is_refused():
+    calibration = calibration_of(MODELS["chain"](), names(2))
+    with pytest.raises(ValueError, match="another model"):
+        _plan.plan(MODELS["residual"](), calibration)
+
+
+def test_a_model_without_a_graph_is_refused():
+    class Own(keras.Model):
+        pass
+
+    with pytest.raises(ValueError, match="Sequential or functional"):
+        _graph.of_model(Own())
+
+
+def test_a_model_for_any_size_is_refused():
+    x = keras.Input((None, None, 3))
+    with pytest.raises(ValueError, match="known size"):
+        _graph.of_model(keras.Model(x, keras.layers.Conv2D(4, 3)(x)))
