@@ -74,12 +74,27 @@ class _Model:
                     self._need(x, state, is_in, move)
 
     def solve(self, time_limit_s: float) -> dict[str, str]:
+        self._fits()
         self._program.minimise(self._seconds())
         values = self._program.solve(time_limit_s)
         return {
             layer: max(ways, key=lambda name: ways[name].of(values))
             for layer, ways in self._binaries.items()
         }
+
+    def _fits(self) -> None:
+        """Demands that no device needs more memory than it has."""
+        for d, device in enumerate(self._costs.calibration.devices):
+            if device.memory_bytes is not None:
+                needed = total(
+                    cost.memory[d] / device.memory_bytes * way
+                    for costs, ways in zip(
+                        self._costs.of, self._ways, strict=True
+                    )
+                    for name, way in ways.items()
+                    if (cost := costs[name]).memory
+                )
+                self._program.at_least(1 - needed, 0)
 
     def _state(self, tensor: int) -> dict[str, Linear]:
         """Whether a tensor is in each state; inputs of the model are whole."""
