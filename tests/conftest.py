@@ -1,5 +1,6 @@
 """Four logical CPUs in this process; worker processes where a test asks."""
 
+import gc
 import os
 
 # Before TensorFlow is imported: bits are compared.
@@ -19,6 +20,16 @@ tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0],
     [tf.config.LogicalDeviceConfiguration()] * 4,
 )
+
+
+def pytest_collection_finish():
+    """Takes what is imported by now out of the garbage collector's rounds.
+
+    Keras collects garbage in every `clear_session`, so before every test: of
+    TensorFlow's modules alone that takes longer than most tests do.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
