@@ -56,7 +56,20 @@ if hasattr(keras.optimizers, "MultiOptimizer"):
     )
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+# Made of what the others are: numbers of one element, and slots of its shape.
+ALIKE = (
+    "sgd nesterov amsgrad adamax adagrad adadelta rmsprop centered nadam ftrl "
+    "clipvalue"
+).split()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name
+        for name in OPTIMIZERS
+    ],
+)
 def test_every_optimizer_gives_the_losses_of_one_device(name, strategy, images):
     make = OPTIMIZERS[name]
     plain = small_cnn(False, make())
