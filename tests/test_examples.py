@@ -32,6 +32,7 @@ def test_multi_machine():
         assert re.search(rf"{share} of 64 kernels on /job:{task}", output)
 
 
+@pytest.mark.slow  # test_export.py does as much.
 def test_export_and_serve():
     code, output = run([sys.executable, EXAMPLES / "export_and_serve.py"])
     assert code == 0, output
