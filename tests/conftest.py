@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 import tf_convpar as convpar
+from tf_convpar.strategy.local_cluster import local_workers
 
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0],
@@ -62,6 +63,13 @@ def no_process_left():
     yield
     left = psutil.Process().children(recursive=True)
     assert not left, f"tests left processes behind: {left}"
+
+
+@pytest.fixture(scope="session")
+def cluster(no_process_left):
+    """Two workers, for one chief after another."""
+    with local_workers(2) as local:
+        yield local
 
 
 @pytest.fixture(scope="session")

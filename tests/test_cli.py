@@ -31,11 +31,9 @@ COMMANDS = [
 
 def run_json(*args, **changes):
     """Runs `convpar`; returns exit code and what its stdout says."""
-    script = (
-        "import os, sys; os.dup2(os.open(os.devnull, os.O_WRONLY), 2); "
-        "from tf_convpar.cli.main import main; main()"
-    )
-    code, output = run([sys.executable, "-c", script, *args], **changes)
+    # As a module: any other program imports TensorFlow with the package.
+    alone = ["bash", "-c", 'exec "$@" 2>/dev/null', "-"]
+    code, output = run([*alone, *CONVPAR, *args], **changes)
     return code, json.loads(output)
 
 

@@ -87,7 +87,11 @@ def test_given_rates_are_not_measured(model, tmp_path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--throughput=often"], "Expected `throughput`"),
+        pytest.param(
+            ["--throughput=often"],
+            "Expected `throughput`",
+            marks=pytest.mark.slow,  # test_planner_calibrate.py has it, too.
+        ),
         pytest.param(
             ["--throughput=1GFLOPS,2GFLOPS"], "1 rates", marks=pytest.mark.slow
         ),

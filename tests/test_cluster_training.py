@@ -25,12 +25,6 @@ def run(local, program, *args):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    with local_workers(2) as local:
-        yield local
-
-
 @pytest.fixture
 def onednn_cluster(monkeypatch):
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "1")

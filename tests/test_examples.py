@@ -23,6 +23,7 @@ def test_single_machine():
     assert "shards=(48, 16)" in output
 
 
+@pytest.mark.slow  # test_cli_launch.py and test_cluster_training.py, too.
 def test_multi_machine():
     program = EXAMPLES / "multi_machine.py"
     code, output = run([*CONVPAR, "launch", "-n", 3, program])
