@@ -78,6 +78,12 @@ def test_applications(name, dtype, split, tmp_path):
         assert found["by_samples"] >= 3
 
 
+@pytest.fixture(scope="module")
+def one_worker():
+    with local_workers(1) as local:
+        yield local
+
+
 REGION = {"region": True}
 WIDE_END = {"region": True, "units": 4000, "kernels": [40, 100]}
 NARROW = {"region": True, "wire": "bfloat16"}
@@ -99,31 +105,32 @@ NO_CHIEF = {
 
 
 @pytest.mark.parametrize(
-    ("options", "others"),
+    ("options", "workers"),
     [
-        (REGION, 2),
-        (MIXED, 2),
+        (REGION, "cluster"),
+        (MIXED, "cluster"),
         *(
-            pytest.param(options, others, marks=pytest.mark.slow)
-            for options, others in (
-                (REGION, 1),
-                (NARROW, 1),
-                (WIDE_END, 1),
-                (WIDE_END, 2),
-                (NARROW, 2),
-                (STAR, 1),
-                (STAR, 2),
-                (MIXED_BACK, 2),
-                (NO_CHIEF, 2),
+            pytest.param(options, workers, marks=pytest.mark.slow)
+            for options, workers in (
+                (REGION, "one_worker"),
+                (NARROW, "one_worker"),
+                (WIDE_END, "one_worker"),
+                (WIDE_END, "cluster"),
+                (NARROW, "cluster"),
+                (STAR, "one_worker"),
+                (STAR, "cluster"),
+                (MIXED_BACK, "cluster"),
+                (NO_CHIEF, "cluster"),
             )
         ),
     ],
 )
-def test_bytes_of_chained_convolutions(options, others):
-    with local_workers(others) as local:
-        found = run(
-            local, "regions.py", json.dumps({"kernels": [60, 200]} | options)
-        )
+def test_bytes_of_chained_convolutions(options, workers, request):
+    found = run(
+        request.getfixturevalue(workers),
+        "regions.py",
+        json.dumps({"kernels": [60, 200]} | options),
+    )
     print(options, found["measured"] / found["theory"], found["links"])
     assert found["measured"] == pytest.approx(found["theory"], rel=0.03)
     tolerance = 1e-5 if "wire" not in options else 1e-2
