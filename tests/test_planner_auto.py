@@ -74,7 +74,7 @@ def test_the_cache_knows_what_a_calibration_depends_on(cache):
 
     def small(optimizer="sgd"):
         x = keras.Input((8, 8, 3))
-        model = keras.Model(x, L.Conv2D(4, 3)(x))
+        model = keras.Model(x, L.Conv2D(4, 3)(x), name="small")
         model.compile(optimizer, "mse", jit_compile=False)
         return model
 
