@@ -74,8 +74,8 @@ def test_applications(name, dtype, split, tmp_path):
         assert found["gradients"] < 1e-9
         assert found["moving"] < 1e-9
         assert found["measured"] == pytest.approx(found["theory"], rel=0.03)
-        # As many convolutions as by samples, and more, ran on samples.
-        assert found["by_samples"] >= 3
+        # Other layers ran where the samples are: of VGG16 two poolings.
+        assert found["by_samples"] >= 2
 
 
 @pytest.fixture(scope="module")
