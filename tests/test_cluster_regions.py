@@ -73,7 +73,8 @@ def test_applications(name, dtype, split, tmp_path):
     if split == "mixed":
         assert found["gradients"] < 1e-9
         assert found["moving"] < 1e-9
-        assert found["measured"] == pytest.approx(found["theory"], rel=0.03)
+        # Of four samples of 64 pixels headers are up to 3 %.
+        assert found["measured"] == pytest.approx(found["theory"], rel=0.04)
         # Other layers ran where the samples are: of VGG16 two poolings.
         assert found["by_samples"] >= 2
 
