@@ -278,8 +278,8 @@ def _print_presets(as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from tf_convpar.planner.star.simulation._presets import EFFICIENCY
-    from tf_convpar.planner.star.simulation._presets import PRESETS
+    from tf_convpar.planner._presets import EFFICIENCY
+    from tf_convpar.planner._presets import PRESETS
 
     if as_json:
         print_json(
