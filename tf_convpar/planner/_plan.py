@@ -73,7 +73,9 @@ def plan_graph(
     best: _Found | None = None
     for cut in _cuts.cuts(graph, calibration, wire_dtype):
         costs = Costs(graph, calibration, cut)
-        choice = _choose.choose(costs)
+        choice = _choose.choose(costs, below=best and best.seconds)
+        if choice is None:
+            continue
         seconds = _step.step_s(costs, choice)
         if best is None or seconds < best.seconds:
             best = _Found(costs, choice, seconds)
@@ -154,22 +156,15 @@ def _reason(
         parts.append(f"{ways.count(CHIEF)} on the chief")
     cut = found.costs.cut
     shares = " : ".join(map(str, cut.shares))
-    most = max(_into(prediction).values(), default=0)
+    used = sum(n > 0 for n in cut.shares)
+    most = max(prediction.received().values(), default=0)
     return (
-        f"{len(ways)} convolutions over {sum(n > 0 for n in cut.shares)} "
-        f"devices, {', '.join(parts)} (shares {shares}): "
+        f"{len(ways)} convolutions over {used} device{'s' * (used > 1)}, "
+        f"{', '.join(parts)} (shares {shares}): "
         f"{seconds_text(found.seconds)} a step, "
         f"{singles[name] / found.seconds:.2f} times as fast as {best}; "
         f"{most / 1e6:.1f} MB into each device."
     )
-
-
-def _into(prediction: Prediction) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for link, count in prediction.sent_bytes.items():
-        target = link.split(" -> ")[1]
-        found[target] = found.get(target, 0) + count
-    return found
 
 
 def cut_of(calibration: Calibration, plan: Plan) -> Cut:

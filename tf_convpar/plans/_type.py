@@ -14,6 +14,7 @@ from tf_convpar.files import _checked_json
 from tf_convpar.plans._prediction import Prediction
 
 KIND = "plan"
+CHIEF = "chief"
 FILTERS = "filters"
 SAMPLES = "samples"
 # Of the file's form.
@@ -73,6 +74,15 @@ class Plan(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self.allocation)
+
+    def way(self, layer: str) -> str:
+        """How a layer is split: by `"filters"` or `"samples"`.
+
+        `"chief"` if it is not, and the chief has all of it.
+        """
+        if not any(self.allocation[layer][1:]):
+            return CHIEF
+        return self.splits.get(layer, FILTERS)
 
     @property
     def used(self) -> tuple[str, ...]:
