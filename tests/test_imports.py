@@ -142,5 +142,5 @@ def test_packages_import_what_is_above_them_in_the_table(arrows):
     assert not wrong, "\n".join(wrong)
     # It does allow some things, and not all.
     assert {"layers", "plans", "ops"} <= allowed["planner"]
-    assert not {"cli", "estimate", "sharding", ""} & allowed["planner"]
+    assert not {"cli", "estimate", ""} & allowed["planner"]
     assert not {"planner", "estimate"} & allowed["strategy"]

@@ -9,9 +9,10 @@ import keras
 import numpy as np
 import pytest
 
+from tf_convpar import machines
+from tf_convpar.machines import _machine
 from tf_convpar.planner.measure import _kept
 from tf_convpar.planner.measure import _links
-from tf_convpar.planner.measure import _machines
 from tf_convpar.planner.measure import _updates
 
 CHIEF = "/job:localhost/replica:0/task:0/device:CPU:0"
@@ -46,9 +47,9 @@ def test_slots():
 
 def test_machine_speaks_for_itself():
     with open("/proc/cpuinfo") as file:
-        assert _machines.processor(CHIEF) in file.read()
+        assert machines.processor(CHIEF) in file.read()
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert 0 < _machines.memory_bytes(CHIEF) <= total
+    assert 0 < machines.memory_bytes(CHIEF) <= total
 
 
 @pytest.mark.parametrize(
@@ -65,3 +66,31 @@ def test_what_a_byte_that_travels_costs_the_chief(sending, expected):
     found = _links.transfer_s("CPU:0", ["CPU:1"], Given())
     assert found == pytest.approx(expected)
     assert _links.transfer_s("CPU:0", [], Given()) == 0
+
+
+def test_devices_that_share_cores_are_told_apart(strategy):
+    """Those of one process do; its process says on which cores it may run."""
+    devices = list(strategy.devices)
+    assert machines.sharing_cores(devices) == [devices]
+    processor, _, cores, *_ = machines.identity(CHIEF)
+    assert processor == machines.processor(CHIEF)
+    first, _, last = cores.rpartition("-")
+    assert int(last) in os.sched_getaffinity(0), (first, cores)
+
+
+def test_devices_on_cores_of_their_own_are_measured_side_by_side(monkeypatch):
+    answers = {
+        "a": {"boot_id": "1", "cores": "0-1,4"},
+        "b": {"boot_id": "1", "cores": "2-3"},
+        "c": {"boot_id": "1", "cores": "4-5"},
+        "d": {"boot_id": "2", "cores": "0-63"},
+    }
+
+    def read(device, name):
+        if name == "self/status":
+            return f"Cpus_allowed_list:\t{answers[device]['cores']}\n"
+        return answers[device]["boot_id"] + "\n"
+
+    monkeypatch.setattr(_machine, "_read", read)
+    monkeypatch.setattr(_machine, "_is_gpu", lambda device: False)
+    assert machines.sharing_cores(list("abcd")) == [["b"], ["a", "c"], ["d"]]

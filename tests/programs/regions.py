@@ -48,7 +48,9 @@ def network(conv):
 
 with strategy.scope():
     if options["region"]:
-        model = convpar.parallelize(network(keras.layers.Conv2D))
+        model = convpar.parallelize(
+            network(keras.layers.Conv2D), options.get("plan", "equal")
+        )
     else:
         model = network(convpar.ConvParallel2D)
 rng = np.random.default_rng(0)

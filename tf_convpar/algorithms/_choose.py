@@ -25,6 +25,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_convpar import machines
 from tf_convpar.algorithms import _cache
 from tf_convpar.algorithms import _candidates
 from tf_convpar.algorithms import _measure
@@ -320,11 +321,15 @@ def _key(geometry: Geometry, which: str, device: str) -> str:
         tf.config.list_logical_devices("CPU")[0].name
     )
     spec = tf.DeviceSpec.from_string(device)
-    where, threads = device, "its threads"
     if _task(spec) == _task(here):
         where = _processor()
         set_to = tf.config.threading.get_intra_op_parallelism_threads()
         threads = f"{set_to or len(os.sched_getaffinity(0))} threads"
+        vectors = instruction_set() or "twin"
+    else:
+        # Not its name: another cluster calls another machine so.
+        where, vectors, *others = machines.identity(device)
+        threads = " ".join(others)
     return " | ".join(
         (
             describe(geometry),
@@ -333,7 +338,7 @@ def _key(geometry: Geometry, which: str, device: str) -> str:
             which,
             where,
             threads,
-            instruction_set() or "twin",
+            vectors,
             # Off, direct's gradients are three times slower.
             f"oneDNN {os.environ.get('TF_ENABLE_ONEDNN_OPTS', '1')}",
             f"workspace {_candidates.workspace_cap() // 2**20} MiB",

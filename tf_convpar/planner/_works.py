@@ -32,7 +32,10 @@ def _key(graph: Graph, call: Call) -> str:
         config = {
             k: v
             for k, v in layer.get_config().items()
-            if k not in _NO_MATTER and not k.endswith("initializer")
+            if k not in _NO_MATTER
+            and not k.endswith("initializer")
+            # Parallel layers have one, of None the work is the Keras layer's.
+            and not (k == "algorithm" and v in (None, "direct"))
         }
     shapes = [graph.tensors[i].shape for i in call.inputs]
     arguments = call.node.arguments if call.node is not None else None

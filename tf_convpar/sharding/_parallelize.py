@@ -16,6 +16,7 @@ from tf_convpar.algorithms import check_algorithm
 from tf_convpar.copying import Copies
 from tf_convpar.layers import ConvParallel
 from tf_convpar.layers import Split
+from tf_convpar.plans import Plan
 from tf_convpar.plans import load
 from tf_convpar.sharding import _twins
 from tf_convpar.sharding._attach import Attached
@@ -90,7 +91,7 @@ def parallelize(
     if algorithm is not None:
         check_algorithm(algorithm)
     plan = _default(plan)
-    if plan == "auto":
+    if isinstance(plan, str) and plan == "auto":
         plan = _planned(model, batch_size, algorithm, wire_dtype)
     splits = _Named("plan", _plan(plan))
     wires = _Named(
@@ -178,10 +179,12 @@ def _planned(
 
 
 def _plan(plan: Any) -> Mapping[str, Any]:
-    if plan == "equal":
+    if isinstance(plan, str) and plan == "equal":
         return {}
     if isinstance(plan, str | os.PathLike):
-        return load(plan)
+        plan = load(plan)
+    if isinstance(plan, Plan):
+        _check_devices(plan)
     if not isinstance(plan, Mapping):
         raise ValueError(
             "Expected `plan` to map names of layers, or regular expressions, "
@@ -189,6 +192,20 @@ def _plan(plan: Any) -> Mapping[str, Any]:
             f"path of a plan's file. Received: plan={plan!r}."
         )
     return plan
+
+
+def _check_devices(plan: Plan) -> None:
+    """Raises ValueError where shards would go to other devices than planned."""
+    strategy = tf.distribute.get_strategy()
+    if not isinstance(strategy, ConvParallelStrategy):
+        return
+    if tuple(strategy.devices) != plan.devices:
+        raise ValueError(
+            f"Expected a plan for the devices of the strategy in scope, "
+            f"{list(strategy.devices)}, in this order. Received one for "
+            f"{list(plan.devices)}. Plan again, or give the strategy `devices` "
+            "in the plan's order."
+        )
 
 
 class _Named:

@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_convpar import machines
 from tf_convpar.planner import _calibration_file
 from tf_convpar.planner import _graph
 from tf_convpar.planner import _works
@@ -24,7 +25,6 @@ from tf_convpar.planner._graph import Graph
 from tf_convpar.planner._link import Link
 from tf_convpar.planner.measure import _kept
 from tf_convpar.planner.measure import _links
-from tf_convpar.planner.measure import _machines
 from tf_convpar.planner.measure import _updates
 from tf_convpar.planner.measure._clock import Clock
 from tf_convpar.planner.measure._works import Works
@@ -105,10 +105,18 @@ def calibrate(
 
 
 def chief_first(strategy: ConvParallelStrategy) -> tuple[str, ...]:
-    """The strategy's devices, the chief's own first."""
-    chief = strategy.chief_device
-    others = [name for name in strategy.devices if name != chief]
-    return (chief, *others)
+    """As the strategy orders them; the chief's own device must lead.
+
+    Raises:
+        ValueError: It does not.
+    """
+    if strategy.devices[0] != strategy.chief_device:
+        raise ValueError(
+            "Expected the first of the strategy's devices to be the chief's, "
+            f"{strategy.chief_device}. Received: {strategy.devices}. Give "
+            "`devices` in that order."
+        )
+    return tuple(strategy.devices)
 
 
 def _measured(
@@ -125,7 +133,7 @@ def _measured(
     byte_s = _links.transfer_s(chief, others, clock)
     found = []
     for name in devices:
-        memory = _machines.memory_bytes(name)
+        memory = machines.memory_bytes(name)
         found.append(
             Device(
                 name,
@@ -169,7 +177,7 @@ def _works_on(
             works = traced[name if own else _kind(name)]
             found[name] = works.on(name, batch, report)
 
-    groups = _machines.sharing_cores(devices)
+    groups = machines.sharing_cores(devices)
     with futures.ThreadPoolExecutor(len(groups)) as threads:
         for done in [threads.submit(measure, group) for group in groups]:
             done.result()
@@ -224,7 +232,7 @@ def _key(
         type(optimizer).__name__,
         settings,
         strategy.cluster,
-        [(name, _machines.identity(name)) for name in devices],
+        [(name, machines.identity(name)) for name in devices],
         _versions(),
     )
 
@@ -233,7 +241,7 @@ def _facts(devices: Sequence[str]) -> dict[str, str]:
     now = datetime.datetime.now(datetime.timezone.utc)
     return {
         **_versions(),
-        "processors": "; ".join(_machines.processor(d) for d in devices),
+        "processors": "; ".join(machines.processor(d) for d in devices),
         "measured": now.strftime("%F %T UTC"),
     }
 

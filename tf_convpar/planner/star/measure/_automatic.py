@@ -18,11 +18,11 @@ import keras
 from tf_convpar.layers import _geometries
 from tf_convpar.planner._link import Link
 from tf_convpar.planner.measure import _kept
+from tf_convpar.planner.measure._calibrate import chief_first
 from tf_convpar.planner.star import _calibration_file
 from tf_convpar.planner.star._network import Convolution
 from tf_convpar.planner.star._network import Network
 from tf_convpar.planner.star.allocation import allocate
-from tf_convpar.planner.star.measure._calibrate import chief_first
 from tf_convpar.planner.star.measure._calibrate import wire_bytes
 from tf_convpar.planner.star.measure._cluster import Subject
 from tf_convpar.planner.star.measure._cluster import measure_cluster

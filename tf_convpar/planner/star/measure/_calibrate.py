@@ -19,6 +19,7 @@ from tf_convpar.layers._geometries import convolutions
 from tf_convpar.planner import _units
 from tf_convpar.planner.measure import _kept
 from tf_convpar.planner.measure import _updates
+from tf_convpar.planner.measure._calibrate import chief_first
 from tf_convpar.planner.measure._clock import Clock
 from tf_convpar.planner.star import _calibration_file
 from tf_convpar.planner.star._calibration import Calibration
@@ -98,21 +99,6 @@ def calibrate(
     if throughput in ("auto", "eval"):
         _kept.keep(calibration, file, _calibration_file.save)
     return calibration
-
-
-def chief_first(strategy: ConvParallelStrategy) -> tuple[str, ...]:
-    """As the strategy orders them; the chief's own device must lead.
-
-    Raises:
-        ValueError: It does not.
-    """
-    if strategy.devices[0] != strategy.chief_device:
-        raise ValueError(
-            "Expected the first of the strategy's devices to be the chief's, "
-            f"{strategy.chief_device}. Received: {strategy.devices}. Give "
-            "`devices` in that order."
-        )
-    return tuple(strategy.devices)
 
 
 def wire_bytes(strategy: ConvParallelStrategy) -> int:

@@ -13,11 +13,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_convpar import machines
 from tf_convpar.algorithms import _workspace
 from tf_convpar.algorithms._algorithm import PASSES
 from tf_convpar.planner._link import Link
 from tf_convpar.planner.measure import _links
-from tf_convpar.planner.measure import _machines
 from tf_convpar.planner.measure import _updates
 from tf_convpar.planner.measure._clock import Clock
 from tf_convpar.planner.star._calibration import Calibration
@@ -56,10 +56,17 @@ class Subject:
             [(work.geometry, work.algorithm) for work in self.works],
             type(self.optimizer).__name__,
             sorted((k, v) for k, v in config.items() if isinstance(v, bool)),
-            [(device, _machines.processor(device)) for device in devices],
+            [(device, machines.identity(device)) for device in devices],
+            _addresses(),
             _workspace.threads(),
             _versions(),
         )
+
+
+def _addresses() -> Any:
+    """Of the cluster in scope: two clusters may name their devices alike."""
+    strategy = tf.distribute.get_strategy()
+    return getattr(strategy, "cluster", None)
 
 
 def measure_cluster(
@@ -91,7 +98,7 @@ def measure_cluster(
         times = [_given(subject, rate) for rate in rates]
     found = []
     for name, own in zip(devices, times, strict=True):
-        memory = _machines.memory_bytes(name)
+        memory = machines.memory_bytes(name)
         found.append(
             Device(
                 name,
@@ -175,7 +182,7 @@ def _facts(devices: Sequence[str], clock: Clock) -> dict[str, str]:
     now = datetime.datetime.now(datetime.timezone.utc)
     return {
         **_versions(),
-        "processors": "; ".join(_machines.processor(d) for d in devices),
+        "processors": "; ".join(machines.processor(d) for d in devices),
         "threads of the chief": str(_workspace.threads()),
         "measured": now.strftime("%F %T UTC"),
         "measured again": str(clock.again),

@@ -1,4 +1,4 @@
-"""What a device's machine says of itself, wherever it is."""
+"""Reads files of /proc and /sys through the device's own process."""
 
 from __future__ import annotations
 
@@ -26,8 +26,17 @@ def memory_bytes(device: str) -> int | None:
     return int(found[1]) * 1024 if found else None
 
 
+def instructions(device: str) -> str:
+    """The widest vectors that the processor beside a device computes with."""
+    flags = re.search(r"^flags\s*:\s*(.*)$", _read(device, "cpuinfo"), re.M)
+    has = flags[1].split() if flags else []
+    for name, flag in (("avx512", "avx512f"), ("avx2", "avx2")):
+        if flag in has:
+            return name
+    return "base"
+
+
 def _read(device: str, name: str) -> str:
-    """A file of /proc, read by the device's own process."""
     return _file(device, f"/proc/{name}")
 
 
@@ -35,7 +44,8 @@ def _file(device: str, path: str) -> str:
     spec = tf.DeviceSpec.from_string(device)
     host = spec.replace(device_type="CPU", device_index=0).to_string()
     try:
-        with tf.device(host):
+        # Asked for while a graph is traced, too.
+        with tf.init_scope(), tf.device(host):
             content = tf.io.read_file(path).numpy()
     except tf.errors.OpError:
         return ""
@@ -47,8 +57,20 @@ def identity(device: str) -> tuple[str, ...]:
 
     Its processor, the cores that its process may use, its quota of them, and
     how its process was started: the number of threads is an argument.
+
+    ```python
+    identity("/job:worker/replica:0/task:0/device:CPU:0")
+    # ("AMD EPYC 7B13", "avx2", "0-3", "50000 100000", "2")
+    ```
+
+    A machine that says nothing goes by its device's name.
     """
-    return (processor(device), *_cores(device), _threads(device))
+    return (
+        processor(device) or device,
+        instructions(device),
+        *_cores(device),
+        _threads(device),
+    )
 
 
 def sharing_cores(devices: Sequence[str]) -> list[list[str]]:

@@ -1,0 +1,64 @@
+"""Run as the chief of a cluster: a model that is planned by itself.
+
+Prints the plan's line, and then one JSON object: that line, what the plan says
+that a step moves, by theory what the model made moves, what the sockets of the
+tasks received, and losses beside those of the plain model.
+"""
+
+import json
+
+import keras
+import numpy as np
+
+import tf_convpar as convpar
+from tf_convpar import planner
+from tf_convpar.demo.sockets import BytesReceived
+from tf_convpar.sharding import step_traffic
+
+STEPS, BATCH = 4, 16
+L = keras.layers
+strategy = convpar.ConvParallelStrategy()
+
+
+def network():
+    keras.utils.set_random_seed(1)
+    x = keras.Input((32, 32, 3))
+    y = L.Conv2D(64, 3, padding="same")(x)
+    y = L.ReLU()(L.BatchNormalization()(y))
+    y = L.MaxPooling2D()(L.Conv2D(128, 3, padding="same")(y))
+    y = L.Conv2D(256, 3, padding="same", activation="relu")(y)
+    y = L.GlobalAveragePooling2D()(y)
+    model = keras.Model(x, L.Dense(10)(y), name="network")
+    model.compile(
+        keras.optimizers.SGD(1e-2),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=False,
+    )
+    return model
+
+
+with strategy.scope():
+    model = convpar.parallelize(network(), batch_size=BATCH)
+# From the cache.
+plan = planner.plan(model, planner.calibrate(network(), strategy, BATCH))
+rng = np.random.default_rng(0)
+x = rng.normal(size=(BATCH, 32, 32, 3)).astype("float32")
+y = rng.integers(0, 10, BATCH)
+received = BytesReceived(task.port for task in strategy.cluster.tasks)
+marks, losses = [], []
+for _ in range(STEPS):
+    losses.append(float(model.train_on_batch(x, y)))
+    marks.append(received.total())
+plain = network()
+print(
+    json.dumps(
+        {
+            "line": plan.reason,
+            "planned": sum(plan.prediction.sent_bytes.values()),
+            "theory": step_traffic(model, BATCH).total,
+            "measured": float(np.median(np.diff(marks))),
+            "losses": losses,
+            "plain": [float(plain.train_on_batch(x, y)) for _ in range(STEPS)],
+        }
+    )
+)

@@ -1,0 +1,164 @@
+"""`plan="auto"`: whole models are measured and planned when they are made."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_convpar as convpar
+from tf_convpar import planner
+from tf_convpar.planner import _graph
+from tf_convpar.planner import _works
+from tf_convpar.planner.measure import _calibrate
+from tf_convpar.strategy.local_cluster import local_workers
+
+L = keras.layers
+PROGRAM = Path(__file__).parent / "programs" / "planned.py"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TF_CONVPAR_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "calibrations"
+
+
+def network():
+    x = keras.Input((16, 16, 3))
+    y = L.Conv2D(16, 3, padding="same", name="first")(x)
+    y = L.ReLU()(L.BatchNormalization()(y))
+    z = L.Conv2D(16, 3, padding="same", name="second")(y)
+    y = L.GlobalAveragePooling2D()(L.Add()([y, z]))
+    model = keras.Model(x, L.Dense(4)(y), name="network")
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, jit_compile=False)
+    return model
+
+
+def two():
+    return convpar.ConvParallelStrategy(devices=["CPU:0", "CPU:1"])
+
+
+def test_a_model_is_planned_when_it_is_parallelized(cache, capsys, monkeypatch):
+    strategy = two()
+    with strategy.scope():
+        model = convpar.parallelize(network(), plan="auto", batch_size=8)
+    (file,) = cache.iterdir()
+    measured = planner.load(file)
+    assert measured.batch == 8
+    assert [d.name for d in measured.devices] == list(strategy.devices)
+    assert all(
+        seconds > 0
+        for device in measured.devices
+        for work in device.works.values()
+        for seconds in (*work.forward, *work.backward)
+    )
+    plan = planner.plan(network(), measured)
+    assert f"network: {plan.reason}" in capsys.readouterr().out
+    for layer in model.layers:
+        if layer.name in plan:
+            split = plan.splits[layer.name] == "samples"
+            assert (layer._samples is not None) == split
+    # What is kept is not measured again.
+    monkeypatch.setattr(_calibrate, "_measured", None)
+    with two().scope():
+        convpar.parallelize(network(), plan="auto", batch_size=8)
+
+
+def test_the_cache_knows_what_a_calibration_depends_on(cache):
+    """Batch, layers, optimizer, algorithm: each is measured by itself."""
+    model = network()
+    other = network()
+    other.compile("adam", "mse", jit_compile=False)
+    planner.calibrate(model, two(), 4)
+    planner.calibrate(model, two(), 8)
+    planner.calibrate(other, two(), 4)
+    planner.calibrate(model, two(), 4, algorithm="gemm")
+    assert len(list(cache.iterdir())) == 4
+    planner.calibrate(network(), two(), 4)
+    assert len(list(cache.iterdir())) == 4
+
+
+def test_a_plan_that_says_so_trains_as_the_model_does():
+    """A device that is said to be as fast as its like gets its half."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(8, 16, 16, 3)).astype("float32")
+    y = rng.integers(0, 4, 8)
+    strategy = two()
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        plain = network()
+        measured = planner.calibrate(plain, strategy, 8)
+        # Links as within a machine, devices that share no cores.
+        plan = planner.plan(plain, measured)
+        model = convpar.parallelize(plain, plan)
+    losses = [model.train_on_batch(x, y) for _ in range(3)]
+    expected = [plain.train_on_batch(x, y) for _ in range(3)]
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+
+
+def test_a_plan_for_other_devices_is_refused():
+    strategy = two()
+    model = network()
+    plan = planner.plan(model, planner.calibrate(model, strategy, 4))
+    others = convpar.ConvParallelStrategy(devices=["CPU:0", "CPU:2"])
+    refused = pytest.raises(ValueError, match="devices of the strategy")
+    with others.scope(), refused:
+        convpar.parallelize(model, plan)
+
+
+def test_auto_wants_a_strategy():
+    with pytest.raises(ValueError, match="scope of a ConvParallelStrategy"):
+        convpar.parallelize(network(), plan="auto")
+
+
+def test_layers_that_say_how_they_are_split_stay_so():
+    with two().scope():
+        x = keras.Input((16, 16, 3))
+        y = convpar.ConvParallel2D(12, 3, shards=(3, 1), name="own")(x)
+        model = keras.Model(x, L.Conv2D(8, 3, name="other")(y))
+        parallel = convpar.parallelize(model, plan="auto", batch_size=4)
+    assert parallel.get_layer("own")._layout.sizes == (9, 3)
+
+
+def test_times_of_layers_are_those_of_the_layers():
+    """Twice the filters of a heavy layer take longer, and so do its images."""
+    x = keras.Input((32, 32, 64))
+    y = L.Conv2D(64, 3, padding="same", name="light")(x)
+    y = L.Conv2D(256, 3, padding="same", name="heavy")(y)
+    model = keras.Model(x, y)
+    measured = planner.calibrate(model, two(), 8, keep=False)
+    graph = _graph.of_model(model)
+    works = measured.devices[0].works
+    light, heavy = (works[_works.key(graph, call)] for call in graph.calls)
+    for which in ("forward", "backward"):
+        assert heavy.at(which, 8) > 1.5 * light.at(which, 8)
+        assert heavy.at(which, 8) > 1.5 * heavy.at(which, 4)
+        assert heavy.at(which, 8, 0.5) < 0.8 * heavy.at(which, 8)
+    # No layer before it learns: one gradient instead of two.
+    with tf.device("/device:CPU:0"):
+        assert light.at("backward", 8) < 2 * light.at("forward", 8) * 1.6
+
+
+@pytest.mark.timeout(300)
+def test_a_cluster_plans_by_itself(tmp_path):
+    """Real worker processes: what is planned, moved and learned."""
+    with local_workers(1) as local:
+        done = subprocess.run(
+            [sys.executable, str(PROGRAM)],
+            env=local.env() | {"TF_CONVPAR_CACHE": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
+    assert done.returncode == 0, done.stderr[-4000:]
+    *_, line, last = done.stdout.splitlines()
+    found = json.loads(last)
+    assert found["line"] == line.partition(": ")[2]
+    assert found["measured"] == pytest.approx(found["theory"], rel=0.03)
+    assert found["planned"] == found["theory"]
+    np.testing.assert_allclose(found["losses"], found["plain"], rtol=1e-4)
