@@ -73,7 +73,7 @@ def plan_graph(
     best: _Found | None = None
     for cut in _cuts.cuts(graph, calibration, wire_dtype):
         costs = Costs(graph, calibration, cut)
-        choice = _choose.choose(costs, below=best and best.seconds)
+        choice = _choose.choose(costs, below=best.seconds if best else None)
         if choice is None:
             continue
         seconds = _step.step_s(costs, choice)
