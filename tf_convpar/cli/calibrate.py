@@ -88,13 +88,13 @@ def command(
         if threads is not None:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
         with messages_only():
-            from tf_convpar.cli.algorithms import load_model
+            from tf_convpar.cli import _models
             from tf_convpar.planner import star as planner
             from tf_convpar.strategy.strategy import ConvParallelStrategy
 
             # Variables made before the cluster is joined would be lost.
             strategy = ConvParallelStrategy(wire_dtype=wire_dtype)
-            loaded = load_model(model, image, compiled=True)
+            loaded = _models.load(model, image, compiled=True)
     with _progress() as report, messages_only():
         found = planner.calibrate(
             loaded,
