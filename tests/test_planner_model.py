@@ -1,5 +1,6 @@
 """Plans of whole models: the best of all, and of what really runs."""
 
+import dataclasses
 import itertools
 
 import keras
@@ -182,3 +183,36 @@ def test_a_model_for_any_size_is_refused():
     x = keras.Input((None, None, 3))
     with pytest.raises(ValueError, match="known size"):
         _graph.of_model(keras.Model(x, keras.layers.Conv2D(4, 3)(x)))
+
+
+def test_no_device_is_given_more_than_it_can_hold():
+    """With less memory a device gets less, and none fits nowhere."""
+    model = MODELS["chain"]()
+    free = calibration_of(model, names(2), rate=1e7)
+
+    def limited(chief, worker):
+        limits = zip(free.devices, (chief, worker), strict=True)
+        devices = (dataclasses.replace(d, memory_bytes=n) for d, n in limits)
+        return dataclasses.replace(free, devices=tuple(devices))
+
+    graph = _graph.of_model(model)
+    (*_, cut) = _cuts.cuts(graph, free, None)
+    costs = Costs(graph, free, cut)
+
+    def needed(choice):
+        named, _ = _step.follow(costs, choice)
+        rows = [
+            cost[name].memory
+            for cost, name in zip(costs.of, named, strict=True)
+            if cost[name].memory
+        ]
+        return [sum(column) for column in zip(*rows, strict=True)]
+
+    alone = needed(dict.fromkeys(_choose.choose(costs), "chief"))[0]
+    plan = _plan.plan(model, limited(0.8 * alone, None))
+    assert len(plan.used) == 2
+    assert names(2)[0] not in plan.single_s
+    choice = _choose.choose(Costs(graph, limited(0.8 * alone, None), cut))
+    assert needed(choice)[0] <= 0.8 * alone
+    with pytest.raises(ValueError, match="memory for a training step"):
+        _plan.plan(model, limited(0.1 * alone, 0.1 * alone))

@@ -96,6 +96,7 @@ class Calibration:
         batch: Samples of a step.
         devices: The first is the chief's.
         links: Both directions between any two.
+        slots: Numbers that the optimizer keeps for each parameter.
         facts: Of the environment in which it was measured, for readers.
     """
 
@@ -103,6 +104,7 @@ class Calibration:
     batch: int
     devices: tuple[Device, ...]
     links: tuple[Link, ...]
+    slots: int = 0
     facts: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def link(self, source: str, target: str) -> Link:

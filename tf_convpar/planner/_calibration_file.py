@@ -38,6 +38,7 @@ def save(calibration: Calibration, path: str | os.PathLike[str]) -> None:
         "batch": int(calibration.batch),
         "devices": [_of_device(device) for device in calibration.devices],
         "links": [dataclasses.asdict(link) for link in calibration.links],
+        "slots": int(calibration.slots),
         "facts": dict(calibration.facts),
     }
     _calibration(Node(content, "", "the calibration"))
@@ -74,8 +75,9 @@ def _of_device(device: Device) -> dict[str, Any]:
 
 def _calibration(node: Node) -> Calibration:
     _checked_json.header(node, KIND, FORMAT, "Measure again")
-    _, _, model, batch, devices, links, facts = node.fields(
-        "kind", "format", "model", "batch", "devices", "links", "facts"
+    _, _, model, batch, devices, links, slots, facts = node.fields(
+        *("kind", "format", "model", "batch"),
+        *("devices", "links", "slots", "facts"),
     )
     found = tuple(_device(item) for item in devices.items(1))
     keys = set(found[0].works)
@@ -87,6 +89,7 @@ def _calibration(node: Node) -> Calibration:
         batch.integer(1),
         found,
         tuple(_link(item) for item in links.items()),
+        slots.integer(),
         {name: child.text() for name, child in facts.children().items()},
     )
     known = {(link.source, link.target) for link in made.links}

@@ -14,7 +14,6 @@ from typing import Any
 from tf_convpar.planner._costs import Costs
 from tf_convpar.planner._costs import Sent
 from tf_convpar.planner._program import Linear
-from tf_convpar.planner._program import NoSolution
 from tf_convpar.planner._program import Program
 from tf_convpar.planner._program import total
 from tf_convpar.planner._ways import CHIEF
@@ -29,7 +28,7 @@ def choose(
     costs: Costs,
     time_limit_s: float = TIME_LIMIT_S,
     below: float | None = None,
-) -> dict[str, str] | None:
+) -> dict[str, str]:
     """The way of each convolution, by its layer's name.
 
     ```python
@@ -43,10 +42,9 @@ def choose(
             looked for. That there is none is proven far sooner than which is
             the best.
 
-    Returns:
-        The ways; None if no step is shorter than `below`.
-
     Raises:
+        NoSolution: No step fits the memory of devices, or is shorter than
+            `below`.
         RuntimeError: There is no proof in this time.
     """
     return _Model(costs).solve(time_limit_s, below)
@@ -84,21 +82,31 @@ class _Model:
                 if move is not None:
                     self._need(x, state, is_in, move)
 
-    def solve(
-        self, time_limit_s: float, below: float | None
-    ) -> dict[str, str] | None:
+    def solve(self, time_limit_s: float, below: float | None) -> dict[str, str]:
+        self._fits()
         seconds = self._seconds()
         self._program.minimise(seconds)
         if below is not None:
             self._program.at_least(-1 * seconds, -below)
-        try:
-            values = self._program.solve(time_limit_s)
-        except NoSolution:
-            return None
+        values = self._program.solve(time_limit_s)
         return {
             layer: max(ways, key=lambda name: ways[name].of(values))
             for layer, ways in self._binaries.items()
         }
+
+    def _fits(self) -> None:
+        """Demands that no device needs more memory than it has."""
+        for d, device in enumerate(self._costs.calibration.devices):
+            if device.memory_bytes is not None:
+                needed = total(
+                    cost.memory[d] / device.memory_bytes * way
+                    for costs, ways in zip(
+                        self._costs.of, self._ways, strict=True
+                    )
+                    for name, way in ways.items()
+                    if (cost := costs[name]).memory
+                )
+                self._program.at_least(1 - needed, 0)
 
     def _state(self, tensor: int) -> dict[str, Linear]:
         """Whether a tensor is in each state; inputs of the model are whole."""

@@ -11,6 +11,7 @@ import dataclasses
 import math
 from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 from tf_convpar.placement import Move
 from tf_convpar.planner import _works
@@ -25,6 +26,8 @@ from tf_convpar.planner._ways import Ways
 # Of a convolution's two gradients, that of the kernel takes about half; it is
 # computed last, while the other travels.
 _KERNELS_PART = 0.5
+# Bytes of a number of a weight.
+_WIDTH = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +43,9 @@ class Cost:
         early: On the busiest interface, of what may travel before it is
             needed.
         late: Likewise, of what may travel after, until the step ends.
+        memory: Bytes of each device: weights, slots and gradients where they
+            are stored, copies of those that are gathered, and the feature
+            maps, which are kept for the backward pass.
     """
 
     forward: tuple[float, ...]
@@ -49,6 +55,7 @@ class Cost:
     returns: float = 0.0
     early: float = 0.0
     late: float = 0.0
+    memory: tuple[float, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +141,33 @@ class Costs:
             returns=sum(self._seconds(back) for _, back in during),
             early=self._on_wire(early),
             late=self._on_wire(late),
+            memory=self._memory(call, name, stored, weights),
         )
+
+    def _memory(
+        self, call: Call, name: str, stored: tuple[float, ...], weights: int
+    ) -> tuple[float, ...]:
+        tensors = self.graph.tensors
+        maps = sum(
+            math.prod(tensors[y].of(self.cut.batch)) * tensors[y].width
+            for y in call.outputs
+        )
+        copies = 2 * _WIDTH * weights
+        parts = self._parts_of(call, name)
+        return tuple(
+            part * maps
+            + _WIDTH * (2 + self.calibration.slots) * own * weights
+            + (copies if name == SAMPLES and part else 0)
+            for part, own in zip(parts, stored, strict=True)
+        )
+
+    def _parts_of(self, call: Call, name: str) -> Sequence[float]:
+        """Of its feature maps, what each device has."""
+        if name == SAMPLES:
+            return [n / self.cut.batch for n in self.cut.shares]
+        if name == FILTERS:
+            return self._parts(call)
+        return [float(d == 0) for d in range(len(self.cut.shares))]
 
     def _computed(self, call: Call, name: str, which: str) -> tuple[float, ...]:
         cut, devices = self.cut, self.calibration.devices

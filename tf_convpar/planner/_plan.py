@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 
@@ -15,6 +16,7 @@ from tf_convpar.planner import _works
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._costs import Costs
 from tf_convpar.planner._graph import Graph
+from tf_convpar.planner._program import NoSolution
 from tf_convpar.planner._ways import CHIEF
 from tf_convpar.planner._ways import FILTERS
 from tf_convpar.planner._ways import SAMPLES
@@ -68,23 +70,43 @@ def plan_graph(
     graph: Graph, calibration: Calibration, wire_dtype: str | None = None
 ) -> Plan:
     """As `plan`, for a graph that has been read."""
-    singles = _cuts.alone(graph, calibration)
-    chief = calibration.devices[0].name
-    best: _Found | None = None
+    found: list[_Found] = []
+    singles: dict[str, float] = {}
     for cut in _cuts.cuts(graph, calibration, wire_dtype):
         costs = Costs(graph, calibration, cut)
-        choice = _choose.choose(costs, below=best.seconds if best else None)
-        if choice is None:
-            continue
-        seconds = _step.step_s(costs, choice)
-        if best is None or seconds < best.seconds:
-            best = _Found(costs, choice, seconds)
-    assert best is not None
-    split = best
-    if best.seconds > (1 - _WORTH) * singles[chief]:
+        singles = singles or _singles(costs)
+        with contextlib.suppress(NoSolution):
+            # Most cuts are worse than the best, which is soon proven.
+            known = min((f.seconds for f in found), default=None)
+            choice = _choose.choose(costs, below=known)
+            found.append(_Found(costs, choice, _step.step_s(costs, choice)))
+    if not found:
+        limits = {d.name: d.memory_bytes for d in calibration.devices}
+        raise ValueError(
+            "Expected devices with the memory for a training step of "
+            f"'{graph.name}' at batch {calibration.batch}. Received "
+            f"{limits} bytes, in which no split fits. Take smaller batches "
+            "or more devices."
+        )
+    best = split = min(found, key=lambda f: f.seconds)
+    alone = singles.get(calibration.devices[0].name)
+    if alone is not None and best.seconds > (1 - _WORTH) * alone:
         choice = dict.fromkeys(best.choice, CHIEF)
-        best = _Found(best.costs, choice, singles[chief])
+        best = _Found(best.costs, choice, alone)
     return _plan(graph, calibration, best, split, singles)
+
+
+def _singles(costs: Costs) -> dict[str, float]:
+    """Seconds of a step on each device alone that has the memory."""
+    needed = sum(
+        cost[CHIEF].memory[0] for cost in costs.of if cost[CHIEF].memory
+    )
+    seconds = _cuts.alone(costs.graph, costs.calibration)
+    return {
+        device.name: seconds[device.name]
+        for device in costs.calibration.devices
+        if device.memory_bytes is None or needed <= device.memory_bytes
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,8 +161,6 @@ def _reason(
     prediction: Prediction,
 ) -> str:
     """What was chosen, and what comes of it, in a line."""
-    name = min(singles, key=lambda d: singles[d])
-    best = f"{seconds_text(singles[name])} on {short(name)} alone"
     ways = list(found.choice.values())
     if set(ways) == {CHIEF}:
         text = f"Not split: {seconds_text(found.seconds)} a step"
@@ -158,11 +178,17 @@ def _reason(
     shares = " : ".join(map(str, cut.shares))
     used = sum(n > 0 for n in cut.shares)
     most = max(prediction.received().values(), default=0)
+    beside = "no device has the memory for it alone"
+    if singles:
+        name = min(singles, key=lambda d: singles[d])
+        beside = (
+            f"{singles[name] / found.seconds:.2f} times as fast as "
+            f"{seconds_text(singles[name])} on {short(name)} alone"
+        )
     return (
         f"{len(ways)} convolutions over {used} device{'s' * (used > 1)}, "
         f"{', '.join(parts)} (shares {shares}): "
-        f"{seconds_text(found.seconds)} a step, "
-        f"{singles[name] / found.seconds:.2f} times as fast as {best}; "
+        f"{seconds_text(found.seconds)} a step, {beside}; "
         f"{most / 1e6:.1f} MB into each device."
     )
 

@@ -131,7 +131,7 @@ def describe(
             for b in names
             if a != b
         ),
-        {_described.SOURCE: _described.DESCRIPTION},
+        facts={_described.SOURCE: _described.DESCRIPTION},
     )
 
 

@@ -148,6 +148,7 @@ def _measured(
         batch,
         tuple(found),
         tuple(_measured_links(devices, clock)),
+        _updates.slots_of(optimizer),
         _facts(devices),
     )
 
