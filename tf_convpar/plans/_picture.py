@@ -133,11 +133,9 @@ def _layers(axes: Axes, plan: Plan) -> None:
     axes.set_yticks([0.5], [f"{len(ways)} layers"])
     names = list(plan)
     axes.set_xticks([0, len(ways)], [names[0], names[-1]], fontsize=_FONT - 1)
-    for label, side in zip(
-        axes.get_xticklabels(), ("left", "right"), strict=True
-    ):
-        label.set_horizontalalignment(side)
-        label.set_color("0.35")
+    ends = zip(axes.get_xticklabels(), ("left", "right"), strict=True)
+    for label, side in ends:
+        label.set(horizontalalignment=side, color="0.35")
     axes.tick_params(length=0, pad=2)
     axes.spines[:].set_visible(False)
     axes.legend(
