@@ -46,9 +46,12 @@ TIMES_ROUNDING = 30
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("dtype", LIMITS)
+@pytest.mark.parametrize(
+    ("dtype", "split"),
+    [*((dtype, "filters") for dtype in LIMITS), ("float64", "mixed")],
+)
 @pytest.mark.parametrize("name", APPLICATIONS)
-def test_applications(name, dtype, tmp_path):
+def test_applications(name, dtype, split, tmp_path):
     with local_workers(2) as local:
         found = run(
             local,
@@ -57,8 +60,9 @@ def test_applications(name, dtype, tmp_path):
             str(APPLICATIONS[name]),
             str(tmp_path / "served"),
             dtype,
+            split,
         )
-    print(name, dtype, found, flush=True)
+    print(name, dtype, split, found, flush=True)
     assert found["bit_for_bit"]
     assert found["devices"] == 3
     assert found["forward"] < LIMITS[dtype]
@@ -66,18 +70,39 @@ def test_applications(name, dtype, tmp_path):
         limit = max(LIMITS[dtype], TIMES_ROUNDING * rounding)
         assert found[which] < limit, which
     assert found["served"] < 1e-4
+    if split == "mixed":
+        assert found["gradients"] < 1e-9
+        assert found["moving"] < 1e-9
+        assert found["measured"] == pytest.approx(found["theory"], rel=0.03)
+        # As many convolutions as by samples, and more, ran on samples.
+        assert found["by_samples"] >= 3
 
 
 REGION = {"region": True}
 WIDE_END = {"region": True, "units": 4000, "kernels": [40, 100]}
 NARROW = {"region": True, "wire": "bfloat16"}
 STAR = {"region": False}
+BY_SAMPLES = {"split": "samples", "shards": [3, 1, 2]}
+MIXED = {
+    "region": True,
+    "normalized": True,
+    "plan": {"one": BY_SAMPLES, "two": [2, 1, 1]},
+}
+MIXED_BACK = MIXED | {"plan": {"one": [2, 1, 1], "two": BY_SAMPLES}}
+NO_CHIEF = {
+    "region": True,
+    "plan": {
+        "one": {"split": "samples", "shards": [0, 1, 1]},
+        "two": {"split": "samples", "shards": [0, 3, 1]},
+    },
+}
 
 
 @pytest.mark.parametrize(
     ("options", "others"),
     [
         (REGION, 2),
+        (MIXED, 2),
         *(
             pytest.param(options, others, marks=pytest.mark.slow)
             for options, others in (
@@ -88,6 +113,8 @@ STAR = {"region": False}
                 (NARROW, 2),
                 (STAR, 1),
                 (STAR, 2),
+                (MIXED_BACK, 2),
+                (NO_CHIEF, 2),
             )
         ),
     ],

@@ -120,12 +120,13 @@ def rounded(x):
     return tf.cast(tf.cast(x, "bfloat16"), "float32").numpy()
 
 
-@pytest.mark.parametrize(
-    ("lies", "wanted"),
-    [(a, b) for a, b in PAIRS if PLACES[b] is not None and a != b],
-)
-def test_what_travels_is_rounded_and_nothing_else(lies, wanted):
-    source, target = PLACES[lies], PLACES[wanted]
+@pytest.mark.parametrize("wanted", [k for k, v in PLACES.items() if v])
+def test_what_travels_is_rounded_and_nothing_else(wanted):
+    for lies in set(PLACES) - {wanted}:
+        rounds_what_travels(PLACES[lies], PLACES[wanted])
+
+
+def rounds_what_travels(source, target):
     x = whole(7, "float32")
     given = laid(x, source)
     y = moved(given, target, wire="bfloat16")
@@ -222,9 +223,12 @@ TARGETS = PLACES | {"everywhere": (CPU[2], CPU[0], CPU[2])}
 
 
 @pytest.mark.parametrize("wanted", TARGETS)
-@pytest.mark.parametrize("lies", PLACES)
-def test_moves_are_of_the_numbers_that_are_elsewhere(lies, wanted):
-    source, target = PLACES[lies], TARGETS[wanted]
+def test_moves_are_of_the_numbers_that_are_elsewhere(wanted):
+    for source in PLACES.values():
+        counts_what_is_elsewhere(source, TARGETS[wanted])
+
+
+def counts_what_is_elsewhere(source, target):
     move = Move(SHAPE, source, target, CHIEF, width=2, returns=False)
     has, needs = owners(source, SHAPE), owners(target, SHAPE)
     expected = {

@@ -1,8 +1,9 @@
 """Run as the chief of a cluster: bytes of a step of chained convolutions.
 
-Takes JSON: kernels, whether the model is parallelized, the wire dtype, the
-batch. Prints one JSON object: bytes per step between the sockets of its
-tasks, the theory, and the losses of its steps beside those of the plain model.
+Takes JSON: kernels, whether the model is parallelized and by which plan, the
+wire dtype, the batch, whether it is normalized. Prints one JSON object: bytes
+per step between the sockets of its tasks, the theory, and the losses of its
+steps beside those of the plain model.
 """
 
 import json
@@ -18,6 +19,7 @@ from tf_convpar.sharding import step_traffic
 STEPS = 5
 options = json.loads(sys.argv[1])
 batch = options.get("batch", 32)
+normalized = options.get("normalized", False)
 strategy = convpar.ConvParallelStrategy(wire_dtype=options.get("wire"))
 
 
@@ -27,9 +29,10 @@ def network(conv):
     model = keras.Sequential(
         [
             keras.Input((32, 32, 3)),
-            conv(first, 5, activation="relu"),
+            conv(first, 5, activation="relu", name="one"),
             keras.layers.MaxPooling2D(),
-            conv(second, 5, activation="relu"),
+            *([keras.layers.BatchNormalization()] * normalized),
+            conv(second, 5, activation="relu", name="two"),
             keras.layers.MaxPooling2D(),
             # Has no rule: feature maps are joined.
             *([keras.layers.Permute((1, 2, 3))] if options.get("join") else []),

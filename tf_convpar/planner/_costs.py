@@ -26,6 +26,10 @@ from tf_convpar.planner._ways import Ways
 # Of a convolution's two gradients, that of the kernel takes about half; it is
 # computed last, while the other travels.
 _KERNELS_PART = 0.5
+# Devices that wait for one another at every layer never end at the same moment:
+# steps of several took 3 to 10 % longer than the sum of their parts
+# (`benchmarks/cluster`).
+_WAITING = 0.05
 # Bytes of a number of a weight.
 _WIDTH = 4
 
@@ -110,8 +114,12 @@ class Costs:
 
     def _cost(self, index: int, call: Call, name: str) -> Cost:
         way = self.ways.of[index][name]
-        forward = self._computed(call, name, "forward")
-        backward = self._computed(call, name, "backward")
+        several = sum(n > 0 for n in self.cut.shares) > 1
+        wait = 1 + _WAITING * several
+        forward, backward = (
+            tuple(wait * s for s in self._computed(call, name, which))
+            for which in ("forward", "backward")
+        )
         if call.layer is None:
             return Cost(forward, backward)
         learns = call.before and call.splits
