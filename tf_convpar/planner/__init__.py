@@ -22,6 +22,10 @@ def __getattr__(name: str) -> Any:
         from tf_convpar.planner import _plan
 
         return _plan.plan
+    if name == "plan_of":
+        from tf_convpar.planner import _plan_of
+
+        return _plan_of.plan_of
     if name == "simulate":
         from tf_convpar.planner import _simulate
 

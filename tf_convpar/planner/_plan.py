@@ -20,7 +20,6 @@ from tf_convpar.planner._program import NoSolution
 from tf_convpar.planner._ways import CHIEF
 from tf_convpar.planner._ways import FILTERS
 from tf_convpar.planner._ways import SAMPLES
-from tf_convpar.planner._ways import Cut
 from tf_convpar.planner._ways import filters_of
 from tf_convpar.plans import Plan
 from tf_convpar.plans import Prediction
@@ -74,7 +73,7 @@ def plan_graph(
     singles: dict[str, float] = {}
     for cut in _cuts.cuts(graph, calibration, wire_dtype):
         costs = Costs(graph, calibration, cut)
-        singles = singles or _singles(costs)
+        singles = singles or singles_of(costs)
         with contextlib.suppress(NoSolution):
             # Most cuts are worse than the best, which is soon proven.
             known = min((f.seconds for f in found), default=None)
@@ -96,7 +95,7 @@ def plan_graph(
     return _plan(graph, calibration, best, split, singles)
 
 
-def _singles(costs: Costs) -> dict[str, float]:
+def singles_of(costs: Costs) -> dict[str, float]:
     """Seconds of a step on each device alone that has the memory."""
     needed = sum(
         cost[CHIEF].memory[0] for cost in costs.of if cost[CHIEF].memory
@@ -191,17 +190,3 @@ def _reason(
         f"{seconds_text(found.seconds)} a step, {beside}; "
         f"{most / 1e6:.1f} MB into each device."
     )
-
-
-def cut_of(calibration: Calibration, plan: Plan) -> Cut:
-    """How a plan cuts."""
-    counts = {}
-    shares: tuple[int, ...] = (calibration.batch,) + (0,) * (
-        len(calibration.devices) - 1
-    )
-    for name, given in plan.allocation.items():
-        if plan.splits.get(name) == SAMPLES:
-            shares = given
-        else:
-            counts[sum(given)] = given
-    return Cut(plan.devices, calibration.batch, shares, counts)
