@@ -302,7 +302,7 @@ def _kind(span: Span) -> str:
 def _title(plan: Plan, prediction: Prediction) -> str:
     text = f"Predicted step: {seconds_text(prediction.step_s)} with "
     count = len(plan.used)
-    what = "work" if plan.splits else "kernels"
+    what = "work" if SAMPLES in plan.splits.values() else "kernels"
     text += f"{what} on {count} device{'s' if count > 1 else ''}"
     if plan.best_single is not None and count > 1:
         name, seconds = plan.best_single

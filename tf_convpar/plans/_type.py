@@ -119,7 +119,7 @@ class Plan(Mapping[str, Any]):
         prediction = None
         if self.prediction is not None:
             prediction = {
-                "of": digest(self.allocation),
+                "of": digest(self.allocation, self.splits),
                 "step_s": float(self.prediction.step_s),
                 "sent_bytes": {
                     link: int(count)
@@ -180,7 +180,11 @@ def over_memory(
     return None
 
 
-def digest(allocation: Mapping[str, tuple[int, ...]]) -> str:
-    """Tells whether counts are those that a prediction is of."""
-    text = json.dumps([[k, list(v)] for k, v in allocation.items()])
+def digest(
+    allocation: Mapping[str, tuple[int, ...]], splits: Mapping[str, str]
+) -> str:
+    """Tells whether counts and splits are those that a prediction is of."""
+    text = json.dumps(
+        [[k, splits.get(k, FILTERS), list(v)] for k, v in allocation.items()]
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:16]
