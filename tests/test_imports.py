@@ -53,7 +53,7 @@ def arrows():
     for source, target in (
         ("planner.star._cost", "planner.star._calibration"),
         ("planner.star", "planner.star.measure"),  # Within a function.
-        ("cli.calibrate", "planner.star"),  # For type checkers.
+        ("cli._calibrate_star", "planner.star"),  # For type checkers.
         ("ops._shards", "ops._library"),  # Relative.
         ("strategy.strategy", "plans"),
     ):

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 import tf_convpar as convpar
 from tf_convpar.planner import _units
-from tf_convpar.planner import of_model
+from tf_convpar.planner._presets import EFFICIENCY
+from tf_convpar.planner._presets import PRESETS
+from tf_convpar.planner.star import of_model
 from tf_convpar.planner.star._cost import PHASES
 from tf_convpar.planner.star._cost import compute_s
 from tf_convpar.planner.star._cost import predict
 from tf_convpar.planner.star.simulation import describe
 from tf_convpar.planner.star.simulation import network
 from tf_convpar.planner.star.simulation._describe import convolutions_s
-from tf_convpar.planner.star.simulation._presets import EFFICIENCY
-from tf_convpar.planner.star.simulation._presets import PRESETS
 
 SMALL = network((4, 6), batch=2, image=(12, 12, 3), window=3)
 

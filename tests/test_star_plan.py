@@ -193,7 +193,7 @@ def saved(tmp_path):
 def test_edited_counts(saved):
     calibration, file, edit = saved
     before = plans.load(file)
-    edit(lambda c: c["layers"][1].update(kernels=[700, 800]))
+    edit(lambda c: c["layers"][1].update(shards=[700, 800]))
     plan = plans.load(file)
     assert plan["conv2d_1"] == (700, 800)
     assert plan.prediction is None
@@ -220,16 +220,16 @@ def test_another_calibration_gives_another_prediction(saved):
 
 EDITS = [
     (
-        lambda c: c["layers"][1].update(kernels=[700, 700]),
-        r"sum to the 1500 filters, at layers\[1\].kernels of .*plan.json. "
+        lambda c: c["layers"][1].update(shards=[700, 700]),
+        r"that sum to 1500, at layers\[1\].shards of .*plan.json. "
         r"Received: \[700, 700\], which sum to 1400",
     ),
-    (lambda c: c["layers"][0].update(kernels=[500]), "2 numbers of kernels"),
-    (lambda c: c["layers"][0].update(kernels=[501, -1]), r"kernels\[1\]"),
-    (lambda c: c["layers"][0].update(kernels=[250.0, 250]), r"kernels\[0\]"),
+    (lambda c: c["layers"][0].update(shards=[500]), "2 numbers of kernels"),
+    (lambda c: c["layers"][0].update(shards=[501, -1]), r"shards\[1\]"),
+    (lambda c: c["layers"][0].update(shards=[250.0, 250]), r"shards\[0\]"),
     (
         lambda c: [
-            layer.update(kernels=[0, layer["filters"]]) for layer in c["layers"]
+            layer.update(shards=[0, layer["of"]]) for layer in c["layers"]
         ],
         r"kernels that fit the memory of devices at layers of .*worker.* has "
         r"300000000 bytes, and would need \d+",
@@ -237,7 +237,7 @@ EDITS = [
     (lambda c: c["layers"][1].update(name="conv2d"), "distinct names of lay"),
     (lambda c: c["devices"].pop(), "1 numbers of kernels"),
     (lambda c: c.update(kind="calibration"), "Expected a plan: a file"),
-    (lambda c: c.update(format=2), "Plan again"),
+    (lambda c: c.update(format=1), "Plan again"),
     (lambda c: c.pop("reason"), "no 'reason'"),
     (lambda c: c["prediction"].update(step_s=-1), "at prediction.step_s"),
     (lambda c: c["prediction"]["spans"][0].update(end=-1), r"spans\[0\].end"),
@@ -263,7 +263,7 @@ def test_calibration_of_something_else(saved):
     batch = cluster([1e11, 1e11], layers=network(batch=32))
     assert _plan.load(file, batch).prediction is not None
     # A layer's filters changed along with its kernels.
-    edit(lambda c: c["layers"][1].update(kernels=[700, 700], filters=1400))
+    edit(lambda c: c["layers"][1].update(shards=[700, 700], of=1400))
     with pytest.raises(ValueError, match="sum to the 1500 filters"):
         _plan.load(file, cluster([1e11, 1e11]))
 
@@ -275,7 +275,7 @@ def test_table():
     first, second = plan["conv2d_1"][:2]
     row = next(line for line in text.splitlines() if "conv2d_1" in line)
     cells = [cell.strip() for cell in row.split("│")[1:-1]]
-    assert cells == ["conv2d_1", "1500", str(first), str(second)]
+    assert cells == ["conv2d_1", "filters", "1500", str(first), str(second)]
     busy = plan.prediction.busy()[device_name(0)] / plan.prediction.step_s
     for line in (
         f"Predicted step      {plan.prediction.step_s:.2f} s",

@@ -37,6 +37,7 @@ __all__ = [
     "merge",
     "parallelize",
     "plan",
+    "simulate",
 ]
 
 
@@ -55,6 +56,7 @@ def _load() -> None:
     # Hands itself over to strategies.
     from tf_convpar.planner import _automatic  # noqa: F401
     from tf_convpar.planner._plan import plan
+    from tf_convpar.planner._simulate import simulate
     from tf_convpar.planner.measure._calibrate import calibrate
     from tf_convpar.sharding import merge
     from tf_convpar.sharding import parallelize
@@ -68,6 +70,7 @@ def _load() -> None:
         merge=merge,
         parallelize=parallelize,
         plan=plan,
+        simulate=simulate,
     )
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import pathlib
 from typing import TYPE_CHECKING
 from typing import Any
 
 import click
 
+from tf_convpar.cli import _models
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
@@ -78,7 +78,7 @@ def command(
         if threads is not None:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
         with messages_only():
-            loaded = load_model(model, image)
+            loaded = _models.load(model, image)
     from rich.console import Console
 
     found = _consult(loaded, batch, wanted, refresh, Console(stderr=True))
@@ -93,47 +93,6 @@ def command(
         print_json(report)
     else:
         _print_table(report, Console())
-
-
-def load_model(model: str, image: int | None, compiled: bool = False) -> Any:
-    """The model of a file, or one that Keras offers.
-
-    Args:
-        model: A path or a name.
-        image: Pixels, for one that Keras offers.
-        compiled: Whether a file's optimizer and loss are wanted.
-
-    Raises:
-        ValueError: There is none, or Keras cannot make it.
-    """
-    import keras
-
-    import tf_convpar  # noqa: F401 (registers its layers for files)
-
-    if model.endswith(".keras"):
-        if not pathlib.Path(model).is_file():
-            raise ValueError(
-                f"Expected MODEL to be a file. Received: {model}, which is "
-                "not there."
-            )
-        if image is not None:
-            raise ValueError(
-                "Expected --image with a model of keras.applications only. "
-                f"Received: --image {image} with {model}."
-            )
-        return keras.models.load_model(model, compile=compiled)
-    offered = [
-        name
-        for name in dir(keras.applications)
-        if name[0].isupper() and callable(getattr(keras.applications, name))
-    ]
-    if model not in offered:
-        raise ValueError(
-            "Expected MODEL to be a .keras file or one of "
-            f"{', '.join(offered)}. Received: {model}."
-        )
-    shape = {} if image is None else {"input_shape": (image, image, 3)}
-    return getattr(keras.applications, model)(weights=None, **shape)
 
 
 def _consult(

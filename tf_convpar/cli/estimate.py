@@ -379,11 +379,11 @@ def servers(
 def _step(model: str, image: int | None, optimizer: str) -> Any:
     """The model's training step, traced."""
     with without_chatter():
-        from tf_convpar.cli.algorithms import load_model
+        from tf_convpar.cli import _models
         from tf_convpar.estimate.memory._step import Step
 
         with messages_only():
-            return Step(load_model(model, image), optimizer)
+            return Step(_models.load(model, image), optimizer)
 
 
 def _print_peak(console: Console, memory: Any, measured: Any) -> None:

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import click
 
+from tf_convpar.cli import _models
+from tf_convpar.cli import _plans
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
-from tf_convpar.cli._shared import print_json
+from tf_convpar.cli._shared import without_chatter
+
+if TYPE_CHECKING:
+    from tf_convpar.plans import Plan
 
 _INPUT = click.Path(exists=True, dir_okay=False, path_type=pathlib.Path)
-_OUTPUT = click.Path(dir_okay=False, path_type=pathlib.Path)
 
 
 @click.command(name="plan")
 @click.argument("calibration", type=_INPUT)
 @click.option(
+    "--model",
+    metavar="MODEL",
+    help="The model that was measured: a .keras file, or a model of "
+    "keras.applications by name; by default the one that the calibration "
+    "names.",
+)
+@_models.wire_dtype
+@click.option(
     "--quantum",
     type=click.IntRange(min=1),
-    help="Give out kernels in units of this; the calibration's by default.",
+    help="Of a star: give out kernels in units of this; the calibration's by "
+    "default.",
 )
 @click.option(
     "--plan",
@@ -29,63 +41,91 @@ _OUTPUT = click.Path(dir_okay=False, path_type=pathlib.Path)
     type=_INPUT,
     help="Predict this plan, edited or not, instead of making one.",
 )
-@click.option("--output", type=_OUTPUT, help="Write the plan here, as JSON.")
-@click.option(
-    "--png", type=_OUTPUT, help="Draw here who is busy when in the step."
-)
+@_plans.output
+@_plans.png
 @as_json
 def command(
     calibration: pathlib.Path,
+    model: str | None,
+    wire_dtype: str | None,
     quantum: int | None,
     existing: pathlib.Path | None,
     output: pathlib.Path | None,
     png: pathlib.Path | None,
     as_json: bool,
 ) -> None:
-    """Say how many kernels each device should get.
+    """Say how each convolution should be split.
 
-    CALIBRATION is a file of `convpar calibrate`. The plan has the shortest
-    step that it allows, proven; where one device is fastest it says so. Give
-    the plan to ConvParallelStrategy(plan=...), or edit its counts and look at
-    what comes of it with --plan.
+    CALIBRATION is a file of `convpar calibrate`, of a whole model or of a
+    star. The plan has the shortest step that it allows, proven; where one
+    device is fastest it says so. Give the plan to ConvParallelStrategy(
+    plan=...), or edit its numbers and look at what comes of it with --plan.
     """
     if existing is not None and quantum is not None:
         raise click.UsageError("Expected --quantum or --plan, not both.")
-    from tf_convpar import plans
+    from tf_convpar.files import _checked_json
+    from tf_convpar.planner.star import _calibration_file as star_file
+
+    with messages_only():
+        kind = _checked_json.read(calibration).children().get("kind")
+        of_star = kind is not None and kind.value == star_file.KIND
+        if of_star:
+            _refuse("of a whole model", model=model, wire_dtype=wire_dtype)
+            found = _of_star(calibration, quantum, existing)
+        else:
+            _refuse("of a star", quantum=quantum)
+            found = _of_model(calibration, model, wire_dtype, existing)
+    _plans.show(found, output, png, as_json)
+
+
+def _refuse(what: str, **options: object) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise click.UsageError(
+                f"Expected --{name.replace('_', '-')} with a calibration "
+                f"{what} only. Received: {value}."
+            )
+
+
+def _of_star(
+    calibration: pathlib.Path,
+    quantum: int | None,
+    existing: pathlib.Path | None,
+) -> Plan:
     from tf_convpar.planner.star import _calibration_file
     from tf_convpar.planner.star import _plan
 
-    with messages_only():
-        measured = _calibration_file.load(calibration)
-        if existing is not None:
-            found = _plan.load(existing, measured)
-        else:
-            found = _plan.plan(measured, quantum)
-        if output is not None:
-            with _writing(output):
-                found.save(output)
-        if png is not None:
-            with _writing(png):
-                plans.draw(found, png)
-    if as_json:
-        print_json(found.to_dict())
-        return
-    from rich.console import Console
-
-    console = Console()
-    console.print(plans.table(found))
-    console.print(found.reason, highlight=False, markup=False)
-    for path in (output, png):
-        if path is not None:
-            click.echo(f"Written: {path}")
+    measured = _calibration_file.load(calibration)
+    if existing is not None:
+        return _plan.load(existing, measured)
+    return _plan.plan(measured, quantum)
 
 
-@contextlib.contextmanager
-def _writing(path: pathlib.Path) -> Iterator[None]:
-    """Says which file it was that could not be written."""
-    try:
-        yield
-    except OSError as error:
-        raise click.ClickException(
-            f"Could not write {path}: {error.strerror or error}."
-        ) from error
+def _of_model(
+    calibration: pathlib.Path,
+    model: str | None,
+    wire_dtype: str | None,
+    existing: pathlib.Path | None,
+) -> Plan:
+    from tf_convpar import planner
+    from tf_convpar import plans
+
+    measured = planner.load(calibration)
+    facts = measured.facts
+    given = None if existing is None else plans.load(existing)
+    image = facts.get("image")
+    if model is None and "model" not in facts:
+        raise ValueError(
+            "Expected --model, such as --model ResNet50 or --model "
+            f"model.keras. Received none, and {calibration} does not name one."
+        )
+    # The size is of the application that was measured.
+    same = model is None or model == facts.get("model")
+    with without_chatter():
+        loaded = _models.load(
+            model or facts["model"], int(image) if image and same else None
+        )
+    wire = wire_dtype or facts.get("wire_dtype")
+    if given is not None:
+        return planner.plan_of(loaded, measured, given, wire)
+    return planner.plan(loaded, measured, wire)

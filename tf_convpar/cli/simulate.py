@@ -2,308 +2,223 @@
 
 from __future__ import annotations
 
-import dataclasses
-import fnmatch
 import pathlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from typing import Any
 
 import click
 
+from tf_convpar.cli import _method
+from tf_convpar.cli import _models
+from tf_convpar.cli import _plans
+from tf_convpar.cli import _presets
+from tf_convpar.cli import _simulate_star
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
+from tf_convpar.cli._shared import without_chatter
 
 if TYPE_CHECKING:
-    from tf_convpar.planner.star._calibration import Calibration
+    from rich.console import Console
 
-# As `planner.star.simulation._sweep` names them, and what its values are.
-SWEEPS = ("devices", "bandwidth", "batch", "kernels", "heterogeneity")
-# What only describes a cluster; a file says all that for itself.
-DESCRIPTION = (
-    "devices",
-    "link",
-    "latency",
-    "kernels",
-    "batch",
-    "conv_share",
-    "rest",
-    "idle",
+    from tf_convpar.planner._sweep import Row
+
+# As `planner._sweep` names them, which this cannot import so early.
+SWEEPS = ("devices", "bandwidth", "batch")
+HEADS = {"devices": "Devices", "bandwidth": "Links", "batch": "Batch"}
+
+
+@click.command(
+    name="simulate", cls=_method.ByMethod, star=_simulate_star.command
 )
-
-
-@click.command(name="simulate")
-@click.argument(
-    "calibration",
-    required=False,
-    type=click.Path(exists=True, dir_okay=False, path_type=pathlib.Path),
+@click.option(
+    "--model",
+    metavar="MODEL",
+    help="A .keras file, or a model of keras.applications by name, such as "
+    "ResNet50.",
 )
 @click.option(
     "--devices",
     metavar="LIST",
-    help="Instead of a file: [N x]NAME[:RATE][@WATTS], separated by commas, "
-    "the chief first, such as 4xcpu:100GFLOPS,1xgpu:10TFLOPS@180W; or names "
-    "without a rate, as --presets lists them.",
+    help="[N x]NAME[:RATE], separated by commas, the chief first, such as "
+    "4xcpu:100GFLOPS,2xgpu:2TFLOPS; or names without a rate, as --presets "
+    "lists them.",
 )
 @click.option(
     "--link",
     default="1Gbit",
     show_default=True,
-    help="Rate of each link and direction: 100Mbit, 1.2GB (a second), inf.",
+    help="Rate of each device's interface and direction: 100Mbit, 1.2GB (a "
+    "second), inf.",
 )
 @click.option("--latency", default="0.1ms", show_default=True)
 @click.option(
-    "--kernels",
-    metavar="N:N...",
-    default="500:1500",
-    show_default=True,
-    help="Of each convolution of the network, on images of 32x32x3.",
-)
-@click.option(
     "--batch",
     type=click.IntRange(min=1),
-    default=64,
+    default=32,
     show_default=True,
     help="Images in a step.",
 )
-@click.option(
-    "--conv-share",
-    type=float,
-    help="The part of a step on the chief alone that convolutions take; 0.9 "
-    "by default.",
-)
-@click.option(
-    "--rest",
-    metavar="TIME",
-    help="Instead of that: what the rest of a step takes, such as 20ms.",
-)
-@click.option(
-    "--idle",
-    type=float,
-    default=0.0,
-    show_default=True,
-    help="The part of its power that a described device draws while it waits.",
-)
+@_models.image
+@_models.wire_dtype
 @click.option(
     "--sweep",
     type=click.Choice(SWEEPS),
-    default="devices",
-    show_default=True,
-    help="What changes from row to row.",
+    help="Plan for some values of this, a row each, instead of one cluster.",
 )
 @click.option(
     "--values",
     metavar="V,V,...",
-    help="Of it: 1,2,4 or 100Mbit,1Gbit or 50:500,500:1500.",
+    help="Of it: 1,2,4 or 100Mbit,1Gbit.",
 )
-@click.option(
-    "--quantum",
-    type=click.IntRange(min=1),
-    help="Plans give devices multiples of so many kernels.",
-)
-@click.option(
-    "--watts",
-    "watts",
-    metavar="NAME=W",
-    multiple=True,
-    help="Power of a device while it computes; of all of its name, as in "
-    "cpu=65. May be given several times.",
-)
-@click.option(
-    "--csv",
-    "csv_file",
-    type=click.Path(dir_okay=False, path_type=pathlib.Path),
-    help="Write the rows to this file.",
-)
-@click.option(
-    "--png",
-    type=click.Path(dir_okay=False, path_type=pathlib.Path),
-    help="Draw them to this file.",
-)
-@click.option("--presets", is_flag=True, help="List devices known by name.")
+@_plans.output
+@_plans.png
+@_method.option
+@_presets.option
 @as_json
-@click.pass_context
 def command(
-    context: click.Context,
-    calibration: pathlib.Path | None,
-    sweep: str,
+    model: str | None,
+    devices: str | None,
+    link: str,
+    latency: str,
+    batch: int,
+    image: int | None,
+    wire_dtype: str | None,
+    sweep: str | None,
     values: str | None,
-    quantum: int | None,
-    watts: tuple[str, ...],
-    csv_file: pathlib.Path | None,
+    output: pathlib.Path | None,
     png: pathlib.Path | None,
+    method: str,
     presets: bool,
     as_json: bool,
-    **description: Any,
 ) -> None:
-    """Predict training steps on clusters without the hardware.
+    """Plan a model for devices that nobody has.
 
-    CALIBRATION is a file that `convpar calibrate` wrote. Without one,
-    --devices describes the cluster, and the network is two convolutions of
-    5x5 on images of 32x32x3, each followed by pooling.
+    Each device takes a time in proportion to a convolution's multiplications;
+    other layers take that of the bytes that they read and write. How each
+    convolution is split, and what a step takes, is what `convpar plan` would
+    say there.
     """
     if presets:
-        _print_presets(as_json)
+        _presets.show(as_json)
         return
-    if calibration is None and description["devices"] is None:
+    if model is None or devices is None:
         raise click.UsageError(
-            "Expected a calibration file or --devices, such as --devices "
-            "4xcpu:100GFLOPS. Received neither."
+            "Expected --model and --devices, such as --model ResNet50 "
+            "--devices 4xcpu:100GFLOPS,2xgpu:2TFLOPS; or --method star, which "
+            "has other options. Received no "
+            f"{'--model' if model is None else '--devices'}."
         )
-    if calibration is not None:
-        default = click.core.ParameterSource.DEFAULT
-        for name in DESCRIPTION:
-            if context.get_parameter_source(name) != default:
-                raise click.UsageError(
-                    f"Expected --{name.replace('_', '-')} without a file, "
-                    f"which says that for itself. Received it with "
-                    f"{calibration}."
-                )
-    from rich.console import Console
-
-    from tf_convpar.planner.star.simulation import simulate
-
+    if sweep is None and values is not None:
+        raise click.UsageError("Expected --values with --sweep.")
+    if sweep is not None and (output is not None or png is not None):
+        raise click.UsageError(
+            "Expected --sweep, which makes a plan for each value, or --output "
+            "and --png, which write one. Received both."
+        )
     with messages_only():
-        if calibration is not None:
-            from tf_convpar.planner.star import _calibration_file
-
-            cluster = _calibration_file.load(calibration)
-        else:
-            cluster = _described(**description)
-        for item in watts:
-            cluster = _with_watts(cluster, item)
         wanted = None
         if values is not None:
             wanted = [_value(sweep, v.strip()) for v in values.split(",")]
-        with Console(stderr=True).status("Simulating") as status:
-            found = simulate(
-                cluster,
+        # Before TensorFlow is waited for.
+        from tf_convpar.planner import _described
+
+        _described.devices(devices)
+        _described.link(link, latency)
+    with without_chatter(), messages_only():
+        loaded = _models.load(model, image)
+    from rich.console import Console
+
+    words = (devices, link, latency, batch, wire_dtype)
+    status = Console(stderr=True).status("Planning")
+    with messages_only(), status:
+        if sweep is None:
+            from tf_convpar.planner import _simulate
+
+            plan = _simulate.simulate(loaded, *words)
+        else:
+            from tf_convpar.planner import _sweep
+
+            rows = _sweep.sweep(
+                loaded,
                 sweep,
                 wanted,
-                quantum,
-                lambda label: status.update(f"Simulating {sweep}: {label}"),
+                *words,
+                report=lambda label: status.update(
+                    f"Planning for {sweep} {label}"
+                ),
             )
-        if csv_file is not None:
-            found.csv(csv_file)
-        if png is not None:
-            found.draw(png)
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        Console().print(found.table(), highlight=False)
-
-
-def _described(
-    devices: str,
-    link: str,
-    latency: str,
-    kernels: str,
-    batch: int,
-    conv_share: float | None,
-    rest: str | None,
-    idle: float,
-) -> Calibration:
-    from tf_convpar.planner import _units
-    from tf_convpar.planner.star.simulation import describe
-    from tf_convpar.planner.star.simulation import network
-
-    return describe(
-        network(_kernels(kernels), batch),
-        devices,
-        link,
-        latency,
-        rest=None if rest is None else _units.seconds(rest),
-        conv_share=conv_share,
-        idle=idle,
-    )
-
-
-def _kernels(text: str) -> tuple[int, ...]:
-    parts = text.split(":")
-    if not all(part.isdecimal() for part in parts):
-        raise ValueError(
-            "Expected kernels of each convolution, such as 500:1500. "
-            f"Received: {text!r}."
+    about = f"{pathlib.Path(model).stem}, batch {batch}: {devices}, {link}"
+    if sweep is None:
+        _plans.show(plan, output, png, as_json)
+    elif as_json:
+        print_json(
+            {
+                "sweep": sweep,
+                "about": about,
+                "rows": [row.to_dict() for row in rows],
+            }
         )
-    return tuple(int(part) for part in parts)
+    else:
+        _print(rows, sweep, about, Console())
 
 
-def _value(sweep: str, text: str) -> Any:
+def _value(sweep: str | None, text: str) -> float:
     """A value of a sweep."""
     from tf_convpar.planner import _units
 
-    if sweep == "kernels":
-        return _kernels(text)
     if sweep == "bandwidth":
         return _units.bytes_per_s(text)
     try:
-        return float(text) if sweep == "heterogeneity" else int(text)
+        return int(text)
     except ValueError as error:
         raise ValueError(
-            f"Expected numbers for a sweep over {sweep}, separated by commas. "
-            f"Received: {text!r}."
+            f"Expected whole numbers for a sweep over {sweep}, separated by "
+            f"commas. Received: {text!r}."
         ) from error
 
 
-def _with_watts(cluster: Calibration, item: str) -> Calibration:
-    """The cluster with the power of `NAME=W`."""
-    from tf_convpar.planner import _units
-    from tf_convpar.planner.star.simulation import _vary
-
-    name, equals, power = item.rpartition("=")
-    if not equals:
-        raise ValueError(
-            f"Expected --watts NAME=W, such as cpu=65. Received: {item!r}."
-        )
-    watts = _units.watts(power)
-    names = [device.name for device in cluster.devices]
-    meant = set(fnmatch.filter(names, name)) or set(
-        fnmatch.filter(names, f"{name}:*")
-    )
-    if not meant:
-        raise ValueError(
-            f"Expected --watts for one of {', '.join(names)}. Received: "
-            f"{name!r}."
-        )
-    return dataclasses.replace(
-        cluster,
-        devices=tuple(
-            _vary.with_watts(device, watts) if device.name in meant else device
-            for device in cluster.devices
-        ),
-    )
-
-
-def _print_presets(as_json: bool) -> None:
-    from rich.console import Console
+def _print(
+    rows: Sequence[Row], sweep: str, about: str, console: Console
+) -> None:
+    from rich import box
+    from rich.markup import escape
     from rich.table import Table
 
-    from tf_convpar.planner.star.simulation._presets import EFFICIENCY
-    from tf_convpar.planner.star.simulation._presets import PRESETS
+    from tf_convpar.plans._words import seconds_text
+    from tf_convpar.plans._words import short
 
-    if as_json:
-        print_json(
-            {
-                name: {
-                    **dataclasses.asdict(preset),
-                    "efficiency": EFFICIENCY[preset.kind],
-                }
-                for name, preset in PRESETS.items()
-            }
-        )
-        return
-    table = Table()
-    for head in ("Name", "Peak (GFLOPS)", "Taken (GFLOPS)", "Watts"):
-        table.add_column(head, justify="left" if head == "Name" else "right")
-    table.add_column("Device")
-    for name, preset in PRESETS.items():
-        taken = preset.peak_flops * EFFICIENCY[preset.kind]
-        table.add_row(
-            name,
-            f"{preset.peak_flops / 1e9:.0f}",
-            f"{taken / 1e9:.0f}",
-            f"{preset.watts:g}",
-            # All of it is in the JSON.
-            preset.source.partition(",")[0],
-        )
-    Console().print(table)
+    table = Table(
+        title=escape(about),
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1),
+        show_edge=False,
+    )
+    for head in (
+        HEADS[sweep],
+        "Step",
+        "Speed-\nup",
+        "Best single\ndevice",
+        "In\nuse",
+        "MB into\none device",
+        "By\nsamples",
+        "By\nfilters",
+        "On the\nchief",
+    ):
+        table.add_column(head, justify="right", vertical="bottom")
+    for row in rows:
+        single = row.plan.best_single
+        cells: list[Any] = [
+            row.label,
+            seconds_text(row.step_s),
+            f"{row.speedup:.2f}",
+            f"{seconds_text(single[1])}, {short(single[0])}" if single else "",
+            f"{len(row.plan.used)}/{len(row.plan.devices)}",
+            f"{row.received_bytes / 1e6:.1f}",
+            *(row.ways.get(w, 0) for w in ("samples", "filters", "chief")),
+        ]
+        table.add_row(*(escape(str(cell)) for cell in cells))
+    console.print(table, highlight=False)

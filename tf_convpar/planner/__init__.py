@@ -1,7 +1,8 @@
 """Which convolution is split how, and what comes of it.
 
-Measured (`calibrate`) and proven (`plan`) for the graph that runs. TensorFlow
-is imported where it is needed, and not before. `star` plans what paper 1 does.
+Measured (`calibrate`) and proven (`plan`) for the graph that runs, or described
+(`simulate`). TensorFlow is imported where it is needed, and not before. `star`
+plans what paper 1 does.
 """
 
 from typing import Any
@@ -21,6 +22,14 @@ def __getattr__(name: str) -> Any:
         from tf_convpar.planner import _plan
 
         return _plan.plan
+    if name == "plan_of":
+        from tf_convpar.planner import _plan_of
+
+        return _plan_of.plan_of
+    if name == "simulate":
+        from tf_convpar.planner import _simulate
+
+        return _simulate.simulate
     if name == "calibrate":
         from tf_convpar.planner.measure import _calibrate
 

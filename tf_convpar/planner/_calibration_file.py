@@ -31,6 +31,15 @@ def save(calibration: Calibration, path: str | os.PathLike[str]) -> None:
         ValueError: It is one that `load` would refuse; nothing is written.
         OSError: The file cannot be written.
     """
+    _checked_json.write(to_json(calibration), path)
+
+
+def to_json(calibration: Calibration) -> dict[str, Any]:
+    """The calibration as plain data for `json`.
+
+    Raises:
+        ValueError: It is one that `load` would refuse.
+    """
     content = {
         "kind": KIND,
         "format": FORMAT,
@@ -42,7 +51,7 @@ def save(calibration: Calibration, path: str | os.PathLike[str]) -> None:
         "facts": dict(calibration.facts),
     }
     _calibration(Node(content, "", "the calibration"))
-    _checked_json.write(content, path)
+    return content
 
 
 def load(path: str | os.PathLike[str]) -> Calibration:

@@ -24,7 +24,11 @@ from tf_convpar.planner._ways import STATES
 TIME_LIMIT_S = 30.0
 
 
-def choose(costs: Costs, time_limit_s: float = TIME_LIMIT_S) -> dict[str, str]:
+def choose(
+    costs: Costs,
+    time_limit_s: float = TIME_LIMIT_S,
+    below: float | None = None,
+) -> dict[str, str]:
     """The way of each convolution, by its layer's name.
 
     ```python
@@ -34,11 +38,16 @@ def choose(costs: Costs, time_limit_s: float = TIME_LIMIT_S) -> dict[str, str]:
     Args:
         costs: Of a cut of the work.
         time_limit_s: For the proof.
+        below: Seconds that are known to be possible: only a shorter step is
+            looked for. That there is none is proven far sooner than which is
+            the best.
 
     Raises:
+        NoSolution: No step fits the memory of devices, or is shorter than
+            `below`.
         RuntimeError: There is no proof in this time.
     """
-    return _Model(costs).solve(time_limit_s)
+    return _Model(costs).solve(time_limit_s, below)
 
 
 @dataclasses.dataclass
@@ -73,9 +82,12 @@ class _Model:
                 if move is not None:
                     self._need(x, state, is_in, move)
 
-    def solve(self, time_limit_s: float) -> dict[str, str]:
+    def solve(self, time_limit_s: float, below: float | None) -> dict[str, str]:
         self._fits()
-        self._program.minimise(self._seconds())
+        seconds = self._seconds()
+        self._program.minimise(seconds)
+        if below is not None:
+            self._program.at_least(-1 * seconds, -below)
         values = self._program.solve(time_limit_s)
         return {
             layer: max(ways, key=lambda name: ways[name].of(values))

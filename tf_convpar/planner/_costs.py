@@ -114,7 +114,8 @@ class Costs:
 
     def _cost(self, index: int, call: Call, name: str) -> Cost:
         way = self.ways.of[index][name]
-        several = sum(n > 0 for n in self.cut.shares) > 1
+        cuts = (self.cut.shares, *self.cut.counts.values())
+        several = any(sum(n > 0 for n in numbers) > 1 for numbers in cuts)
         wait = 1 + _WAITING * several
         forward, backward = (
             tuple(wait * s for s in self._computed(call, name, which))

@@ -68,12 +68,16 @@ class Graph:
         calls: All of them, those of models within the model included.
         tensors: What goes between them.
         outputs: Of the model: tensors that are joined on the chief.
+        keys: Of calls, as `_works.key` finds them: by identity, once each.
     """
 
     name: str
     calls: tuple[Call, ...]
     tensors: tuple[Tensor, ...]
     outputs: tuple[int, ...]
+    keys: dict[int, str] = dataclasses.field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @property
     def convolutions(self) -> tuple[Call, ...]:

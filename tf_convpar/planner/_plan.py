@@ -20,7 +20,6 @@ from tf_convpar.planner._program import NoSolution
 from tf_convpar.planner._ways import CHIEF
 from tf_convpar.planner._ways import FILTERS
 from tf_convpar.planner._ways import SAMPLES
-from tf_convpar.planner._ways import Cut
 from tf_convpar.planner._ways import filters_of
 from tf_convpar.plans import Plan
 from tf_convpar.plans import Prediction
@@ -74,9 +73,11 @@ def plan_graph(
     singles: dict[str, float] = {}
     for cut in _cuts.cuts(graph, calibration, wire_dtype):
         costs = Costs(graph, calibration, cut)
-        singles = singles or _singles(costs)
+        singles = singles or singles_of(costs)
         with contextlib.suppress(NoSolution):
-            choice = _choose.choose(costs)
+            # Most cuts are worse than the best, which is soon proven.
+            known = min((f.seconds for f in found), default=None)
+            choice = _choose.choose(costs, below=known)
             found.append(_Found(costs, choice, _step.step_s(costs, choice)))
     if not found:
         limits = {d.name: d.memory_bytes for d in calibration.devices}
@@ -94,7 +95,7 @@ def plan_graph(
     return _plan(graph, calibration, best, split, singles)
 
 
-def _singles(costs: Costs) -> dict[str, float]:
+def singles_of(costs: Costs) -> dict[str, float]:
     """Seconds of a step on each device alone that has the memory."""
     needed = sum(
         cost[CHIEF].memory[0] for cost in costs.of if cost[CHIEF].memory
@@ -174,7 +175,8 @@ def _reason(
         parts.append(f"{ways.count(CHIEF)} on the chief")
     cut = found.costs.cut
     shares = " : ".join(map(str, cut.shares))
-    most = max(_into(prediction).values(), default=0)
+    used = sum(n > 0 for n in cut.shares)
+    most = max(prediction.received().values(), default=0)
     beside = "no device has the memory for it alone"
     if singles:
         name = min(singles, key=lambda d: singles[d])
@@ -183,30 +185,8 @@ def _reason(
             f"{seconds_text(singles[name])} on {short(name)} alone"
         )
     return (
-        f"{len(ways)} convolutions over {sum(n > 0 for n in cut.shares)} "
-        f"devices, {', '.join(parts)} (shares {shares}): "
+        f"{len(ways)} convolutions over {used} device{'s' * (used > 1)}, "
+        f"{', '.join(parts)} (shares {shares}): "
         f"{seconds_text(found.seconds)} a step, {beside}; "
         f"{most / 1e6:.1f} MB into each device."
     )
-
-
-def _into(prediction: Prediction) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for link, count in prediction.sent_bytes.items():
-        target = link.split(" -> ")[1]
-        found[target] = found.get(target, 0) + count
-    return found
-
-
-def cut_of(calibration: Calibration, plan: Plan) -> Cut:
-    """How a plan cuts."""
-    counts = {}
-    shares: tuple[int, ...] = (calibration.batch,) + (0,) * (
-        len(calibration.devices) - 1
-    )
-    for name, given in plan.allocation.items():
-        if plan.splits.get(name) == SAMPLES:
-            shares = given
-        else:
-            counts[sum(given)] = given
-    return Cut(plan.devices, calibration.batch, shares, counts)

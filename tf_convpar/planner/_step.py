@@ -22,6 +22,7 @@ import collections
 import dataclasses
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from tf_convpar.placement import Move
@@ -110,6 +111,19 @@ def predict(costs: Costs, choice: Choice) -> Prediction:
     return _Clock(costs, choice).run()
 
 
+@dataclasses.dataclass(frozen=True)
+class _Late:
+    """Gradients of kernels that travel when there is time.
+
+    Attributes:
+        index: Of the call.
+        seconds: For which they are still on their way.
+    """
+
+    index: int
+    seconds: float
+
+
 class _Clock:
     """Goes through a step, and notes who is busy."""
 
@@ -119,6 +133,12 @@ class _Clock:
         self._sendings = sendings(costs, self._names, states)
         self._now = 0.0
         self._spans: list[Span] = []
+        # The last of each device and link, by its number.
+        self._recent: dict[str, int] = {}
+        # When kernels may travel that have not yet begun to.
+        self._free: collections.deque[tuple[float, float]] = collections.deque()
+        # Gradients of kernels that have not yet arrived.
+        self._late: collections.deque[_Late] = collections.deque()
         self._first: dict[int, list[Sending]] = collections.defaultdict(list)
         self._last: dict[int, list[Sending]] = collections.defaultdict(list)
         for sending in self._sendings:
@@ -137,9 +157,12 @@ class _Clock:
                 self._send(sending.move, call, FORWARD)
             early += cost.early
             waited = max(0.0, early - computed)
-            self._wait(waited, call, FORWARD)
+            self._free.append((self._now, self._now + waited))
+            self._now += waited
+            self._early(i, cost.early)
             computed += waited  # Once waited for, it is there.
-            self._wait(cost.sends, call, FORWARD)
+            self._during(i, cost.sends, FORWARD)
+            self._free.append((self._now, self._now + max(cost.forward)))
             self._compute(cost.forward, call, FORWARD)
             computed += max(cost.forward)
         for sending in self._first[len(calls)]:
@@ -150,16 +173,19 @@ class _Clock:
             call, cost = calls[i], self._costs.of[i][self._names[i]]
             # Gradients wait for the wire; computing goes on.
             late = max(0.0, late - max(cost.backward))
+            self._arrive(self._now + max(cost.backward))
             self._compute(cost.backward, call, BACKWARD)
             late += cost.late
-            self._wait(cost.returns, call, BACKWARD)
+            self._late.append(_Late(i, cost.late))
+            self._during(i, cost.returns, BACKWARD)
             for sending in self._last[i]:
                 hidden = sum(
                     self._costs.of[k][self._names[k]].hides
                     for k in sending.calls
                 )
                 self._send(sending.move, call, BACKWARD, hidden)
-        self._wait(late, None, BACKWARD)
+        self._arrive(self._now + late)
+        self._now += late
         return Prediction(self._now, tuple(self._spans), self._sent())
 
     def _compute(
@@ -172,8 +198,55 @@ class _Clock:
             self._note(device.name, what, call.name, phase, own)
         self._now += max(seconds)
 
-    def _wait(self, seconds: float, call: Call | None, phase: str) -> None:
+    def _early(self, index: int, seconds: float) -> None:
+        """Notes when kernels travelled: in turn, while others computed."""
+        moves = self._costs.ways.of[index][self._names[index]].ahead
+        while seconds > 0 and self._free:
+            start, end = self._free.popleft()
+            used = min(seconds, end - start)
+            if start + used < end:
+                self._free.appendleft((start + used, end))
+            self._travel(index, moves, FORWARD, start, used)
+            seconds -= used
+
+    def _arrive(self, end: float) -> None:
+        """Notes when gradients of kernels travel, until then."""
+        now = self._now
+        while self._late and now < end:
+            late = self._late.popleft()
+            used = min(late.seconds, end - now)
+            moves = self._costs.ways.of[late.index][self._names[late.index]]
+            self._travel(late.index, moves.ahead, BACKWARD, now, used)
+            now += used
+            if used < late.seconds:
+                self._late.appendleft(
+                    dataclasses.replace(late, seconds=late.seconds - used)
+                )
+
+    def _during(self, index: int, seconds: float, phase: str) -> None:
+        moves = self._costs.ways.of[index][self._names[index]].during
+        self._travel(index, moves, phase, self._now, seconds)
         self._now += seconds
+
+    def _travel(
+        self,
+        index: int,
+        moves: Sequence[Move],
+        phase: str,
+        start: float,
+        seconds: float,
+    ) -> None:
+        """Notes that these are on their links."""
+        links = {
+            pair if phase == FORWARD else pair[::-1]
+            for move in moves
+            if phase == FORWARD or move.returns
+            for pair, n in move.numbers().items()
+            if n
+        }
+        name = self._costs.graph.calls[index].name
+        for where in sorted(links):
+            self._note(" -> ".join(where), "send", name, phase, seconds, start)
 
     def _send(
         self, move: Move, call: Call | None, phase: str, hidden: float = 0.0
@@ -181,20 +254,41 @@ class _Clock:
         sent = self._costs.sent(move)
         seconds = sent.forward if phase == FORWARD else sent.backward
         name = call.name if call is not None else ""
-        seconds = max(0.0, seconds - hidden)
+        hidden = min(seconds, hidden)
         for (a, b), n in move.numbers().items():
             if n and seconds:
                 where = (a, b) if phase == FORWARD else (b, a)
-                self._note(" -> ".join(where), "send", name, phase, seconds)
-        self._now += seconds
+                begin = self._now - hidden
+                self._note(
+                    " -> ".join(where), "send", name, phase, seconds, begin
+                )
+        self._now += seconds - hidden
 
     def _note(
-        self, where: str, what: str, layer: str, phase: str, seconds: float
+        self,
+        where: str,
+        what: str,
+        layer: str,
+        phase: str,
+        seconds: float,
+        start: float | None = None,
     ) -> None:
-        if seconds > 0:
-            self._spans.append(
-                Span(where, what, layer, phase, self._now, self._now + seconds)
+        if start is None:
+            start = self._now
+        if seconds <= 0:
+            return
+        span = Span(where, what, layer, phase, start, start + seconds)
+        recent = self._recent.get(where)
+        if recent is not None:
+            before = self._spans[recent]
+            goes_on = dataclasses.replace(
+                span, start=before.start, end=before.end
             )
+            if goes_on == before and abs(before.end - start) < 1e-12:
+                self._spans[recent] = dataclasses.replace(before, end=span.end)
+                return
+        self._recent[where] = len(self._spans)
+        self._spans.append(span)
 
     def _sent(self) -> dict[str, int]:
         found: collections.Counter[str] = collections.Counter()

@@ -20,6 +20,12 @@ def key(graph: Graph, call: Call) -> str:
     {key(graph, call) for call in graph.calls}  # fewer than calls
     ```
     """
+    if id(call) not in graph.keys:
+        graph.keys[id(call)] = _key(graph, call)
+    return graph.keys[id(call)]
+
+
+def _key(graph: Graph, call: Call) -> str:
     layer = call.layer
     config: dict[str, Any] = {}
     if hasattr(layer, "get_config"):

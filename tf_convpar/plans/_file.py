@@ -74,7 +74,7 @@ def of_file(node: Node) -> Plan:
     if problem:
         layers.fail("kernels that fit the memory of devices", problem)
     of, found = _prediction(prediction) if prediction.or_none() else ("", None)
-    same = of == digest(allocation)
+    same = of == digest(allocation, splits)
     why = reason.text()
     if not same:
         why = "Changed by hand; only a calibration can say what it takes."

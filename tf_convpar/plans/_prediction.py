@@ -53,6 +53,14 @@ class Prediction:
             )
         return seconds
 
+    def received(self) -> dict[str, int]:
+        """Bytes into each device."""
+        found: dict[str, int] = {}
+        for link, count in self.sent_bytes.items():
+            _, target = link.split(" -> ")
+            found[target] = found.get(target, 0) + count
+        return found
+
 
 def busiest(prediction: Prediction, *, links: bool) -> tuple[str, float] | None:
     """The device or link with the most to do, and its seconds.

@@ -17,38 +17,41 @@ _COLUMNS = 4
 
 
 def table(plan: Plan) -> Table:
-    """A row for each layer, a column for each device that has kernels.
+    """A row for each layer, a column for each device that has any of it.
 
     ```python
     rich.print(table(plan))
     ```
 
-    Below are the predicted step, who is busiest in it, and what one device
-    and equal shares would take.
+    How it is split says what the numbers are: kernels, or samples of the
+    step. Below are the predicted step, who is busiest in it, and what one
+    device and, where that is known, equal shares would take.
     """
     from rich.markup import escape
     from rich.table import Table
 
     made = Table(
-        title="Kernels of each device",
+        title="Kernels, or samples, of each device",
         title_justify="left",
         title_style="bold",
     )
     made.add_column("Layer", no_wrap=True)
-    made.add_column("Kernels", justify="right")
+    made.add_column("Split")
+    made.add_column("Of", justify="right")
     order = [d for d, name in enumerate(plan.devices) if name in plan.used]
     first, more = order[:_COLUMNS], order[_COLUMNS:]
     for d in first:
         made.add_column(escape(short(plan.devices[d])), justify="right")
     if more:
         made.add_column(f"{len(more)} more, each", justify="right")
-    for layer, counts in plan.items():
+    for layer, counts in plan.allocation.items():
         cells = [_count(counts[d]) for d in first]
         if more:
             rest = [counts[d] for d in more]
             low, high = min(rest), max(rest)
             cells.append(_count(low) if low == high else f"{low}-{high}")
-        made.add_row(escape(layer), str(sum(counts)), *cells)
+        way = plan.way(layer)
+        made.add_row(escape(layer), way, str(sum(counts)), *cells)
     below = Table.grid(padding=(0, 2))
     for label, text in summary(plan):
         below.add_row(label, escape(text))
@@ -80,12 +83,14 @@ def summary(plan: Plan) -> list[tuple[str, str]]:
         rows.append(
             ("Best single device", f"{seconds_text(seconds)}, {short(name)}")
         )
-    equal = "needs more memory than there is"
     if plan.equal_s is not None:
-        equal = seconds_text(plan.equal_s)
-    rows.append(("Equal split", equal))
+        rows.append(("Equal split", seconds_text(plan.equal_s)))
+    elif any(limit is not None for limit in plan.memory_bytes) and any(
+        each for _, each in plan.layer_bytes.values()
+    ):
+        rows.append(("Equal split", "needs more memory than there is"))
     return rows
 
 
-def _count(kernels: int) -> str:
-    return str(kernels) if kernels else "-"
+def _count(number: int) -> str:
+    return str(number) if number else "-"

@@ -14,6 +14,7 @@ from tf_convpar.files import _checked_json
 from tf_convpar.plans._prediction import Prediction
 
 KIND = "plan"
+CHIEF = "chief"
 FILTERS = "filters"
 SAMPLES = "samples"
 # Of the file's form.
@@ -74,6 +75,15 @@ class Plan(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self.allocation)
 
+    def way(self, layer: str) -> str:
+        """How a layer is split: by `"filters"` or `"samples"`.
+
+        `"chief"` if it is not, and the chief has all of it.
+        """
+        if not any(self.allocation[layer][1:]):
+            return CHIEF
+        return self.splits.get(layer, FILTERS)
+
     @property
     def used(self) -> tuple[str, ...]:
         """The devices that have kernels, or samples."""
@@ -109,7 +119,7 @@ class Plan(Mapping[str, Any]):
         prediction = None
         if self.prediction is not None:
             prediction = {
-                "of": digest(self.allocation),
+                "of": digest(self.allocation, self.splits),
                 "step_s": float(self.prediction.step_s),
                 "sent_bytes": {
                     link: int(count)
@@ -170,7 +180,11 @@ def over_memory(
     return None
 
 
-def digest(allocation: Mapping[str, tuple[int, ...]]) -> str:
-    """Tells whether counts are those that a prediction is of."""
-    text = json.dumps([[k, list(v)] for k, v in allocation.items()])
+def digest(
+    allocation: Mapping[str, tuple[int, ...]], splits: Mapping[str, str]
+) -> str:
+    """Tells whether counts and splits are those that a prediction is of."""
+    text = json.dumps(
+        [[k, splits.get(k, FILTERS), list(v)] for k, v in allocation.items()]
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:16]

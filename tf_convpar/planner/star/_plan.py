@@ -19,6 +19,7 @@ from tf_convpar.planner.star.allocation import best_split
 from tf_convpar.plans._file import of_file
 from tf_convpar.plans._prediction import Prediction
 from tf_convpar.plans._prediction import busiest
+from tf_convpar.plans._type import FILTERS
 from tf_convpar.plans._type import Plan
 from tf_convpar.plans._type import over_memory
 from tf_convpar.plans._words import seconds_text
@@ -183,6 +184,7 @@ def _plan(
         reason=reason,
         fingerprint=fingerprint(calibration.network),
         memory_bytes=tuple(d.memory_bytes for d in calibration.devices),
+        splits=dict.fromkeys(counts, FILTERS),
         layer_bytes={
             c.name: _memory_caps.line(calibration, c)
             for c in calibration.network

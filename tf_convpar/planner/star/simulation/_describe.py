@@ -4,46 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Mapping
 
-from tf_convpar.planner import _units
+from tf_convpar.planner import _described
+from tf_convpar.planner._described import DESCRIPTION
+from tf_convpar.planner._described import DEVICES
+from tf_convpar.planner._described import LATENCY
+from tf_convpar.planner._described import LINK
+from tf_convpar.planner._described import SOURCE
 from tf_convpar.planner._link import Link
+from tf_convpar.planner._presets import EFFICIENCY
 from tf_convpar.planner.star._calibration import Calibration
 from tf_convpar.planner.star._calibration import Device
 from tf_convpar.planner.star._calibration import proportional
 from tf_convpar.planner.star._cost import PHASES
 from tf_convpar.planner.star._cost import compute_s
 from tf_convpar.planner.star._network import Network
-from tf_convpar.planner.star.simulation._presets import EFFICIENCY
-from tf_convpar.planner.star.simulation._presets import PRESETS
 
-DEVICES = "4xcpu:100GFLOPS,1xgpu:10TFLOPS"
-LINK = "1Gbit"
-LATENCY = "0.1ms"
 # Of a step on the chief. Paper 1 says 60 to 90 %, more for larger networks.
 CONV_SHARE = 0.9
-
-# How `Calibration.facts` tells that nothing was measured.
-SOURCE = "source"
-DESCRIPTION = "description"
-
-_ITEM = re.compile(
-    r"(?:(?P<count>\d+)\s*x\s*)?"
-    r"(?P<name>[A-Za-z][A-Za-z0-9_.-]*)"
-    r"(?:\s*:\s*(?P<rate>[^@]+?))?"
-    r"(?:\s*@\s*(?P<watts>.+?))?"
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Kind:
-    """One item of a description."""
-
-    count: int
-    name: str
-    flops: float
-    watts: float | None
 
 
 def describe(
@@ -70,11 +49,8 @@ def describe(
 
     Args:
         network: The convolutions.
-        devices: Separated by commas, each `[N x]NAME[:RATE][@WATTS]`, the
-            chief first. RATE is what a device achieves on convolutions, in
-            GFLOPS or TFLOPS, two for a multiplication. Without it NAME is
-            one of `simulation._presets.PRESETS`, whose published peak
-            counts by `efficiency`, and whose power is known.
+        devices: As `_described.devices` reads them:
+            `[N x]NAME[:RATE][@WATTS]`, separated by commas, the chief first.
         link: Rate of each direction between the chief and another device:
             `"100Mbit"`, `"1.2GB"` (a second), `"inf"`.
         latency: Of a small message: `"0.1ms"`.
@@ -90,34 +66,25 @@ def describe(
     Raises:
         ValueError: Something cannot be read, or is not possible.
     """
-    kinds = [_read(item, efficiency) for item in devices.split(",")]
-    rate, delay = _units.bytes_per_s(link), _units.seconds(latency)
-    if rate <= 0:
-        raise ValueError(
-            f"Expected links that carry something. Received: {link!r}."
-        )
+    described = _described.devices(devices, efficiency)
+    rate, delay = _described.link(link, latency)
     if not 0 <= idle <= 1:
         raise ValueError(
             "Expected idle to be a part of the power, from 0 to 1. Received: "
             f"{idle}."
         )
-    made: list[Device] = []
-    seen: dict[str, int] = {}
-    for kind in kinds:
-        of_each = {
-            c.name: proportional(c, network.batch, kind.flops) for c in network
-        }
-        for _ in range(kind.count):
-            number = seen.get(kind.name, 0)
-            seen[kind.name] = number + 1
-            made.append(
-                Device(
-                    f"{kind.name}:{number}",
-                    of_each,
-                    watts=kind.watts,
-                    idle_watts=idle * (kind.watts or 0.0),
-                )
-            )
+    made = [
+        Device(
+            device.name,
+            {
+                c.name: proportional(c, network.batch, device.flops)
+                for c in network
+            },
+            watts=device.watts,
+            idle_watts=idle * (device.watts or 0.0),
+        )
+        for device in described
+    ]
     chief = made[0].name
     links = [
         Link(*ends, bytes_per_s=rate, latency_s=delay)
@@ -167,34 +134,3 @@ def _rest_s(
         )
     seconds = convolutions_s(calibration, calibration.chief)
     return seconds * (1 - share) / share
-
-
-def _read(item: str, efficiency: Mapping[str, float]) -> _Kind:
-    """One item of the list."""
-    match = _ITEM.fullmatch(item.strip())
-    if match is None:
-        raise ValueError(
-            "Expected devices as [N x]NAME[:RATE][@WATTS], separated by "
-            f"commas, such as {DEVICES} or 2xgpu:5TFLOPS@180W. Received: "
-            f"{item.strip()!r}."
-        )
-    count = int(match["count"] or 1)
-    if not count:
-        raise ValueError(
-            f"Expected at least one device. Received: {item.strip()!r}."
-        )
-    name = match["name"]
-    preset = PRESETS.get(name.lower())
-    if match["rate"]:
-        rate = _units.flops(match["rate"])
-    elif preset:
-        rate = preset.peak_flops * efficiency[preset.kind]
-    else:
-        raise ValueError(
-            f"Expected a rate, as in {name}:100GFLOPS, or one of "
-            f"{', '.join(PRESETS)}. Received: {item.strip()!r}."
-        )
-    power = preset.watts if preset else None
-    if match["watts"]:
-        power = _units.watts(match["watts"])
-    return _Kind(count, name, rate, power)

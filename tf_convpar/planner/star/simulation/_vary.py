@@ -6,13 +6,13 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from tf_convpar.planner._described import DESCRIPTION
+from tf_convpar.planner._described import SOURCE
 from tf_convpar.planner._link import Link
 from tf_convpar.planner.star._calibration import Calibration
 from tf_convpar.planner.star._calibration import Device
 from tf_convpar.planner.star._calibration import Times
 from tf_convpar.planner.star._network import Network
-from tf_convpar.planner.star.simulation._describe import DESCRIPTION
-from tf_convpar.planner.star.simulation._describe import SOURCE
 from tf_convpar.planner.star.simulation._describe import convolutions_s
 
 

@@ -1,4 +1,4 @@
-"""`convpar simulate`."""
+"""`convpar simulate --method star`."""
 
 import csv
 import json
@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 from test_cli import run_json
 
-from tf_convpar.cli.simulate import SWEEPS
+from tf_convpar.cli._simulate_star import SWEEPS
 from tf_convpar.cli.simulate import command
 from tf_convpar.planner.star import _calibration_file
 from tf_convpar.planner.star.simulation import _sweep
@@ -18,7 +18,7 @@ DEVICES = "--devices=2xcpu:100GFLOPS,1xgpu:1TFLOPS"
 
 
 def invoke(*arguments):
-    return CliRunner().invoke(command, arguments)
+    return CliRunner().invoke(command, ["--method=star", *arguments])
 
 
 def failure(*arguments):
@@ -39,7 +39,8 @@ def file(tmp_path):
 
 def test_json_of_a_description():
     code, report = run_json(
-        "simulate", DEVICES, "--link=10Gbit", "--conv-share=0.8",
+        "simulate", "--method", "star", DEVICES, "--link=10Gbit",
+        "--conv-share=0.8",
         "--kernels=50:500", "--batch=32", "--values=1,3", "--json",
     )  # fmt: skip
     assert code == 0
@@ -113,7 +114,8 @@ def test_power_of_a_name_and_of_one_device(file):
 
 def test_idle_power_of_a_description():
     code, report = run_json(
-        "simulate", "--devices=2xcpu:1GFLOPS@10W", "--idle=1", "--values=2",
+        "simulate", "--method=star", "--devices=2xcpu:1GFLOPS@10W", "--idle=1",
+        "--values=2",
         "--kernels=8:16", "--json",
     )  # fmt: skip
     assert code == 0
@@ -153,6 +155,14 @@ def test_presets():
 )
 def test_messages(arguments, message):
     assert message in failure(*arguments)
+
+
+def test_help_is_of_the_method():
+    of_star = CliRunner().invoke(command, ["--method", "star", "--help"])
+    assert "--conv-share" in of_star.output
+    of_models = CliRunner().invoke(command, ["--method", "model", "--help"])
+    assert "--model" in of_models.output
+    assert "--conv-share" not in of_models.output
 
 
 def test_a_file_says_its_devices_itself(file):

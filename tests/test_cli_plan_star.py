@@ -1,4 +1,4 @@
-"""`convpar plan`."""
+"""`convpar plan` of a star; `test_cli_plan.py` has whole models."""
 
 import json
 
@@ -45,7 +45,7 @@ def test_quantum(files):
     _, content = run_json(
         "plan", str(files / "cluster.json"), "--quantum=64", "--json"
     )
-    kernels = content["layers"][1]["kernels"]
+    kernels = content["layers"][1]["shards"]
     assert sum(kernels) == 1500
     assert sorted(n % 64 > 0 for n in kernels) == [False, True]
 
@@ -60,14 +60,14 @@ def test_json(files):
 def test_existing_plan(files):
     convpar_plan(files, "--output", files / "plan.json")
     content = json.loads((files / "plan.json").read_text())
-    content["layers"][1]["kernels"] = [100, 1400]
+    content["layers"][1]["shards"] = [100, 1400]
     (files / "plan.json").write_text(json.dumps(content))
     code, output = convpar_plan(files, "--plan", files / "plan.json")
     assert code == 0
     assert "As given: 2 devices take " in output
     assert " 1400 │" in output
 
-    content["layers"][1]["kernels"] = [100, 1000]
+    content["layers"][1]["shards"] = [100, 1000]
     (files / "plan.json").write_text(json.dumps(content))
     code, output = convpar_plan(files, "--plan", files / "plan.json")
     assert code == 1

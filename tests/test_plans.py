@@ -1,0 +1,131 @@
+"""Tables and pictures of plans of whole models."""
+
+import io
+
+import pytest
+from plans_of_graphs import MODELS
+from plans_of_graphs import calibration_of
+from rich.console import Console
+from test_planner_model import choices
+from test_planner_model import names
+
+from tf_convpar import planner
+from tf_convpar import plans
+from tf_convpar.planner import _cuts
+from tf_convpar.planner import _graph
+from tf_convpar.planner import _step
+from tf_convpar.planner._costs import Costs
+from tf_convpar.plans import _picture
+
+
+@pytest.fixture(scope="module")
+def plan():
+    """By samples and by filters, on three devices."""
+    model = MODELS["chain"]()
+    calibration = calibration_of(model, names(3), seed=1, rate=3e6)
+    found = planner.plan(model, calibration)
+    assert set(map(found.way, found)) == {"samples", "filters"}
+    return found
+
+
+def show(plan):
+    console = Console(file=io.StringIO(), width=120)
+    console.print(plans.table(plan))
+    return console.file.getvalue()
+
+
+def test_table(plan):
+    text = show(plan)
+    assert text.startswith("Kernels, or samples, of each device")
+    for layer, counts in plan.allocation.items():
+        row = next(r for r in text.splitlines() if f" {layer} " in r)
+        cells = [cell.strip() for cell in row.split("│")[1:-1]]
+        shown = [str(n) if n else "-" for n in counts]
+        assert cells == [layer, plan.way(layer), str(sum(counts)), *shown]
+    assert "Equal split" not in text
+
+
+def test_rows_of_the_picture(plan):
+    rows = _picture._rows(plan, plan.prediction)
+    labels = [row.label for row in rows]
+    assert "from worker 0 CPU:0 to worker 1 CPU:0" in labels
+    assert "from worker 1 CPU:0 to worker 0 CPU:0" in labels
+    # Every link on which anything is sent is there, once.
+    links = [row.where for row in rows if row.link]
+    assert sorted(links) == sorted(plan.prediction.sent_bytes)
+
+
+def test_strip_of_the_picture(plan):
+    from matplotlib.colors import to_hex
+    from matplotlib.figure import Figure
+
+    axes = Figure().add_subplot()
+    _picture._layers(axes, plan)
+    drawn = {}
+    for bars in axes.collections:
+        colour = (
+            to_hex(bars.get_facecolor()[0]).upper()
+            if len(bars.get_paths())
+            else None
+        )
+        for path in bars.get_paths():
+            drawn[int(path.vertices[:, 0].min())] = colour
+    ways = list(map(plan.way, plan))
+    assert [drawn[i] for i in range(len(ways))] == [
+        _picture._WAYS[way] for way in ways
+    ]
+
+
+@pytest.mark.parametrize("name", ["plan.png", "plan.svg"])
+def test_picture(plan, name, tmp_path):
+    plans.draw(plan, tmp_path / name)
+    content = (tmp_path / name).read_bytes()
+    assert content.startswith(b"\x89PNG" if name.endswith("png") else b"<?xml")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_spans_are_within_the_step_and_on_links_in_use(name):
+    model = MODELS[name]()
+    graph = _graph.of_model(model)
+    calibration = calibration_of(model, names(3), rate=1e6)
+    *_, cut = _cuts.cuts(graph, calibration, None)
+    costs = Costs(graph, calibration, cut)
+    for choice in list(choices(costs))[::7]:
+        found = _step.predict(costs, choice)
+        for span in found.spans:
+            assert -1e-9 <= span.start < span.end <= found.step_s + 1e-9
+        used = {s.where for s in found.spans if s.what == "send"}
+        assert used == set(found.sent_bytes)
+        # A device does one thing after the other.
+        for device in cut.devices:
+            own = sorted(
+                (s.start, s.end) for s in found.spans if s.where == device
+            )
+            for (_, end), (start, _) in zip(own, own[1:], strict=False):
+                assert end <= start + 1e-9
+
+
+def test_transfers_that_hide_take_as_long_as_they_do():
+    """Kernels and their gradients: all of them are drawn, in whole."""
+    model = MODELS["chain"]()
+    graph = _graph.of_model(model)
+    calibration = calibration_of(model, names(2), rate=1e5)
+    *_, cut = _cuts.cuts(graph, calibration, None)
+    costs = Costs(graph, calibration, cut)
+    choice = {call.name: "samples" for call in graph.convolutions}
+    found = _step.predict(costs, choice)
+    for i, call in enumerate(graph.calls):
+        if call.splits:
+            cost = costs.of[i]["samples"]
+            for phase, expected in (
+                ("forward", cost.early),
+                ("backward", cost.late),
+            ):
+                seconds = sum(
+                    s.end - s.start
+                    for s in found.spans
+                    if (s.layer, s.phase) == (call.name, phase)
+                    and s.where == " -> ".join(names(2))
+                )
+                # Feature maps' gradients travel beside.
+                assert seconds >= expected * (1 - 1e-9) > 0

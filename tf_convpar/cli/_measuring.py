@@ -1,0 +1,92 @@
+"""What commands that measure have in common."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tf_convpar.planner import Link
+
+batch = click.option(
+    "--batch",
+    type=click.IntRange(min=1),
+    default=32,
+    show_default=True,
+    help="Images in a step.",
+)
+threads = click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    help="Threads of one operation here; one for each core by default.",
+)
+output = click.option(
+    "--output",
+    type=click.Path(dir_okay=False, writable=True),
+    help="Where to write the calibration, for `convpar plan`.",
+)
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """A bar on stderr, drawn between measurements and never during one."""
+    from rich.console import Console
+    from rich.progress import BarColumn
+    from rich.progress import Progress
+    from rich.progress import TextColumn
+    from rich.progress import TimeElapsedColumn
+
+    console = Console(stderr=True)
+    progress = Progress(
+        BarColumn(20),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+        console=console,
+        auto_refresh=False,
+        transient=True,
+    )
+    with progress, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        # How much there is to measure shows only as it goes.
+        task = progress.add_task("", total=None)
+
+        def report(name: str) -> None:
+            progress.update(task, description=name, refresh=True)
+
+        yield report
+    for warning in caught:
+        if issubclass(warning.category, RuntimeWarning | UserWarning):
+            console.print(f"Warning: {warning.message}", style="yellow")
+
+
+def links(found: Sequence[Link]) -> Table:
+    """Rates and latencies."""
+    from rich.table import Table
+
+    table = Table("link", "rate", "latency")
+    for link in found:
+        table.add_row(
+            f"{short(link.source)} -> {short(link.target)}",
+            f"{link.bytes_per_s / 1e6:.0f} MB/s",
+            f"{1e3 * link.latency_s:.2f} ms",
+        )
+    return table
+
+
+def short(device: str) -> str:
+    """`worker 0, CPU:0`, and `CPU:0` of this program alone."""
+    parts = dict(
+        part.partition(":")[::2] for part in device.split("/") if ":" in part
+    )
+    kind = device.rpartition("device:")[2]
+    if parts.get("job", "localhost") == "localhost":
+        return kind
+    return f"{parts['job']} {parts.get('task', '0')}, {kind}"

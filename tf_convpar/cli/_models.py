@@ -1,0 +1,65 @@
+"""Models that commands are given."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import click
+
+image = click.option(
+    "--image",
+    type=click.IntRange(min=1),
+    help="Height and width for a model of keras.applications; its own by "
+    "default.",
+)
+wire_dtype = click.option(
+    "--wire-dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    help="The dtype in which feature maps and kernels travel.",
+)
+
+
+def load(model: str, image: int | None, compiled: bool = False) -> Any:
+    """The model of a file, or one that Keras offers.
+
+    ```python
+    load("ResNet50", image=112)
+    ```
+
+    Args:
+        model: A path or a name.
+        image: Pixels, for one that Keras offers.
+        compiled: Whether a file's optimizer and loss are wanted.
+
+    Raises:
+        ValueError: There is none, or Keras cannot make it.
+    """
+    import keras
+
+    import tf_convpar  # noqa: F401 (registers its layers for files)
+
+    if model.endswith(".keras"):
+        if not pathlib.Path(model).is_file():
+            raise ValueError(
+                f"Expected MODEL to be a file. Received: {model}, which is "
+                "not there."
+            )
+        if image is not None:
+            raise ValueError(
+                "Expected --image with a model of keras.applications only. "
+                f"Received: --image {image} with {model}."
+            )
+        return keras.models.load_model(model, compile=compiled)
+    offered = [
+        name
+        for name in dir(keras.applications)
+        if name[0].isupper() and callable(getattr(keras.applications, name))
+    ]
+    if model not in offered:
+        raise ValueError(
+            "Expected MODEL to be a .keras file or one of "
+            f"{', '.join(offered)}. Received: {model}."
+        )
+    shape = {} if image is None else {"input_shape": (image, image, 3)}
+    return getattr(keras.applications, model)(weights=None, **shape)

@@ -1,0 +1,72 @@
+"""How commands show plans, and write them."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from tf_convpar.cli._shared import messages_only
+from tf_convpar.cli._shared import print_json
+
+if TYPE_CHECKING:
+    from tf_convpar.plans import Plan
+
+_OUTPUT = click.Path(dir_okay=False, path_type=pathlib.Path)
+
+output = click.option(
+    "--output", type=_OUTPUT, help="Write the plan here, as JSON."
+)
+png = click.option(
+    "--png", type=_OUTPUT, help="Draw here who is busy when in the step."
+)
+
+
+def show(
+    plan: Plan,
+    output: pathlib.Path | None,
+    png: pathlib.Path | None,
+    as_json: bool,
+) -> None:
+    """Writes a plan, draws it, and prints it, as table or as JSON.
+
+    Args:
+        plan: The plan.
+        output: Where to write it, if anywhere.
+        png: Where to draw it.
+        as_json: Whether to print JSON.
+    """
+    from tf_convpar import plans
+
+    with messages_only():
+        if output is not None:
+            with _writing(output):
+                plan.save(output)
+        if png is not None:
+            with _writing(png):
+                plans.draw(plan, png)
+    if as_json:
+        print_json(plan.to_dict())
+        return
+    from rich.console import Console
+
+    console = Console()
+    console.print(plans.table(plan))
+    console.print(plan.reason, highlight=False, markup=False)
+    for path in (output, png):
+        if path is not None:
+            click.echo(f"Written: {path}")
+
+
+@contextlib.contextmanager
+def _writing(path: pathlib.Path) -> Iterator[None]:
+    """Says which file it was that could not be written."""
+    try:
+        yield
+    except OSError as error:
+        raise click.ClickException(
+            f"Could not write {path}: {error.strerror or error}."
+        ) from error

@@ -1,0 +1,121 @@
+"""Devices and links in words: `4xcpu:100GFLOPS,2xgpu:2TFLOPS`, `1Gbit`."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+
+from tf_convpar.planner import _units
+from tf_convpar.planner._presets import EFFICIENCY
+from tf_convpar.planner._presets import PRESETS
+
+DEVICES = "4xcpu:100GFLOPS,1xgpu:10TFLOPS"
+LINK = "1Gbit"
+LATENCY = "0.1ms"
+
+# How the `facts` of a calibration tell that nothing was measured.
+SOURCE = "source"
+DESCRIPTION = "description"
+
+_ITEM = re.compile(
+    r"(?:(?P<count>\d+)\s*x\s*)?"
+    r"(?P<name>[A-Za-z][A-Za-z0-9_.-]*)"
+    r"(?:\s*:\s*(?P<rate>[^@]+?))?"
+    r"(?:\s*@\s*(?P<watts>.+?))?"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Described:
+    """A device that nobody has.
+
+    Attributes:
+        name: Its kind, and its number among those: `"cpu:0"`.
+        flops: What it achieves on convolutions, in a second; a
+            multiplication and an addition are two.
+        watts: While it computes; None if unknown.
+    """
+
+    name: str
+    flops: float
+    watts: float | None
+
+
+def devices(
+    text: str, efficiency: Mapping[str, float] = EFFICIENCY
+) -> list[Described]:
+    """The devices of a description.
+
+    ```python
+    devices("2xcpu:100GFLOPS,a100")[1].name  # "cpu:1"
+    ```
+
+    Args:
+        text: Separated by commas, each `[N x]NAME[:RATE][@WATTS]`, the chief
+            first. RATE is what a device achieves on convolutions, in GFLOPS
+            or TFLOPS. Without it NAME is one of `_presets.PRESETS`, whose
+            published peak counts by `efficiency`, and whose power is known.
+        efficiency: Of peaks, by kind of preset: `"gpu"` and `"cpu"`.
+
+    Raises:
+        ValueError: Something cannot be read.
+    """
+    made: list[Described] = []
+    seen: dict[str, int] = {}
+    for item in text.split(","):
+        count, name, rate, power = _read(item.strip(), efficiency)
+        for _ in range(count):
+            number = seen.get(name, 0)
+            seen[name] = number + 1
+            made.append(Described(f"{name}:{number}", rate, power))
+    return made
+
+
+def link(rate: str, latency: str) -> tuple[float, float]:
+    """Bytes per second and seconds of links that carry something.
+
+    ```python
+    link("1Gbit", "0.1ms")  # (125e6, 1e-4)
+    ```
+
+    Raises:
+        ValueError: They cannot be read, or nothing would arrive.
+    """
+    found, delay = _units.bytes_per_s(rate), _units.seconds(latency)
+    if found <= 0:
+        raise ValueError(
+            f"Expected links that carry something. Received: {rate!r}."
+        )
+    return found, delay
+
+
+def _read(
+    item: str, efficiency: Mapping[str, float]
+) -> tuple[int, str, float, float | None]:
+    """One item of the list: how many, their name, rate and power."""
+    match = _ITEM.fullmatch(item)
+    if match is None:
+        raise ValueError(
+            "Expected devices as [N x]NAME[:RATE][@WATTS], separated by "
+            f"commas, such as {DEVICES} or 2xgpu:5TFLOPS@180W. Received: "
+            f"{item!r}."
+        )
+    count = int(match["count"] or 1)
+    if not count:
+        raise ValueError(f"Expected at least one device. Received: {item!r}.")
+    name = match["name"]
+    preset = PRESETS.get(name.lower())
+    if match["rate"]:
+        rate = _units.flops(match["rate"])
+    elif preset:
+        rate = preset.peak_flops * efficiency[preset.kind]
+    else:
+        raise ValueError(
+            f"Expected a rate, as in {name}:100GFLOPS, or one of "
+            f"{', '.join(PRESETS)}. Received: {item!r}."
+        )
+    power = preset.watts if preset else None
+    if match["watts"]:
+        power = _units.watts(match["watts"])
+    return count, name, rate, power

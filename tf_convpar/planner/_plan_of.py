@@ -1,0 +1,165 @@
+"""What a given plan of a whole model would take."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import keras
+
+from tf_convpar.planner import _graph
+from tf_convpar.planner import _plan
+from tf_convpar.planner import _step
+from tf_convpar.planner import _works
+from tf_convpar.planner._calibration import Calibration
+from tf_convpar.planner._costs import Costs
+from tf_convpar.planner._graph import Graph
+from tf_convpar.planner._ways import FILTERS
+from tf_convpar.planner._ways import SAMPLES
+from tf_convpar.planner._ways import Cut
+from tf_convpar.planner._ways import filters_of
+from tf_convpar.plans import Plan
+from tf_convpar.plans._words import seconds_text
+
+
+def plan_of(
+    model: keras.Model,
+    calibration: Calibration,
+    plan: Plan,
+    wire_dtype: str | None = None,
+) -> Plan:
+    """A plan that somebody has made or edited, with its prediction.
+
+    ```python
+    edited = plans.load("plan.json")
+    planner.plan_of(model, calibration, edited).prediction.step_s
+    ```
+
+    Args:
+        model: The one that was measured, or one like it.
+        calibration: What was measured.
+        plan: Of that model and these devices. All layers that are split by
+            samples must have the same shares, and those of as many filters
+            the same counts, as all plans of `planner.plan` have.
+        wire_dtype: The dtype in which to travel.
+
+    Returns:
+        The plan, predicted by what `planner.plan` minimises.
+
+    Raises:
+        ValueError: It is of another model, of other devices, or not uniform;
+            its numbers do not sum up; or a device lacks the memory.
+    """
+    graph = _graph.of_model(model)
+    expected = _works.fingerprint(graph)
+    for what, found in (
+        ("calibration", calibration.model),
+        ("plan", plan.fingerprint),
+    ):
+        if found != expected:
+            raise ValueError(
+                f"Expected a {what} of '{model.name}', fingerprint "
+                f"{expected}. Received one of another model, {found}."
+            )
+    names = tuple(device.name for device in calibration.devices)
+    if plan.devices != names:
+        raise ValueError(
+            f"Expected a plan for the calibration's devices, "
+            f"{', '.join(names)}. Received one for {', '.join(plan.devices)}."
+        )
+    cut = _cut(graph, calibration, plan, wire_dtype)
+    costs = Costs(graph, calibration, cut)
+    choice = {call.name: plan.way(call.name) for call in graph.convolutions}
+    for i, call in enumerate(graph.calls):
+        possible = costs.ways.of[i]
+        if call.splits and choice[call.name] not in possible:
+            raise ValueError(
+                f"Expected layer {call.name!r} to go one of the ways "
+                f"{', '.join(possible)}. Received: {choice[call.name]}."
+            )
+    _check_memory(costs, choice)
+    prediction = _step.predict(costs, choice)
+    singles = _plan.singles_of(costs)
+    text = f"As given: {seconds_text(prediction.step_s)} a step"
+    if singles:
+        best = min(singles.values())
+        text += (
+            f", {best / prediction.step_s:.2f} times as fast as the best "
+            f"single device with {seconds_text(best)}"
+        )
+    same = plan.prediction is not None and plan.prediction == prediction
+    return dataclasses.replace(
+        plan,
+        prediction=prediction,
+        single_s=singles,
+        reason=plan.reason if same else f"{text}.",
+        memory_bytes=tuple(d.memory_bytes for d in calibration.devices),
+    )
+
+
+def _cut(
+    graph: Graph, calibration: Calibration, plan: Plan, wire: str | None
+) -> Cut:
+    """How a plan cuts: once for samples, once for each number of filters."""
+    layers = {call.name: filters_of(graph, call) for call in graph.convolutions}
+    if set(layers) != set(plan.allocation):
+        missing = sorted(set(layers) - set(plan.allocation))
+        unknown = sorted(set(plan.allocation) - set(layers))
+        raise ValueError(
+            f"Expected the layers {', '.join(layers)}. Received a plan "
+            f"without {missing}, and with {unknown} besides."
+        )
+    alone = (0,) * (len(calibration.devices) - 1)
+    shares = (calibration.batch, *alone)
+    counts = {filters: (filters, *alone) for filters in layers.values()}
+    of_shares = ""
+    of_counts: dict[int, str] = {}
+    for name, filters in layers.items():
+        given, way = plan.allocation[name], plan.way(name)
+        by_samples = plan.splits.get(name) == SAMPLES
+        wanted = calibration.batch if by_samples else filters
+        if sum(given) != wanted:
+            raise ValueError(
+                f"Expected {wanted} {'samples' if by_samples else 'kernels'} "
+                f"in layer {name!r}. Received: {list(given)}, which sum to "
+                f"{sum(given)}."
+            )
+        if way == SAMPLES:
+            _same("samples", name, given, of_shares, shares)
+            shares, of_shares = given, name
+        elif way == FILTERS:
+            first = of_counts.get(filters, "")
+            _same(f"{filters} kernels", name, given, first, counts[filters])
+            counts[filters], of_counts[filters] = given, name
+    return Cut(plan.devices, calibration.batch, shares, counts, wire)
+
+
+def _same(
+    what: str,
+    layer: str,
+    given: tuple[int, ...],
+    first: str,
+    known: tuple[int, ...],
+) -> None:
+    if first and given != known:
+        raise ValueError(
+            f"Expected all layers with {what} to be cut alike: feature maps "
+            f"that are added must lie alike. Received: {list(known)} for "
+            f"{first!r}, {list(given)} for {layer!r}. Change both."
+        )
+
+
+def _check_memory(costs: Costs, choice: _step.Choice) -> None:
+    names, _ = _step.follow(costs, choice)
+    for d, device in enumerate(costs.calibration.devices):
+        needed = sum(
+            of[name].memory[d]
+            for of, name in zip(costs.of, names, strict=True)
+            if of[name].memory
+        )
+        limit = device.memory_bytes
+        if limit is not None and needed > limit:
+            raise ValueError(
+                f"Expected a plan that fits the memory of devices. Received "
+                f"one for which {device.name} has {limit} bytes, and would "
+                f"need {needed:.0f}. Give it less, or take smaller batches."
+            )
