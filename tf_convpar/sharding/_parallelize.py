@@ -94,11 +94,12 @@ def parallelize(
     if isinstance(plan, str) and plan == "auto":
         try:
             plan = _planned(model, batch_size, algorithm, wire_dtype)
-        except ValueError as error:
+        except (ValueError, tf.errors.OpError) as error:
             if asked is not None:
                 raise
             # Nobody asked: the model is split as well as may be.
-            io_utils.print_msg(f"{model.name}: not planned. {error}")
+            reason = str(error).partition("\n")[0]
+            io_utils.print_msg(f"{model.name}: not planned. {reason}")
             plan = "equal"
     splits = _Named("plan", _plan(plan))
     wires = _Named(

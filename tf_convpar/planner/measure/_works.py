@@ -161,7 +161,9 @@ class Works:
                 self._timed(call, part, samples, value, stamps, used)
             # What nobody reads would be left out of the graph.
             numbers = [
-                tf.cast(tf.reshape(x, [-1])[:1], tf.float32) for x in used
+                tf.cast(tf.reshape(x, [-1])[:1], tf.float32)
+                for x in used
+                if x.dtype != tf.string
             ]
             return tf.reshape(tf.stack(stamps), [-1, 4]), tf.concat(numbers, 0)
 
@@ -189,6 +191,8 @@ class Works:
             return stamps[-1]
 
         def fill(shape: Sequence[Any], dtype: Any) -> tf.Tensor:
+            if tf.as_dtype(dtype) == tf.string:
+                return tf.fill(shape, "")
             # Of an argument: constants would be computed beforehand.
             return tf.fill(shape, tf.cast(value, dtype))
 
@@ -220,11 +224,12 @@ class Works:
             outputs = keras.tree.flatten(self._called(call, inputs, state))
         forward = stamp(outputs)
         with tf.control_dependencies([forward]):
+            outputs = [y for y in outputs if y.dtype.is_floating]
             upstream = [fill(tf.shape(y), y.dtype) for y in outputs]
-        again = stamp(upstream)
+        again = stamp(upstream or [forward])
         with tf.control_dependencies([again]):
             found: list[Any] = []
-            if sources:
+            if sources and outputs:
                 upstream = [tf.identity(dy) for dy in upstream]
                 found = tape.gradient(outputs, sources, upstream)
         stamp([g for g in found if g is not None] or [again])
