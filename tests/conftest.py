@@ -1,5 +1,6 @@
 """Four logical CPUs in this process; worker processes where a test asks."""
 
+import gc
 import os
 
 # Before TensorFlow is imported: bits are compared.
@@ -14,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 import tf_convpar as convpar
+from tf_convpar.strategy.local_cluster import local_workers
 
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0],
@@ -21,15 +23,27 @@ tf.config.set_logical_device_configuration(
 )
 
 
+def pytest_collection_finish():
+    """What is imported by now is no garbage: not to be gone through again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def strategy():
     return convpar.ConvParallelStrategy(devices=["CPU:0", "CPU:1", "CPU:2"])
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_garbage():
+    """Of other modules. To look for it before each test takes half the time."""
+    gc.collect()
+
+
 @pytest.fixture(autouse=True)
 def fresh_names():
     """Layer names, and so variable names, do not depend on other tests."""
-    keras.utils.clear_session()
+    keras.utils.clear_session(free_memory=False)
     keras.utils.set_random_seed(1)
     yield
     keras.mixed_precision.set_dtype_policy("float32")
@@ -49,6 +63,13 @@ def no_process_left():
     yield
     left = psutil.Process().children(recursive=True)
     assert not left, f"tests left processes behind: {left}"
+
+
+@pytest.fixture(scope="session")
+def cluster(no_process_left):
+    """Two workers, for one chief after another."""
+    with local_workers(2) as local:
+        yield local
 
 
 @pytest.fixture(scope="session")

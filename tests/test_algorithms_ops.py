@@ -123,45 +123,6 @@ def test_bad_arguments_of_the_kernel_gradient(bad):
         gradient(**{**good, **bad})
 
 
-OVERFLOWS = """
-import sys
-import tensorflow as tf
-
-sys.path.insert(0, sys.argv[1])
-from test_algorithms_ops import _library, gradient_arguments, native_arguments
-
-ops = _library.module()
-forward = ops.TfConvpar_BilinearForward
-gradient = ops.TfConvpar_BilinearKernelGradient
-for op, good, bad in (
-    (forward, native_arguments(), {"pad_after": [2**62, 2**62]}),
-    (forward, native_arguments(), {"pad_after": [2**40, 2**40]}),
-    (gradient, gradient_arguments(), {"window": [-3, 3]}),
-    (gradient, gradient_arguments(), {"window": [2**40, 2**40]}),
-):
-    try:
-        op(**{**good, **bad})
-    except tf.errors.InvalidArgumentError:
-        print("refused", bad)
-"""
-
-
-def in_a_process(script):
-    """What it prints; a process of its own may crash."""
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(pathlib.Path(__file__).parent)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
-
-
-def test_sizes_that_overflow():
-    assert len(in_a_process(OVERFLOWS)) == 4
-
-
 MEMORY = """
 import json
 import tensorflow as tf
@@ -201,6 +162,45 @@ for predicted, call in sorted(runs, key=lambda run: run[0]):
     print(json.dumps([predicted, *measured]))
 """
 
+OVERFLOWS = """
+import sys
+
+sys.path.insert(0, sys.argv[1])
+from test_algorithms_ops import _library, gradient_arguments, native_arguments
+
+ops = _library.module()
+forward = ops.TfConvpar_BilinearForward
+gradient = ops.TfConvpar_BilinearKernelGradient
+for op, good, bad in (
+    (forward, native_arguments(), {"pad_after": [2**62, 2**62]}),
+    (forward, native_arguments(), {"pad_after": [2**40, 2**40]}),
+    (gradient, gradient_arguments(), {"window": [-3, 3]}),
+    (gradient, gradient_arguments(), {"window": [2**40, 2**40]}),
+):
+    try:
+        op(**{**good, **bad})
+    except tf.errors.InvalidArgumentError:
+        print("refused", bad)
+"""
+
+
+@pytest.fixture(scope="module")
+def lines():
+    """What both print; a process of its own may crash."""
+    script = MEMORY + OVERFLOWS
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(pathlib.Path(__file__).parent)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_sizes_that_overflow(lines):
+    assert len([line for line in lines if line.startswith("refused")]) == 4
+
 
 ISA = "TF_CONVPAR_WIDEST_ISA"
 
@@ -216,23 +216,35 @@ def in_a_process_with(isa, *arguments):
     )
 
 
+NARROWER = """
+import sys
+
+sys.path.insert(0, sys.argv[1])
+import test_algorithms_numerics as numerics
+from test_algorithms_ops import instruction_set
+
+for geometry in numerics.GEOMETRIES[:: -int(sys.argv[2])]:
+    numerics.test_error_of_each_pass(geometry)
+print(instruction_set())
+"""
+
+
 @pytest.mark.parametrize(
-    "isa", ["base", pytest.param("avx2", marks=pytest.mark.slow)]
+    ("isa", "every"),
+    [
+        ("base", 2),  # Every second geometry: one of each kind.
+        pytest.param("base", 1, marks=pytest.mark.slow),
+        pytest.param("avx2", 1, marks=pytest.mark.slow),
+    ],
 )
-def test_narrower_instruction_sets(isa):
+def test_narrower_instruction_sets(isa, every):
     if isa not in ("base", instruction_set()) and instruction_set() != "avx512":
         pytest.skip("this processor does not have it")
-    program = (
-        "from tf_convpar.algorithms import _bilinear; "
-        "print(_bilinear.instruction_set())"
-    )
-    assert in_a_process_with(isa, "-c", program).stdout.split() == [isa]
-    tests = ("tests/test_algorithms_numerics.py", "-k", "error_of_each_pass")
     done = in_a_process_with(
-        isa, "-m", "pytest", "-p", "no:cacheprovider", *tests
+        isa, "-c", NARROWER, pathlib.Path(__file__).parent, str(every)
     )
-    assert done.returncode == 0, done.stdout
-    assert "passed" in done.stdout
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [isa]
 
 
 def test_instruction_set_that_is_none():
@@ -246,12 +258,12 @@ def test_instruction_set_that_is_none():
     assert "Received: avx9" in done.stderr
 
 
-def test_workspace_is_what_the_allocator_gives():
-    lines = in_a_process(MEMORY)
-    assert len(lines) == 12
+def test_workspace_is_what_the_allocator_gives(lines):
+    runs = [json.loads(line) for line in lines if line.startswith("[")]
+    assert len(runs) == 12
     # Formulas are for the widest instruction set: narrower ones need less.
     widest = instruction_set() == "avx512"
-    for predicted, in_use, held, most in map(json.loads, lines):
+    for predicted, in_use, held, most in runs:
         assert in_use == 0
         assert most == held
         spare = 0.25 * held + 4 * 2**20

@@ -6,10 +6,13 @@ import socket
 import sys
 
 import pytest
+from click.testing import CliRunner
 from processes import CONVPAR
 from processes import run
 
 import tf_convpar
+from tf_convpar.cli.main import main
+from tf_convpar.ops import _library
 from tf_convpar.strategy.cluster import Cluster
 
 COMMANDS = [
@@ -28,12 +31,15 @@ COMMANDS = [
 
 def run_json(*args, **changes):
     """Runs `convpar`; returns exit code and what its stdout says."""
-    script = (
-        "import os, sys; os.dup2(os.open(os.devnull, os.O_WRONLY), 2); "
-        "from tf_convpar.cli.main import main; main()"
-    )
-    code, output = run([sys.executable, "-c", script, *args], **changes)
+    # As a module: any other program imports TensorFlow with the package.
+    alone = ["bash", "-c", 'exec "$@" 2>/dev/null', "-"]
+    code, output = run([*alone, *CONVPAR, *args], **changes)
     return code, json.loads(output)
+
+
+def run_here(*args, **changes):
+    """Runs `convpar` in this process, which has TensorFlow already."""
+    return CliRunner().invoke(main, args, env=changes)
 
 
 def test_help_does_not_wait_for_tensorflow():
@@ -70,15 +76,23 @@ def test_check_build():
     assert report["running_tensorflow"] in report["verdict"]
 
 
-def test_check_build_without_the_op():
-    code, output = run([*CONVPAR, "check-build"], TF_CONVPAR_PY_OPS="1")
-    assert code == 1
-    assert "in use:                False" in output
-    assert output.splitlines()[-1].startswith("TF_CONVPAR_PY_OPS=1")
+@pytest.fixture
+def not_yet_loaded():
+    """As if no operation had been needed before."""
+    _library._attempt.cache_clear()
+    yield
+    _library._attempt.cache_clear()
+
+
+def test_check_build_without_the_op(not_yet_loaded):
+    result = run_here("check-build", TF_CONVPAR_PY_OPS="1")
+    assert result.exit_code == 1
+    assert "in use:                False" in result.output
+    assert result.output.splitlines()[-1].startswith("TF_CONVPAR_PY_OPS=1")
 
 
 def test_env():
-    code, facts = run_json(
+    result = run_here(
         "env",
         "--json",
         TF_CONFIG=Cluster({"chief": ["secret:1"]}).tf_config(),
@@ -86,7 +100,8 @@ def test_env():
         TF_NUM_INTEROP_THREADS="3",
         http_proxy="http://me:secret@proxy",
     )
-    assert code == 0
+    assert result.exit_code == 0
+    facts = json.loads(result.stdout)
     assert facts["tf_convpar"] == tf_convpar.__version__
     assert facts["tensorflow"].startswith("2.")
     assert facts["TF_CONFIG"] == "1 chief; this is /job:chief/task:0"
@@ -117,10 +132,10 @@ def test_devices_of_a_cluster_that_is_not_there():
 
 
 def test_devices_as_a_table():
-    code, output = run([*CONVPAR, "devices"])
-    assert code == 0
-    assert "This machine" in output
-    assert "CPU:0" in output
+    result = run_here("devices")
+    assert result.exit_code == 0
+    assert "This machine" in result.output
+    assert "CPU:0" in result.output
 
 
 def test_devices_with_a_bad_tf_config():

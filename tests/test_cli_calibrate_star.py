@@ -45,6 +45,7 @@ def calibrate(model, *args, env=None):
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_cluster_and_what_comes_of_it(model, tmp_path):
     output = tmp_path / "calibration.json"
     with local_workers(1) as local:
@@ -86,8 +87,14 @@ def test_given_rates_are_not_measured(model, tmp_path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--throughput=often"], "Expected `throughput`"),
-        (["--throughput=1GFLOPS,2GFLOPS"], "1 rates"),
+        pytest.param(
+            ["--throughput=often"],
+            "Expected `throughput`",
+            marks=pytest.mark.slow,  # test_planner_calibrate.py has it, too.
+        ),
+        pytest.param(
+            ["--throughput=1GFLOPS,2GFLOPS"], "1 rates", marks=pytest.mark.slow
+        ),
         (["--batch=0"], "--batch"),
     ],
 )

@@ -73,9 +73,16 @@ def test_applications(name, dtype, split, tmp_path):
     if split == "mixed":
         assert found["gradients"] < 1e-9
         assert found["moving"] < 1e-9
-        assert found["measured"] == pytest.approx(found["theory"], rel=0.03)
-        # As many convolutions as by samples, and more, ran on samples.
-        assert found["by_samples"] >= 3
+        # Of four samples of 64 pixels headers are up to 3 %.
+        assert found["measured"] == pytest.approx(found["theory"], rel=0.04)
+        # Other layers ran where the samples are: of VGG16 two poolings.
+        assert found["by_samples"] >= 2
+
+
+@pytest.fixture(scope="module")
+def one_worker():
+    with local_workers(1) as local:
+        yield local
 
 
 REGION = {"region": True}
@@ -99,31 +106,32 @@ NO_CHIEF = {
 
 
 @pytest.mark.parametrize(
-    ("options", "others"),
+    ("options", "workers"),
     [
-        (REGION, 2),
-        (MIXED, 2),
+        (REGION, "cluster"),
+        (MIXED, "cluster"),
         *(
-            pytest.param(options, others, marks=pytest.mark.slow)
-            for options, others in (
-                (REGION, 1),
-                (NARROW, 1),
-                (WIDE_END, 1),
-                (WIDE_END, 2),
-                (NARROW, 2),
-                (STAR, 1),
-                (STAR, 2),
-                (MIXED_BACK, 2),
-                (NO_CHIEF, 2),
+            pytest.param(options, workers, marks=pytest.mark.slow)
+            for options, workers in (
+                (REGION, "one_worker"),
+                (NARROW, "one_worker"),
+                (WIDE_END, "one_worker"),
+                (WIDE_END, "cluster"),
+                (NARROW, "cluster"),
+                (STAR, "one_worker"),
+                (STAR, "cluster"),
+                (MIXED_BACK, "cluster"),
+                (NO_CHIEF, "cluster"),
             )
         ),
     ],
 )
-def test_bytes_of_chained_convolutions(options, others):
-    with local_workers(others) as local:
-        found = run(
-            local, "regions.py", json.dumps({"kernels": [60, 200]} | options)
-        )
+def test_bytes_of_chained_convolutions(options, workers, request):
+    found = run(
+        request.getfixturevalue(workers),
+        "regions.py",
+        json.dumps({"kernels": [60, 200]} | options),
+    )
     print(options, found["measured"] / found["theory"], found["links"])
     assert found["measured"] == pytest.approx(found["theory"], rel=0.03)
     tolerance = 1e-5 if "wire" not in options else 1e-2

@@ -25,35 +25,42 @@ def run(local, program, *args):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.fixture(scope="module")
-def cluster():
+@pytest.fixture
+def onednn_cluster(monkeypatch):
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "1")
     with local_workers(2) as local:
         yield local
 
 
+FINE = {"momentum": 1e-6, "adam": 1e-5, "rmsprop": 1e-5}
+
+
 @pytest.mark.parametrize(
-    ("onednn", "kind", "policy", "limits"),
+    ("workers", "kind", "policy", "limits"),
     [
-        ("0", "smooth", "float32", (1e-6, 1e-5, 1e-5)),
-        pytest.param(
-            *("1", "smooth", "float32", (1e-4, 1e-4, 1e-4)),
-            marks=pytest.mark.slow,
+        ("cluster", "smooth", "float32", FINE),
+        ("cluster", "kinked", "float64", {"momentum": 1e-9}),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("cluster", "kinked", "float64", dict.fromkeys(FINE, 1e-9)),
+                (
+                    *("onednn_cluster", "smooth", "float32"),
+                    dict.fromkeys(FINE, 1e-4),
+                ),
+            )
         ),
-        ("0", "kinked", "float64", (1e-9, 1e-9, 1e-9)),
     ],
 )
 def test_losses_of_20_steps_equal_plain_keras(
-    onednn, kind, policy, limits, monkeypatch
+    workers, kind, policy, limits, request
 ):
-    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", onednn)
-    with local_workers(2) as local:
-        results = run(local, "losses.py", kind, policy)
+    local = request.getfixturevalue(workers)
+    results = run(local, "losses.py", kind, policy, *limits)
     assert len(set(results["devices"])) == 3
-    for name, limit in zip(
-        ("momentum", "adam", "rmsprop"), limits, strict=True
-    ):
+    for name, limit in limits.items():
         result = results[name]
-        print(f"oneDNN={onednn} {kind} {policy} {name}: {result}")
+        print(f"{workers} {kind} {policy} {name}: {result}")
         assert result["steps"] == 20
         assert result["last"] < 0.9 * result["first"]  # It does learn.
         assert result["difference"] < limit
@@ -82,24 +89,25 @@ CASES = {
 
 
 @pytest.mark.parametrize(
-    "case",
+    "cases",
     [
-        *("float32", "bfloat16 on the wire", "gradient accumulation"),
-        pytest.param("clipping", marks=pytest.mark.slow),
-        pytest.param("regularizer and constraint", marks=pytest.mark.slow),
+        ("float32", "bfloat16 on the wire", "gradient accumulation"),
+        pytest.param(
+            ("clipping", "regularizer and constraint"), marks=pytest.mark.slow
+        ),
     ],
 )
-def test_bytes_on_the_wire_are_those_of_the_star(case, cluster):
+def test_bytes_on_the_wire_are_those_of_the_star(cases, cluster):
     """Never a kernel, never a slot: 0.6 MB of them would be 4% to 8%."""
-    result = run(
-        cluster, "star.py", json.dumps({"shards": [2, 2, 1], **CASES[case]})
-    )
-    print(f"{case}: {result['measured'] / result['theory']:.4f} of theory")
-    assert result["measured"] == pytest.approx(result["theory"], rel=0.03)
-    assert len(set(result["kernels"])) == 3
-    assert result["slots"]
-    for devices in result["slots"]:
-        assert devices == result["kernels"]
+    options = [{"shards": [2, 2, 1], **CASES[case]} for case in cases]
+    results = run(cluster, "star.py", json.dumps(options))
+    for case, result in zip(cases, results, strict=True):
+        print(f"{case}: {result['measured'] / result['theory']:.4f} of theory")
+        assert result["measured"] == pytest.approx(result["theory"], rel=0.03)
+        assert len(set(result["kernels"])) == 3
+        assert result["slots"]
+        for devices in result["slots"]:
+            assert devices == result["kernels"]
 
 
 def test_what_a_keras_user_does(cluster, tmp_path):

@@ -23,6 +23,7 @@ def test_single_machine():
     assert "shards=(48, 16)" in output
 
 
+@pytest.mark.slow  # test_cli_launch.py and test_cluster_training.py, too.
 def test_multi_machine():
     program = EXAMPLES / "multi_machine.py"
     code, output = run([*CONVPAR, "launch", "-n", 3, program])
@@ -32,6 +33,7 @@ def test_multi_machine():
         assert re.search(rf"{share} of 64 kernels on /job:{task}", output)
 
 
+@pytest.mark.slow  # test_export.py does as much.
 def test_export_and_serve():
     code, output = run([sys.executable, EXAMPLES / "export_and_serve.py"])
     assert code == 0, output

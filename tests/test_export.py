@@ -63,8 +63,20 @@ def subclassed():
     return Net()
 
 
-@pytest.mark.parametrize("by", ["convpar.export", "model.export"])
-@pytest.mark.parametrize("kind", ["sequential", "subclassed"])
+@pytest.mark.parametrize(
+    ("kind", "by"),
+    [
+        ("sequential", "convpar.export"),
+        ("subclassed", "model.export"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("sequential", "model.export"),
+                ("subclassed", "convpar.export"),
+            )
+        ),
+    ],
+)
 def test_export_serves_the_same_predictions(
     kind, by, strategy, images, tmp_path
 ):

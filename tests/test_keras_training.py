@@ -1,6 +1,7 @@
 """Under this strategy Keras trains as under none: nothing is taken or asked."""
 
 import contextlib
+import itertools
 
 import keras
 import numpy as np
@@ -169,9 +170,22 @@ def loop(model, optimizer, graph):
     )
 
 
-@pytest.mark.parametrize("graph", [False, True])
-@pytest.mark.parametrize("inside", ["all", "optimizer", "loop", "model"])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+INSIDE = ("all", "optimizer", "loop", "model")
+LOOPS = list(itertools.product(OPTIMIZERS, INSIDE, (False, True)))
+# Each optimizer and each scope, in graphs and without.
+QUICK = [
+    *zip(OPTIMIZERS, INSIDE, [True] * 4, strict=True),
+    *zip(OPTIMIZERS, reversed(INSIDE), [False] * 4, strict=True),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "inside", "graph"),
+    [
+        case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow)
+        for case in LOOPS
+    ],
+)
 def test_a_loop_of_ones_own(name, inside, graph, strategy):
     """Whatever of it is in the strategy's scope, beside the model."""
     make = OPTIMIZERS[name]

@@ -44,6 +44,13 @@ def residual(training_state=True):
     return model
 
 
+@pytest.fixture(scope="module")
+def trained():
+    """One that has been trained; to look at, not to change."""
+    keras.utils.clear_session()
+    return residual()
+
+
 def data(count=32):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(count, 8, 8, 3)).astype("float32")
@@ -54,8 +61,8 @@ def values(model):
     return [np.asarray(v) for v in model.variables]
 
 
-def test_there_and_back_bit_for_bit(strategy):
-    model = residual()
+def test_there_and_back_bit_for_bit(strategy, trained):
+    model = trained
     before = values(model)
     with strategy.scope():
         parallel = convpar.parallelize(model)
@@ -93,9 +100,9 @@ def test_training_goes_on_as_it_would_have(strategy):
         np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-3)
 
 
-def test_slots_are_beside_their_shards(strategy):
+def test_slots_are_beside_their_shards(strategy, trained):
     with strategy.scope():
-        parallel = convpar.parallelize(residual())
+        parallel = convpar.parallelize(trained)
     stem = parallel.get_layer("stem").kernel
     slots = [
         v
@@ -109,8 +116,8 @@ def test_slots_are_beside_their_shards(strategy):
         ]
 
 
-def test_the_model_itself_stays_as_it_is(strategy):
-    model = residual()
+def test_the_model_itself_stays_as_it_is(strategy, trained):
+    model = trained
     before = values(model)
     x, y = data()
     with strategy.scope():
@@ -123,7 +130,7 @@ def test_the_model_itself_stays_as_it_is(strategy):
 
 def test_shared_and_inner_layers_are_one(strategy):
     with strategy.scope():
-        parallel = convpar.parallelize(residual())
+        parallel = convpar.parallelize(residual(False))
     shared = parallel.get_layer("shared")
     assert isinstance(shared, ConvParallel) and len(shared._inbound_nodes) == 2
     inner = parallel.get_layer("inner")
@@ -134,7 +141,7 @@ def test_shared_and_inner_layers_are_one(strategy):
 def test_plans_by_regular_expressions(strategy):
     with strategy.scope():
         parallel = convpar.parallelize(
-            residual(), plan={"s.*": (1, 0, 3), "conv2d": None}
+            residual(False), plan={"s.*": (1, 0, 3), "conv2d": None}
         )
     assert parallel.get_layer("stem")._layout.sizes == (3, 9)
     assert parallel.get_layer("shared")._layout.sizes == (3, 9)
@@ -152,7 +159,7 @@ def test_a_name_goes_before_patterns(strategy):
 def test_the_strategys_plan(strategy):
     strategy.plan = {"stem": (6, 4, 2)}
     with strategy.scope():
-        parallel = convpar.parallelize(residual())
+        parallel = convpar.parallelize(residual(False))
     assert parallel.get_layer("stem")._layout.sizes == (6, 4, 2)
     assert parallel.get_layer("shared")._layout.sizes == (4, 4, 4)
 
@@ -160,7 +167,9 @@ def test_the_strategys_plan(strategy):
 def test_wire_dtype_and_algorithm_by_layer(strategy):
     with strategy.scope():
         parallel = convpar.parallelize(
-            residual(), wire_dtype={"shared": "bfloat16"}, algorithm="winograd"
+            residual(False),
+            wire_dtype={"shared": "bfloat16"},
+            algorithm="winograd",
         )
     assert parallel.get_layer("shared").wire_dtype == "bfloat16"
     assert parallel.get_layer("stem").wire_dtype is None
@@ -169,8 +178,8 @@ def test_wire_dtype_and_algorithm_by_layer(strategy):
     assert "algorithm" not in merged.get_layer("stem").get_config()
 
 
-def test_again_with_another_plan(strategy):
-    model = residual()
+def test_again_with_another_plan(strategy, trained):
+    model = trained
     with strategy.scope():
         parallel = convpar.parallelize(
             convpar.parallelize(model), plan={".*": (1, 1, 2)}
@@ -205,9 +214,9 @@ def test_xla_comes_back_with_the_merged_model(asked, strategy):
     assert convpar.merge(parallel).jit_compile == asked
 
 
-def test_a_file_of_a_parallel_model(strategy, tmp_path):
+def test_a_file_of_a_parallel_model(strategy, trained, tmp_path):
     with strategy.scope():
-        parallel = convpar.parallelize(residual())
+        parallel = convpar.parallelize(trained)
         parallel.save(tmp_path / "model.keras")
         loaded = keras.models.load_model(tmp_path / "model.keras")
         again = convpar.parallelize(loaded)
@@ -234,9 +243,9 @@ def test_weights_go_both_ways(strategy, tmp_path):
             np.testing.assert_array_equal(a, b)
 
 
-def test_export_and_checkpoint(strategy, tmp_path):
+def test_export_and_checkpoint(strategy, trained, tmp_path):
     with strategy.scope():
-        parallel = convpar.parallelize(residual())
+        parallel = convpar.parallelize(trained)
     x, _ = data()
     expected = parallel.predict(x, verbose=0)
     convpar.export(parallel, tmp_path / "served")
@@ -249,7 +258,7 @@ def test_export_and_checkpoint(strategy, tmp_path):
 
 def test_a_feature_extractor_of_a_parallel_model(strategy):
     with strategy.scope():
-        parallel = convpar.parallelize(residual())
+        parallel = convpar.parallelize(residual(False))
         inner = keras.Model(parallel.input, parallel.get_layer("stem").output)
     x, _ = data(4)
     maps = np.asarray(inner(x))
@@ -261,7 +270,7 @@ def test_a_feature_extractor_of_a_parallel_model(strategy):
 def test_summary_shows_shards_and_devices(strategy, capsys):
     with strategy.scope():
         parallel = convpar.parallelize(
-            residual(), plan={"stem": (6, 4, 2), "shared": None}
+            residual(False), plan={"stem": (6, 4, 2), "shared": None}
         )
     lines = []
     parallel.summary(print_fn=lambda line, **kw: lines.append(line))

@@ -71,15 +71,20 @@ def test_a_model_is_planned_when_it_is_parallelized(cache, capsys, monkeypatch):
 
 def test_the_cache_knows_what_a_calibration_depends_on(cache):
     """Batch, layers, optimizer, algorithm: each is measured by itself."""
-    model = network()
-    other = network()
-    other.compile("adam", "mse", jit_compile=False)
+
+    def small(optimizer="sgd"):
+        x = keras.Input((8, 8, 3))
+        model = keras.Model(x, L.Conv2D(4, 3)(x), name="small")
+        model.compile(optimizer, "mse", jit_compile=False)
+        return model
+
+    model, other = small(), small("adam")
     planner.calibrate(model, two(), 4)
     planner.calibrate(model, two(), 8)
     planner.calibrate(other, two(), 4)
     planner.calibrate(model, two(), 4, algorithm="gemm")
     assert len(list(cache.iterdir())) == 4
-    planner.calibrate(network(), two(), 4)
+    planner.calibrate(small(), two(), 4)
     assert len(list(cache.iterdir())) == 4
 
 
@@ -114,6 +119,30 @@ def test_a_plan_for_other_devices_is_refused():
 def test_auto_wants_a_strategy():
     with pytest.raises(ValueError, match="scope of a ConvParallelStrategy"):
         convpar.parallelize(network(), plan="auto")
+
+
+def test_a_model_without_a_graph_is_split_if_nobody_asked(capsys):
+    class Own(keras.Model):
+        def __init__(self):
+            super().__init__(name="own")
+            self.conv = L.Conv2D(8, 3)
+
+        def call(self, x):
+            return self.conv(x)
+
+    model = Own()
+    model(np.zeros((1, 8, 8, 3), "float32"))
+    strategy = convpar.ConvParallelStrategy(
+        devices=["CPU:0", "CPU:1"], plan="auto"
+    )
+    strategy.plan["conv2d"] = (6, 2)
+    with strategy.scope():
+        parallel = convpar.parallelize(model)
+        said = capsys.readouterr().out
+        with pytest.raises(ValueError, match="Sequential or functional"):
+            convpar.parallelize(model, plan="auto")
+    assert "own: not planned. Expected" in said
+    assert parallel.conv._layout.sizes == (6, 2)
 
 
 def test_layers_that_say_how_they_are_split_stay_so():

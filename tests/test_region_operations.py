@@ -20,6 +20,20 @@ def after(operation):
     return keras.Model(x, conv(6)(operation(conv()(x))))
 
 
+def arithmetic(pair):
+    y, z = pair
+    return ops.maximum(y + z, (y - z) * y)
+
+
+def pointwise(x):
+    x = ops.silu(1.0 - x * ops.relu6(x + 3.0) / 6.0)
+    return ops.clip(ops.leaky_relu(x, 0.3), -0.5, 1.0)
+
+
+TOGETHER = {
+    "of two": lambda: branches(arithmetic),
+    "of one": lambda: after(pointwise),
+}
 ON_SHARDS = {
     "a shortcut": lambda: branches(lambda pair: pair[0] + pair[1]),
     "a difference": lambda: branches(lambda pair: pair[0] - pair[1]),
@@ -51,9 +65,15 @@ def operations(model):
     ]
 
 
-@pytest.mark.parametrize("case", ON_SHARDS)
+@pytest.mark.parametrize(
+    "case",
+    [
+        *TOGETHER,
+        *(pytest.param(case, marks=pytest.mark.slow) for case in ON_SHARDS),
+    ],
+)
 def test_on_shards(case, strategy):
-    parallel = compare(ON_SHARDS[case](), strategy)
+    parallel = compare((TOGETHER | ON_SHARDS)[case](), strategy)
     assert operations(parallel)
     assert all(rule_of(x) is not None for x in operations(parallel))
     # Between the convolutions nothing passes the chief.

@@ -23,6 +23,13 @@ def chain(*layers, shape=(8, 8, 3)):
     return keras.Sequential([keras.Input(shape), conv(), *layers, conv(6)])
 
 
+def joined(pair):
+    """By one layer after another."""
+    y, z = pair
+    y = L.Multiply()([L.Subtract()([L.Add()([y, z]), z]), z])
+    return L.Minimum()([L.Maximum()([L.Average()([y, z]), z]), pair[0]])
+
+
 def branches(join, first=12, second=12, shape=(8, 8, 3)):
     x = keras.Input(shape)
     y = conv(first)(x)
@@ -30,6 +37,38 @@ def branches(join, first=12, second=12, shape=(8, 8, 3)):
     return keras.Model(x, conv(6)(join([y, z])))
 
 
+# Some layers at once: what each of them costs is the convolutions around it.
+TOGETHER = {
+    "activations": lambda: chain(
+        L.ReLU(max_value=1.0, negative_slope=0.1),
+        L.LeakyReLU(0.3),
+        L.ELU(0.5),
+        L.Activation("gelu"),
+        L.Identity(),
+        L.Rescaling(2.0, 0.1),
+        L.PReLU("random_uniform"),
+        L.PReLU("random_uniform", shared_axes=[1, 2]),
+    ),
+    "other sizes": lambda: chain(
+        L.ZeroPadding2D(((1, 2), (0, 3))),
+        L.MaxPooling2D(),
+        L.UpSampling2D(2),
+        L.Cropping2D(1),
+        L.UpSampling2D(2, interpolation="bilinear"),
+        L.AveragePooling2D(3, 2, padding="same"),
+    ),
+    "normalizations": lambda: chain(
+        L.BatchNormalization(),
+        L.BatchNormalization(scale=False),
+        L.BatchNormalization(center=False),
+    ),
+    "dropouts": lambda: chain(
+        L.Dropout(0.4, seed=3),
+        L.Dropout(0.4, noise_shape=(None, 8, 1, 12), seed=4),
+        L.SpatialDropout2D(0.4, seed=5),
+    ),
+    "joins": lambda: branches(joined),
+}
 RULES = {
     "max pooling": lambda: chain(L.MaxPooling2D()),
     "average pooling": lambda: chain(L.AveragePooling2D(3, 2, padding="same")),
@@ -69,6 +108,10 @@ RULES = {
     "minimum": lambda: branches(L.Minimum()),
     "concatenate": lambda: branches(L.Concatenate(), 12, 8),
 }
+ALONE = {
+    "prelu, one slope for all channels",
+    *("depthwise", "separable", "transposed", "concatenate"),
+}
 # These have no rule, or none that holds here: the chief runs them.
 JOINED = {
     "softmax": lambda: chain(L.Activation("softmax")),
@@ -89,7 +132,7 @@ def learn(model, x, y, steps=2):
     keras.utils.set_random_seed(4)
     model.compile(keras.optimizers.SGD(0.05), "mse", jit_compile=False)
     losses = [model.train_on_batch(x, y) for _ in range(steps)]
-    return [np.asarray(losses), model.predict(x, verbose=0)] + [
+    return [np.asarray(losses), np.asarray(model(x))] + [
         np.asarray(v) for v in model.variables if "seed" not in v.path
     ]
 
@@ -116,9 +159,20 @@ def rule_of(layer):
     return call.rule if isinstance(call, OnShards) else None
 
 
-@pytest.mark.parametrize("case", RULES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        *TOGETHER,
+        *(
+            case
+            if case in ALONE
+            else pytest.param(case, marks=pytest.mark.slow)
+            for case in RULES
+        ),
+    ],
+)
 def test_rules(case, strategy):
-    parallel = compare(RULES[case](), strategy)
+    parallel = compare((TOGETHER | RULES)[case](), strategy)
     for layer in parallel.layers:
         if hasattr(layer, "shards"):
             assert layer.is_sharded and layer._in_region

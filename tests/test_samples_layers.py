@@ -85,7 +85,13 @@ def test_equals_its_twin(name, strategy):
 
 
 @wide
-@pytest.mark.parametrize("name", [n for n in NAMES if "2D" in n or "1D" in n])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(n for n in NAMES if "2D" in n),
+        *(pytest.param(n, marks=pytest.mark.slow) for n in NAMES if "1D" in n),
+    ],
+)
 def test_of_unknown_batch(name, strategy):
     kind = NAMES[name]
     x = images(kind).astype("float64")

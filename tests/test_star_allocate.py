@@ -37,7 +37,13 @@ def check_shares(calibration, counts, quantum):
         assert len(odd) == (convolution.filters % quantum > 0)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed",
+    [
+        *range(4),
+        *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 12)),
+    ],
+)
 def test_random_calibrations(seed):
     for case in range(50 * seed, 50 * seed + 50):
         calibration = random_calibration(case)

@@ -104,6 +104,7 @@ def test_times_of_all_tasks_agree(trace):
         assert inside.count("/job:worker/task:1") == 2
 
 
+@pytest.mark.alone  # With those above: there is one trace for all.
 def test_one_recording_at_a_time(trace):
     _, problem = trace
     assert problem.startswith("Expected /job:chief/task:0 at localhost:")
@@ -117,6 +118,7 @@ def test_record_names_the_task_that_does_not_answer():
             timeline.record([task], 0.1)
 
 
+@pytest.mark.alone  # With those above: there is one trace for all.
 def test_chrome_trace(trace, tmp_path):
     spans, _ = trace
     timeline.to_chrome(spans, tmp_path / "trace.json")
@@ -139,6 +141,7 @@ def test_chrome_trace(trace, tmp_path):
     assert event["args"]["operation"] == longest.name
 
 
+@pytest.mark.alone  # With those above: there is one trace for all.
 def test_picture_of_a_trace(trace, tmp_path):
     spans, _ = trace
     timeline.draw(spans, tmp_path / "trace.png")

@@ -74,7 +74,7 @@ class VAE(keras.Model):
         }
 
 
-@program(quick=True)
+@program()
 def vae(kit):
     """A step of its own and no `call`: nothing to build it by."""
     inputs = keras.Input((16, 16, 1))

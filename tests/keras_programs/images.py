@@ -36,7 +36,7 @@ class ESPCNCallback(keras.callbacks.Callback):
         self.psnr.append(10 * np.log10(1 / logs["loss"]))
 
 
-@program(quick=True)
+@program()
 def super_resolution(kit):
     """Sub-pixel convolution, between crops and their small versions."""
 

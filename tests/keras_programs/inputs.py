@@ -185,7 +185,7 @@ class Shuffled(keras.utils.PyDataset):
         self.rng.shuffle(self.order)
 
 
-@program(quick=True)
+@program()
 def generators(kit):
     """Data from Python: finite, endless, and a PyDataset."""
     images, labels = digits(60)

@@ -24,7 +24,7 @@ def network(kit):
     )
 
 
-@program(quick=True)
+@program()
 def loop_with_apply(kit):
     """Eager steps, then the same in a function; two optimizers."""
     images, labels = digits(72)

@@ -1,6 +1,7 @@
 """Run as the chief of a cluster: 20 steps, plain and split, per optimizer.
 
-Arguments: `smooth` or `kinked`, and a dtype policy. Smooth is tanh and average
+Arguments: `smooth` or `kinked`, a dtype policy, and optimizers, all if none is
+named. Smooth is tanh and average
 pooling. Kinked is ReLU and max pooling, where the last bit of a sum decides
 now and then which way a gradient goes: exact in float64, but in float32 two
 runs that differ in the order of a sum drift apart from there.
@@ -28,7 +29,7 @@ OPTIMIZERS = {
 }
 SHARDS = {"first": (9, 7, 4), "second": (30, 13, 17)}
 
-kind, policy = sys.argv[1:]
+kind, policy, *names = sys.argv[1:]
 strategy = convpar.ConvParallelStrategy()  # Before any variable.
 
 from models import StepLosses  # noqa: E402
@@ -87,7 +88,8 @@ def losses(model):
 
 
 results = {}
-for name, make in OPTIMIZERS.items():
+for name in names or OPTIMIZERS:
+    make = OPTIMIZERS[name]
     plain = losses(network(False, make()))
     with strategy.scope():
         model = network(True, make())

@@ -54,7 +54,8 @@ class Automatic:
         Raises:
             ValueError: The model has no graph, or inputs of unknown size.
         """
-        batch = batch_size or model.inputs[0].shape[0] or ASSUMED_BATCH
+        inputs = getattr(model, "inputs", None)
+        batch = batch_size or (inputs and inputs[0].shape[0]) or ASSUMED_BATCH
         found = _calibrate.calibrate(
             model, self._strategy, batch, algorithm=algorithm
         )

@@ -90,9 +90,16 @@ def parallelize(
     check_model(model)
     if algorithm is not None:
         check_algorithm(algorithm)
-    plan = _default(plan)
+    asked, plan = plan, _default(plan)
     if isinstance(plan, str) and plan == "auto":
-        plan = _planned(model, batch_size, algorithm, wire_dtype)
+        try:
+            plan = _planned(model, batch_size, algorithm, wire_dtype)
+        except ValueError as error:
+            if asked is not None:
+                raise
+            # Nobody asked: the model is split as well as may be.
+            io_utils.print_msg(f"{model.name}: not planned. {error}")
+            plan = "equal"
     splits = _Named("plan", _plan(plan))
     wires = _Named(
         "wire_dtype",

@@ -6,6 +6,7 @@ import signal
 import time
 from typing import NoReturn
 
+from tf_convpar.strategy import memory
 from tf_convpar.strategy.cluster import check_port_free
 from tf_convpar.strategy.cluster import inter_op_threads
 from tf_convpar.strategy.cluster import set_grpc_defaults
@@ -56,6 +57,7 @@ def serve(cluster: Cluster, threads: int | None = None) -> NoReturn:
 
     from tf_convpar import ops
 
+    memory.keep()
     ops.load()
     config = tf.compat.v1.ConfigProto()
     if threads is not None:

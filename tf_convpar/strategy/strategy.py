@@ -25,6 +25,7 @@ from tf_convpar.plans import load
 from tf_convpar.strategy import cluster as cluster_lib
 from tf_convpar.strategy import devices as devices_lib
 from tf_convpar.strategy import keras_training
+from tf_convpar.strategy import memory
 
 WIRE_DTYPES = ("float32", "bfloat16", "float16")
 
@@ -83,6 +84,7 @@ class ConvParallelStrategy(tf.distribute.Strategy):
     ) -> None:
         check_wire_dtype(wire_dtype)
         plan, automatic = _read_plan(plan)
+        memory.keep()
         cluster = cluster_lib.resolve(cluster_resolver)
         if cluster is not None:
             cluster_lib.connect(cluster, connect_timeout)

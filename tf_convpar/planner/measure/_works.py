@@ -26,7 +26,7 @@ from tf_convpar.sharding import _twins
 # Of a layer's filters, beside all of them.
 PARTS = (0.25, 0.5)
 # For one run of all layers, and for all runs of one kind.
-_RUN_S = 3.0
+_RUN_S = 5.0
 _RUNS_S = 4.0
 # Samples by which it is found how many fit.
 _FIRST = (2, 4)
