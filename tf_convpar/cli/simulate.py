@@ -193,7 +193,7 @@ def _print(
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
-        padding=(0, 1),
+        padding=(0, 0),
         show_edge=False,
     )
     for head in (
