@@ -1,4 +1,4 @@
-"""`convpar calibrate`: here, and on a cluster of processes."""
+"""`convpar calibrate --method star`: here, and on a cluster of processes."""
 
 import json
 import subprocess
@@ -32,7 +32,7 @@ def model(tmp_path):
 def calibrate(model, *args, env=None):
     """Exit code and output; the cache is beside the model."""
     cache = {"TF_CONVPAR_CACHE": str(model.parent / "cache")}
-    command = [*CONVPAR, "calibrate", model, *args]
+    command = [*CONVPAR, "calibrate", "--method=star", model, *args]
     if env is None:
         return run(command, COLUMNS="100", **cache)
     done = subprocess.run(
@@ -68,7 +68,7 @@ def test_a_cluster_and_what_comes_of_it(model, tmp_path):
     code, said = run([*CONVPAR, "plan", output, "--json"])
     assert code == 0, said
     layers = json.loads(said)["layers"]
-    assert [sum(layer["kernels"]) for layer in layers] == [32, 48]
+    assert [sum(layer["shards"]) for layer in layers] == [32, 48]
 
 
 def test_given_rates_are_not_measured(model, tmp_path):

@@ -124,6 +124,30 @@ def test_slow_links_leave_it_whole():
     assert plan.reason.startswith("Not split")
 
 
+def test_what_is_hardly_faster_leaves_it_whole():
+    """At the step of one device, which waits for nobody."""
+    model = MODELS["chain"]()
+    graph = _graph.of_model(model)
+    given = _described.devices("2xcpu:1GFLOPS")
+    low, high = 1e3, 1e9
+    for _ in range(30):
+        rate = math.sqrt(low * high)
+        found = _simulate.describe(graph, given, rate, 0, 16)
+        alone = _cuts.alone(graph, found)["cpu:0"]
+        *_, cut = _cuts.cuts(graph, found, None)
+        costs = Costs(graph, found, cut)
+        split_s = _step.step_s(costs, _choose.choose(costs))
+        if split_s > 0.99 * alone:
+            low = rate
+        else:
+            high = rate
+    assert split_s == pytest.approx(0.99 * alone, rel=0.005)
+    plan = _plan.plan_graph(graph, found)
+    assert plan.used == ("cpu:0",)
+    assert plan.prediction.step_s == pytest.approx(alone)
+    assert "with the best split" in plan.reason
+
+
 def test_it_is_public():
     assert convpar.simulate is simulate
 

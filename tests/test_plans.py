@@ -1,5 +1,6 @@
 """Tables and pictures of plans of whole models."""
 
+import dataclasses
 import io
 
 import pytest
@@ -43,6 +44,34 @@ def test_table(plan):
         shown = [str(n) if n else "-" for n in counts]
         assert cells == [layer, plan.way(layer), str(sum(counts)), *shown]
     assert "Equal split" not in text
+
+
+def test_table_of_many_layers(plan):
+    """Neighbours that are cut alike share a row, and nobody else."""
+    alike = {f"a{i}": (5, 4, 3) for i in range(20)}
+    others = {"b0": (4, 5, 3), "b1": (12, 0, 0), "b2": (4, 5, 3)}
+    again = {f"c{i}": (4, 5, 3) for i in range(3)}
+    allocation = alike | others | again
+    many = dataclasses.replace(
+        plan,
+        allocation=allocation,
+        splits=dict.fromkeys(allocation, "samples") | {"c2": "filters"},
+    )
+    rows = [
+        [cell.strip() for cell in line.split("│")[1:-1]]
+        for line in show(many).splitlines()
+        if "│" in line
+    ]
+    assert [row[:2] for row in rows] == [
+        ["a0", "samples"],
+        ["to a19, 20 layers", ""],
+        ["b0", "samples"],
+        ["b1", "chief"],
+        ["b2", "samples"],
+        ["to c1, 3 layers", ""],
+        ["c2", "filters"],
+    ]
+    assert rows[0][2:] == ["12", "5", "4", "3"]
 
 
 def test_rows_of_the_picture(plan):

@@ -187,35 +187,34 @@ def _print(
     from rich.table import Table
 
     from tf_convpar.plans._words import seconds_text
-    from tf_convpar.plans._words import short
 
     table = Table(
         title=escape(about),
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
-        padding=(0, 1),
+        padding=(0, 0),
         show_edge=False,
     )
     for head in (
         HEADS[sweep],
         "Step",
         "Speed-\nup",
-        "Best single\ndevice",
+        "Best\nalone",
         "In\nuse",
         "MB into\none device",
         "By\nsamples",
         "By\nfilters",
         "On the\nchief",
     ):
-        table.add_column(head, justify="right", vertical="bottom")
+        table.add_column(head, justify="right", vertical="bottom", no_wrap=True)
     for row in rows:
         single = row.plan.best_single
         cells: list[Any] = [
             row.label,
             seconds_text(row.step_s),
             f"{row.speedup:.2f}",
-            f"{seconds_text(single[1])}, {short(single[0])}" if single else "",
+            seconds_text(single[1]) if single else "",
             f"{len(row.plan.used)}/{len(row.plan.devices)}",
             f"{row.received_bytes / 1e6:.1f}",
             *(row.ways.get(w, 0) for w in ("samples", "filters", "chief")),

@@ -42,6 +42,20 @@ def cuts(
         yield Cut(names, calibration.batch, shares, counts, wire)
 
 
+def whole(graph: Graph, calibration: Calibration, wire: str | None) -> Cut:
+    """The chief has all."""
+    names = tuple(device.name for device in calibration.devices)
+    rest = (0,) * (len(names) - 1)
+    numbers = {filters_of(graph, call) for call in graph.convolutions}
+    return Cut(
+        names,
+        calibration.batch,
+        (calibration.batch, *rest),
+        {filters: (filters, *rest) for filters in numbers},
+        wire,
+    )
+
+
 def alone(graph: Graph, calibration: Calibration) -> dict[str, float]:
     """Seconds of a step on each device by itself."""
     weights = sum(

@@ -91,7 +91,9 @@ def plan_graph(
     alone = singles.get(calibration.devices[0].name)
     if alone is not None and best.seconds > (1 - _WORTH) * alone:
         choice = dict.fromkeys(best.choice, CHIEF)
-        best = _Found(best.costs, choice, alone)
+        # Nobody waits for anybody there.
+        cut = _cuts.whole(graph, calibration, wire_dtype)
+        best = _Found(Costs(graph, calibration, cut), choice, alone)
     return _plan(graph, calibration, best, split, singles)
 
 

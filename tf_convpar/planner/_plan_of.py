@@ -6,6 +6,7 @@ import dataclasses
 
 import keras
 
+from tf_convpar.planner import _cuts
 from tf_convpar.planner import _graph
 from tf_convpar.planner import _plan
 from tf_convpar.planner import _step
@@ -108,9 +109,8 @@ def _cut(
             f"Expected the layers {', '.join(layers)}. Received a plan "
             f"without {missing}, and with {unknown} besides."
         )
-    alone = (0,) * (len(calibration.devices) - 1)
-    shares = (calibration.batch, *alone)
-    counts = {filters: (filters, *alone) for filters in layers.values()}
+    whole = _cuts.whole(graph, calibration, wire)
+    shares, counts = whole.shares, dict(whole.counts)
     of_shares = ""
     of_counts: dict[int, str] = {}
     for name, filters in layers.items():
@@ -130,7 +130,7 @@ def _cut(
             first = of_counts.get(filters, "")
             _same(f"{filters} kernels", name, given, first, counts[filters])
             counts[filters], of_counts[filters] = given, name
-    return Cut(plan.devices, calibration.batch, shares, counts, wire)
+    return dataclasses.replace(whole, shares=shares, counts=counts)
 
 
 def _same(

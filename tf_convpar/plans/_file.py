@@ -1,6 +1,6 @@
 """Reads plans from JSON files, which people may have edited.
 
-`docs/planning.md` has the schema.
+`docs/plan-files.md` has the schema.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 # More do not fit a terminal.
 _COLUMNS = 4
+_ROWS = 24
 
 
 def table(plan: Plan) -> Table:
@@ -24,7 +25,8 @@ def table(plan: Plan) -> Table:
     ```
 
     How it is split says what the numbers are: kernels, or samples of the
-    step. Below are the predicted step, who is busiest in it, and what one
+    step. Of more than 24 layers, neighbours that are cut alike share a row.
+    Below are the predicted step, who is busiest in it, and what one
     device and, where that is known, equal shares would take.
     """
     from rich.markup import escape
@@ -44,14 +46,18 @@ def table(plan: Plan) -> Table:
         made.add_column(escape(short(plan.devices[d])), justify="right")
     if more:
         made.add_column(f"{len(more)} more, each", justify="right")
-    for layer, counts in plan.allocation.items():
+    for layers in _groups(plan):
+        counts = plan.allocation[layers[0]]
         cells = [_count(counts[d]) for d in first]
         if more:
             rest = [counts[d] for d in more]
             low, high = min(rest), max(rest)
             cells.append(_count(low) if low == high else f"{low}-{high}")
-        way = plan.way(layer)
-        made.add_row(escape(layer), way, str(sum(counts)), *cells)
+        name = layers[0]
+        if len(layers) > 1:
+            name += f"\n  to {layers[-1]}, {len(layers)} layers"
+        way = plan.way(layers[0])
+        made.add_row(escape(name), way, str(sum(counts)), *cells)
     below = Table.grid(padding=(0, 2))
     for label, text in summary(plan):
         below.add_row(label, escape(text))
@@ -60,6 +66,20 @@ def table(plan: Plan) -> Table:
     both.add_row(made)
     both.add_row(below)
     return both
+
+
+def _groups(plan: Plan) -> list[list[str]]:
+    """Layers in rows: of many layers neighbours that are cut alike in one."""
+    groups: list[list[str]] = []
+    for layer, counts in plan.allocation.items():
+        cut = plan.way(layer), counts
+        if groups and len(plan) > _ROWS:
+            last = groups[-1][-1]
+            if cut == (plan.way(last), plan.allocation[last]):
+                groups[-1].append(layer)
+                continue
+        groups.append([layer])
+    return groups
 
 
 def summary(plan: Plan) -> list[tuple[str, str]]:

@@ -1,6 +1,6 @@
 """Calibrations as JSON files.
 
-`docs/planning.md` has the schema. Every field is required, and nothing else
+`docs/planning-the-star.md` has the schema. Every field is required, and nothing else
 is accepted: what is misread here would become a wrong plan.
 """
 

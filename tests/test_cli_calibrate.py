@@ -1,0 +1,215 @@
+"""`convpar calibrate` and `convpar plan` of whole models."""
+
+import json
+import subprocess
+
+import keras
+import pytest
+from processes import CONVPAR
+from processes import environment
+from processes import run
+
+from tf_convpar import planner
+from tf_convpar import plans
+from tf_convpar.planner import _graph
+from tf_convpar.planner import _works
+from tf_convpar.strategy.local_cluster import local_workers
+
+PASSES = ("forward", "backward")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A model, and its calibration on two processes."""
+    folder = tmp_path_factory.mktemp("calibrated")
+    conv = keras.layers.Conv2D
+    network = keras.Sequential(
+        [
+            keras.Input((16, 16, 3)),
+            conv(32, 3, padding="same", name="first"),
+            conv(32, 3, padding="same", name="second"),
+            conv(32, 3, padding="same", name="third"),
+            keras.layers.GlobalAveragePooling2D(),
+            keras.layers.Dense(3),
+        ]
+    )
+    network.compile("adam", "mse")
+    network.save(folder / "model.keras")
+    with local_workers(1) as local:
+        code, said = convpar(
+            folder,
+            "calibrate",
+            folder / "model.keras",
+            "--batch=8",
+            f"--output={folder / 'calibration.json'}",
+            **local.env(),
+        )
+    assert code == 0, said
+    (folder / "said").write_text(said)
+    return folder
+
+
+def convpar(folder, *args, **env):
+    """Exit code and output; the cache is in the folder."""
+    done = subprocess.run(
+        [*CONVPAR, *map(str, args)],
+        env=environment()
+        | {"TF_CONVPAR_CACHE": str(folder / "cache"), "COLUMNS": "100"}
+        | env,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_cluster_is_measured(files):
+    found = planner.load(files / "calibration.json")
+    assert [d.name.split("/")[1] for d in found.devices] == [
+        "job:chief",
+        "job:worker",
+    ]
+    assert found.batch == 8 and found.slots == 2
+    assert found.facts["model"] == str(files / "model.keras")
+    assert "image" not in found.facts
+    assert len(found.links) == 2
+    model = keras.models.load_model(files / "model.keras")
+    assert found.model == _works.fingerprint(_graph.of_model(model))
+    assert len(list((files / "cache" / "calibrations").iterdir())) == 1
+
+
+def test_each_kind_of_layer_is_in_the_table_once(files):
+    found = planner.load(files / "calibration.json")
+    model = keras.models.load_model(files / "model.keras")
+    graph = _graph.of_model(model)
+    said = (files / "said").read_text()
+    rows = [
+        [cell.strip() for cell in line.split("│")[1:-1]]
+        for line in said.splitlines()
+        if "│" in line
+    ]
+    by_layer = {row[0].partition(" ")[0]: row for row in rows if row[1:]}
+    # The third layer's work is that of the second.
+    assert by_layer["first"][1] == "1"
+    assert by_layer["second"][1] == "2"
+    assert "third" not in by_layer
+    key = _works.key(graph, graph.calls[1])
+    for device, cell in zip(found.devices, by_layer["second"][2:], strict=True):
+        work = device.works[key]
+        forward, backward = (1e3 * getattr(work, w)[-1] for w in PASSES)
+        assert work.samples[-1] == 8
+        assert cell == f"{forward:.2f} + {backward:.2f}"
+    assert "chief 0, CPU:0 -> worker 0, CPU:0" in said
+
+
+def test_a_plan_of_it(files, tmp_path):
+    code, said = convpar(
+        files,
+        "plan",
+        files / "calibration.json",
+        f"--output={tmp_path / 'plan.json'}",
+        f"--png={tmp_path / 'plan.png'}",
+    )
+    assert code == 0, said
+    model = keras.models.load_model(files / "model.keras")
+    calibration = planner.load(files / "calibration.json")
+    plan = plans.load(tmp_path / "plan.json")
+    assert plan == planner.plan(model, calibration)
+    assert "Kernels, or samples, of each device" in said
+    assert (tmp_path / "plan.png").stat().st_size > 1000
+
+    # All by samples, five of them the chief's.
+    content = json.loads((tmp_path / "plan.json").read_text())
+    for layer in content["layers"]:
+        layer.update(split="samples", of=8, shards=[5, 3])
+    (tmp_path / "plan.json").write_text(json.dumps(content))
+    code, said = convpar(
+        files,
+        "plan",
+        files / "calibration.json",
+        f"--model={files / 'model.keras'}",
+        f"--plan={tmp_path / 'plan.json'}",
+    )
+    assert code == 0, said
+    expected = planner.plan_of(
+        model, calibration, plans.load(tmp_path / "plan.json")
+    )
+    assert expected.prediction.sent_bytes
+    assert " ".join(expected.reason.split()) in " ".join(said.split())
+    assert said.count("│ samples │  8 │") == 3
+
+    content["layers"][1]["shards"] = [4, 4]
+    (tmp_path / "plan.json").write_text(json.dumps(content))
+    code, said = convpar(
+        files,
+        "plan",
+        files / "calibration.json",
+        f"--plan={tmp_path / 'plan.json'}",
+    )
+    assert code == 1
+    assert "Received: [5, 3] for 'first', [4, 4] for 'second'" in said
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--quantum=8"], "--quantum with a calibration of a star only"),
+        (["--model=ResNet"], "MODEL to be a .keras file or one of"),
+    ],
+)
+def test_arguments_that_cannot_be(files, args, message):
+    code, said = convpar(files, "plan", files / "calibration.json", *args)
+    assert code in (1, 2)
+    assert message in " ".join(said.split()) and "Traceback" not in said
+
+
+def test_a_model_of_another_kind(files, tmp_path):
+    other = keras.Sequential(
+        [keras.Input((16, 16, 3)), keras.layers.Conv2D(4, 3)]
+    )
+    other.save(tmp_path / "other.keras")
+    code, said = convpar(
+        files,
+        "plan",
+        files / "calibration.json",
+        f"--model={tmp_path / 'other.keras'}",
+    )
+    assert code == 1
+    assert "Received one of another model" in said
+
+
+def test_a_calibration_that_names_no_model(files, tmp_path):
+    content = json.loads((files / "calibration.json").read_text())
+    content["facts"] = {}
+    (tmp_path / "calibration.json").write_text(json.dumps(content))
+    code, said = convpar(files, "plan", tmp_path / "calibration.json")
+    assert code == 1
+    assert "does not name one" in " ".join(said.split())
+
+
+def test_again_is_from_the_cache_unless_fresh(files, tmp_path):
+    """Here, where nothing has been measured yet."""
+    found = []
+    for args in ([], [], ["--fresh"]):
+        code, said = convpar(
+            tmp_path,
+            "calibrate",
+            files / "model.keras",
+            "--batch=2",
+            "--wire-dtype=bfloat16",
+            "--json",
+            *args,
+        )
+        assert code == 0, said
+        decoder = json.JSONDecoder()
+        found.append(decoder.raw_decode(said[said.index("{\n") :])[0])
+    assert found[0] == found[1] != found[2]
+    assert found[0]["kind"] == "calibration"
+    assert found[0]["facts"]["wire_dtype"] == "bfloat16"
+
+
+def test_a_file_that_is_no_model(tmp_path):
+    (tmp_path / "model.keras").write_text("no")
+    code, said = run([*CONVPAR, "calibrate", tmp_path / "model.keras"])
+    assert code in (1, 2) and "Traceback" not in said
+    assert "model.keras" in said
