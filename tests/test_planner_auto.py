@@ -145,6 +145,16 @@ def test_a_model_without_a_graph_is_split_if_nobody_asked(capsys):
     assert parallel.conv._layout.sizes == (6, 2)
 
 
+def test_layers_that_take_no_numbers_are_measured_too():
+    words = keras.Input((4,), dtype="string")
+    x = L.StringLookup(vocabulary=["a", "b"])(words)
+    x = L.Conv1D(4, 3)(L.Embedding(3, 8)(x))
+    model = keras.Model(words, L.GlobalMaxPooling1D()(x))
+    measured = planner.calibrate(model, two(), 4, keep=False)
+    graph = _graph.of_model(model)
+    assert len(measured.devices[0].works) == len(graph.calls) == 4
+
+
 def test_layers_that_say_how_they_are_split_stay_so():
     with two().scope():
         x = keras.Input((16, 16, 3))

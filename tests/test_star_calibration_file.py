@@ -104,7 +104,7 @@ def test_file(tmp_path):
     assert _calibration_file.load(path) == calibration
     assert [p.name for p in tmp_path.iterdir()] == ["cluster.json"]
     content = json.loads(path.read_text())
-    assert (content["kind"], content["format"]) == ("calibration", 1)
+    assert (content["kind"], content["format"]) == ("star calibration", 1)
 
 
 def test_what_cannot_be_read_is_not_written(tmp_path):

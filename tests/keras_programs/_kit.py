@@ -75,7 +75,7 @@ class Kit:
     def parallelize(self, model):
         """The one line that a user adds."""
         if self._mode == "parallelize":
-            model = convpar.parallelize(model)
+            model = convpar.parallelize(model, "equal")
         self._made.append(model)
         return model
 
