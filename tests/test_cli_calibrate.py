@@ -138,6 +138,23 @@ def test_a_plan_of_it(files, tmp_path):
     assert " ".join(expected.reason.split()) in " ".join(said.split())
     assert said.count("│ samples │  8 │") == 3
 
+    # In half as many bytes, as the calibration says or as is asked for.
+    measured = json.loads((files / "calibration.json").read_text())
+    measured["facts"]["wire_dtype"] = "bfloat16"
+    (tmp_path / "half.json").write_text(json.dumps(measured))
+    sent = expected.prediction.sent_bytes
+    for file, args in (
+        (tmp_path / "half.json", ()),
+        (files / "calibration.json", ("--wire-dtype=bfloat16",)),
+    ):
+        code, said = convpar(
+            files, "plan", file, f"--plan={tmp_path / 'plan.json'}", "--json",
+            *args,
+        )  # fmt: skip
+        assert code == 0, said
+        half = json.loads(said)["prediction"]["sent_bytes"]
+        assert sum(half.values()) < 0.6 * sum(sent.values())
+
     content["layers"][1]["shards"] = [4, 4]
     (tmp_path / "plan.json").write_text(json.dumps(content))
     code, said = convpar(
