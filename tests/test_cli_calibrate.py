@@ -63,6 +63,11 @@ def convpar(folder, *args, **env):
     return done.returncode, done.stdout + done.stderr
 
 
+def first_json(said):
+    """What a command printed, without what came on stderr."""
+    return json.JSONDecoder().raw_decode(said[said.index("{\n") :])[0]
+
+
 def test_a_cluster_is_measured(files):
     found = planner.load(files / "calibration.json")
     assert [d.name.split("/")[1] for d in found.devices] == [
@@ -152,7 +157,7 @@ def test_a_plan_of_it(files, tmp_path):
             *args,
         )  # fmt: skip
         assert code == 0, said
-        half = json.loads(said)["prediction"]["sent_bytes"]
+        half = first_json(said)["prediction"]["sent_bytes"]
         assert sum(half.values()) < 0.6 * sum(sent.values())
 
     content["layers"][1]["shards"] = [4, 4]
@@ -218,8 +223,7 @@ def test_again_is_from_the_cache_unless_fresh(files, tmp_path):
             *args,
         )
         assert code == 0, said
-        decoder = json.JSONDecoder()
-        found.append(decoder.raw_decode(said[said.index("{\n") :])[0])
+        found.append(first_json(said))
     assert found[0] == found[1] != found[2]
     assert found[0]["kind"] == "calibration"
     assert found[0]["facts"]["wire_dtype"] == "bfloat16"
