@@ -63,6 +63,11 @@ def convpar(folder, *args, **env):
     return done.returncode, done.stdout + done.stderr
 
 
+def first_json(said):
+    """What a command printed, without what came on stderr."""
+    return json.JSONDecoder().raw_decode(said[said.index("{\n") :])[0]
+
+
 def test_a_cluster_is_measured(files):
     found = planner.load(files / "calibration.json")
     assert [d.name.split("/")[1] for d in found.devices] == [
@@ -138,6 +143,23 @@ def test_a_plan_of_it(files, tmp_path):
     assert " ".join(expected.reason.split()) in " ".join(said.split())
     assert said.count("│ samples │  8 │") == 3
 
+    # In half as many bytes, as the calibration says or as is asked for.
+    measured = json.loads((files / "calibration.json").read_text())
+    measured["facts"]["wire_dtype"] = "bfloat16"
+    (tmp_path / "half.json").write_text(json.dumps(measured))
+    sent = expected.prediction.sent_bytes
+    for file, args in (
+        (tmp_path / "half.json", ()),
+        (files / "calibration.json", ("--wire-dtype=bfloat16",)),
+    ):
+        code, said = convpar(
+            files, "plan", file, f"--plan={tmp_path / 'plan.json'}", "--json",
+            *args,
+        )  # fmt: skip
+        assert code == 0, said
+        half = first_json(said)["prediction"]["sent_bytes"]
+        assert sum(half.values()) < 0.6 * sum(sent.values())
+
     content["layers"][1]["shards"] = [4, 4]
     (tmp_path / "plan.json").write_text(json.dumps(content))
     code, said = convpar(
@@ -201,8 +223,7 @@ def test_again_is_from_the_cache_unless_fresh(files, tmp_path):
             *args,
         )
         assert code == 0, said
-        decoder = json.JSONDecoder()
-        found.append(decoder.raw_decode(said[said.index("{\n") :])[0])
+        found.append(first_json(said))
     assert found[0] == found[1] != found[2]
     assert found[0]["kind"] == "calibration"
     assert found[0]["facts"]["wire_dtype"] == "bfloat16"

@@ -12,7 +12,9 @@ from tf_convpar import planner
 from tf_convpar import plans
 from tf_convpar.cli.simulate import SWEEPS
 from tf_convpar.cli.simulate import command
+from tf_convpar.planner import _graph
 from tf_convpar.planner import _sweep
+from tf_convpar.planner import _works
 
 DEVICES = "2xcpu:1GFLOPS,gpu:2GFLOPS"
 
@@ -54,6 +56,9 @@ def test_an_application_by_name():
     )  # fmt: skip
     assert code == 0
     assert [d["name"] for d in content["devices"]] == ["cpu:0", "cpu:1"]
+    small = keras.applications.MobileNet(weights=None, input_shape=(64, 64, 3))
+    fingerprint = _works.fingerprint(_graph.of_model(small))
+    assert content["fingerprint"] == fingerprint
     # The first and the last, and thirteen depthwise and pointwise ones.
     assert len(content["layers"]) == 28
     assert {layer["split"] for layer in content["layers"]} <= {
@@ -123,6 +128,10 @@ def test_presets():
         (["--model=VGG16"], "Received no --devices"),
         (["--model=VGG61", "--devices=cpu:1GFLOPS"], "MODEL to be a .keras"),
         (["--model=a.keras", "--devices=cpu:1GFLOPS"], "a.keras, which is not"),
+        (
+            ["--model=MobileNetV3Small", "--devices=cpu:1GFLOPS"],
+            "Expected --image, such as --image 224",
+        ),
         (["--model=VGG16", "--devices=cpu"], "a rate, as in cpu:100GFLOPS"),
         (
             ["--model=VGG16", "--devices=cpu:1GFLOPS", "--link=1G"],

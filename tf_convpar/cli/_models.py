@@ -62,4 +62,10 @@ def load(model: str, image: int | None, compiled: bool = False) -> Any:
             f"{', '.join(offered)}. Received: {model}."
         )
     shape = {} if image is None else {"input_shape": (image, image, 3)}
-    return getattr(keras.applications, model)(weights=None, **shape)
+    made = getattr(keras.applications, model)(weights=None, **shape)
+    if None in made.input_shape[1:]:
+        raise ValueError(
+            f"Expected --image, such as --image 224: {model} takes images of "
+            f"any size. Received none, and inputs of {made.input_shape}."
+        )
+    return made

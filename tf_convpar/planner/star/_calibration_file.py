@@ -1,7 +1,7 @@
 """Calibrations as JSON files.
 
-`docs/planning-the-star.md` has the schema. Every field is required, and nothing
-else is accepted: what is misread here would become a wrong plan.
+`docs/planning-the-star.md` has the schema. Every field is required, and
+nothing else is accepted: what is misread here would become a wrong plan.
 """
 
 from __future__ import annotations
