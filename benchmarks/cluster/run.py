@@ -60,8 +60,8 @@ def arguments():
     parser.add_argument(
         "--plan",
         nargs="*",
-        default=["equal"],
-        help="of convpar, one or several: equal, shares (of the nodes), auto, "
+        default=["auto"],
+        help="of convpar, one or several: auto, equal, shares (of the nodes), "
         "a file or JSON",
     )
     parser.add_argument("--algorithm", help="of convpar's convolutions")
