@@ -265,3 +265,30 @@ def test_a_step_is_traced_once(optimizer, strategy):
     ]
     assert len(slots) == 2
     assert all(v._value.layout == kernel.layout for v in slots)
+
+
+def test_the_learning_rate_is_read_once(strategy):
+    """By the whole step, not by each shard of each variable."""
+    with strategy.scope():
+        model = network(parallel=True)
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), LOSS)
+    rate = model.optimizer._learning_rate.value
+    with strategy.scope():
+        model.optimizer.build(model.trainable_variables)
+
+    @tf.function
+    def step(grads):
+        model.optimizer.apply(grads, model.trainable_variables)
+
+    specs = [tf.TensorSpec(v.shape) for v in model.trainable_variables]
+    graph = step.get_concrete_function(specs).graph
+    inside = next(
+        inner for outer, inner in graph.captures if outer is rate.handle
+    )
+    reads = [op for op in inside.consumers() if op.type == "ReadVariableOp"]
+    assert len(reads) == 1
+    before = [v.numpy() for v in model.trainable_variables]
+    model.optimizer.learning_rate = 0.5
+    step([tf.ones(v.shape) for v in model.trainable_variables])
+    for variable, value in zip(model.trainable_variables, before, strict=True):
+        np.testing.assert_allclose(variable.numpy(), value - 0.5, rtol=1e-6)

@@ -14,7 +14,14 @@ def faults():
     b"1" * (48 << 20)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 faults()
-print(faults())
+{last}
+"""
+AGAIN = "print(faults())"
+ON_A_THREAD = """
+import threading
+thread = threading.Thread(target=lambda: print(faults()))
+thread.start()
+thread.join()
 """
 KEEP = "from tf_convpar.strategy import memory; assert memory.keep() is {}"
 STRATEGY = """
@@ -23,9 +30,9 @@ convpar.ConvParallelStrategy(devices=["CPU:0"])
 """
 
 
-def faults(before, **env):
+def faults(before, last=AGAIN, **env):
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(before=before)],
+        [sys.executable, "-c", PROGRAM.format(before=before, last=last)],
         env={"PATH": "/usr/bin:/bin", **env},
         capture_output=True,
         text=True,
@@ -41,8 +48,15 @@ def test_what_a_step_frees_serves_the_next():
     assert faults(STRATEGY) < 0.1 * pages
 
 
+def test_what_one_thread_frees_serves_another():
+    pages = (48 << 20) // 4096
+    assert faults("", ON_A_THREAD) > 0.9 * pages
+    assert faults(KEEP.format(True), ON_A_THREAD) < 0.1 * pages
+
+
 @pytest.mark.parametrize(
-    ("name", "value"), [("MALLOC_TRIM_THRESHOLD_", "131072")]
+    ("name", "value"),
+    [("MALLOC_TRIM_THRESHOLD_", "131072"), ("MALLOC_ARENA_MAX", "9")],
 )
 def test_what_users_set_goes_first(name, value):
     pages = (48 << 20) // 4096

@@ -38,7 +38,7 @@ from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import apart
 from tf_convpar.placement import arranged
 from tf_convpar.placement import device_type
-from tf_convpar.placement import everywhere
+from tf_convpar.placement import everywhere_in_turn
 from tf_convpar.placement import on_device
 from tf_convpar.placement import value_of
 
@@ -233,7 +233,7 @@ class ConvParallel(InShards):
         layout = dataclasses.replace(layout, wire=wire)
         compute, names = self._all_filters()
         copies = [
-            everywhere(
+            everywhere_in_turn(
                 value_of(getattr(self, name)),
                 layout.devices,
                 layout.owner,

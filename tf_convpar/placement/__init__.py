@@ -7,6 +7,9 @@ from tf_convpar.placement._elementwise import pick as pick
 from tf_convpar.placement._exchange import apart as apart
 from tf_convpar.placement._exchange import arranged as arranged
 from tf_convpar.placement._exchange import everywhere as everywhere
+from tf_convpar.placement._in_turn import (
+    everywhere_in_turn as everywhere_in_turn,
+)
 from tf_convpar.placement._layout import AnyLayout as AnyLayout
 from tf_convpar.placement._layout import Layout as Layout
 from tf_convpar.placement._layout import SampleLayout as SampleLayout

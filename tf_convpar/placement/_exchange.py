@@ -12,6 +12,7 @@ import functools
 import itertools
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,6 +61,7 @@ def everywhere(
     devices: Sequence[str],
     owner: str,
     wire_dtype: str | None = None,
+    after: Mapping[str, tf.Tensor] | None = None,
 ) -> list[tf.Tensor]:
     """All of a tensor, on each device.
 
@@ -79,26 +81,33 @@ def everywhere(
         owner: The chief's device.
         wire_dtype: The dtype in which copies and partial gradients travel;
             None for `x`'s own.
+        after: By device a tensor that must be there before anything is sent
+            from it.
 
     Returns:
         One tensor per name, on that device, in `x`'s dtype.
     """
+    after = after or {}
     unique = list(dict.fromkeys(devices))
     if not isinstance(x, ShardedTensor):
-        copies = broadcast(x, unique, owner, wire_dtype)
+        copies = broadcast(x, unique, owner, wire_dtype, after.get(owner))
     else:
         copies = x.once(
-            lambda: _gathered(x, unique, wire_dtype), (*unique, wire_dtype)
+            lambda: _gathered(x, unique, wire_dtype, after),
+            (*unique, wire_dtype),
         )
     by_device = dict(zip(unique, copies, strict=True))
     return [by_device[device] for device in devices]
 
 
 def _gathered(
-    x: ShardedTensor, devices: Sequence[str], wire_dtype: str | None
+    x: ShardedTensor,
+    devices: Sequence[str],
+    wire_dtype: str | None,
+    after: Mapping[str, tf.Tensor],
 ) -> list[tf.Tensor]:
     sent = [
-        broadcast(shard, devices, device, wire_dtype)
+        broadcast(shard, devices, device, wire_dtype, after.get(device))
         for shard, device in zip(x.shards, x.layout.devices, strict=True)
     ]
     return [

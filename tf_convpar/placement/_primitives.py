@@ -93,6 +93,7 @@ def broadcast(
     devices: Sequence[str],
     owner: str,
     wire_dtype: str | None = None,
+    after: tf.Tensor | None = None,
 ) -> list[tf.Tensor]:
     """Sends `x` from its owner to each device.
 
@@ -110,6 +111,7 @@ def broadcast(
         owner: The device that holds `x`.
         wire_dtype: The dtype in which copies and partial gradients travel;
             None for `x`'s own.
+        after: A tensor on the owner that must be there before `x` is sent.
 
     Returns:
         One tensor per device, on that device, in `x`'s dtype.
@@ -133,7 +135,8 @@ def broadcast(
 
         return copies, gradient
 
-    with tf.device(owner):
+    first = [] if after is None else [after]
+    with tf.device(owner), tf.control_dependencies(first):
         copies = fan_out(x)
 
     def unpack(packed: tf.Tensor) -> tf.Tensor:

@@ -29,6 +29,9 @@ def wrap(kind: type[tf.distribute.Strategy]) -> None:
         keras.optimizers.LossScaleOptimizer,
     ):
         optimizer.apply = _as_the_replica(optimizer.apply, kind)
+    keras.optimizers.Optimizer._backend_update_step = _with_one_rate(
+        keras.optimizers.Optimizer._backend_update_step, kind
+    )
     for module in (keras.utils, keras.backend):
         module.clear_session = _in_scope_still(module.clear_session, kind)
 
@@ -115,6 +118,31 @@ def _as_the_replica(
         _adopt(self, strategy)
         with strategy.extended.replica():
             return apply(self, grads, trainable_variables)
+
+    return wrapped
+
+
+def _with_one_rate(
+    step: Callable[..., Any], kind: type[tf.distribute.Strategy]
+) -> Callable[..., Any]:
+    """`Optimizer._backend_update_step`, where the learning rate is read once.
+
+    Keras reads it for every variable: where those are on another machine, a
+    message each.
+    """
+
+    @functools.wraps(step)
+    def wrapped(
+        self: keras.optimizers.Optimizer,
+        grads: Any,
+        trainable_variables: Any,
+        learning_rate: Any,
+    ) -> Any:
+        strategy = self._distribution_strategy
+        if isinstance(strategy, kind):
+            with tf.device(strategy.chief_device):
+                learning_rate = tf.convert_to_tensor(learning_rate)
+        return step(self, grads, trainable_variables, learning_rate)
 
     return wrapped
 

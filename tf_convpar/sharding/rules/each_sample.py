@@ -16,7 +16,7 @@ from tf_convpar.placement import Place
 from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import apart
-from tf_convpar.placement import everywhere
+from tf_convpar.placement import everywhere_in_turn
 from tf_convpar.placement import on_device
 from tf_convpar.placement import value_of
 
@@ -202,7 +202,7 @@ def is_cut(x: Any) -> bool:
 def _copies(weight: Any, layout: SampleLayout) -> list[tf.Tensor]:
     source = value_of(weight)
     wire = layout.wire if source.dtype.is_floating else None
-    return everywhere(source, layout.devices, layout.owner, wire)
+    return everywhere_in_turn(source, layout.devices, layout.owner, wire)
 
 
 def _numbers(shape: Sequence[int | None]) -> int:
