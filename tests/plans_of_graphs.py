@@ -72,8 +72,17 @@ def within():
     return keras.Model(x, [conv(4)(y), L.GlobalMaxPooling2D()(y)])
 
 
+def preprocessed():
+    """Layers before the first convolution, which can go with its samples."""
+    x = keras.Input((8, 8, 3))
+    y = L.Normalization(mean=0.5, variance=2.0)(L.Rescaling(1 / 255)(x))
+    y = conv(8, activation="relu")(L.ZeroPadding2D()(y))
+    return keras.Model(x, conv(4)(y))
+
+
 MODELS = {
-    f.__name__: f for f in (chain, residual, dense_block, separable, within)
+    f.__name__: f
+    for f in (chain, residual, dense_block, separable, within, preprocessed)
 }
 
 
@@ -103,7 +112,9 @@ def calibration_of(
         _works.fingerprint(graph),
         batch,
         tuple(
-            Device(name, {key: work(key, speed) for key in keys}, 1e-7, 1e-9)
+            Device(
+                name, {key: work(key, speed) for key in keys}, 1e-7, 1e-9, 1e-5
+            )
             for name, speed in zip(devices, speeds, strict=True)
         ),
         tuple(

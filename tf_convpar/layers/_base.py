@@ -96,6 +96,11 @@ class ConvParallel(InShards):
         self._lay_out(input_shape, incoming)
         return self.maps_lie(input_shape)
 
+    def samples_lie(self, input_shape: Any) -> SampleLayout | None:
+        """How samples do; None unless it is split by them. Before `build`."""
+        self._lay_out(input_shape)
+        return self._samples
+
     def maps_lie(self, input_shape: Any) -> AnyLayout | None:
         """How feature maps lie that stay in shards; None: on the chief."""
         maps: AnyLayout | None = self._samples

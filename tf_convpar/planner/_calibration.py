@@ -77,6 +77,8 @@ class Device:
         update_s: Of the optimizer, for one parameter.
         byte_s: By which a byte that it sends or receives holds up what it
             computes.
+        message_s: By which each message that it sends or receives does,
+            however small.
         memory_bytes: What it can give to the model; None if no limit.
     """
 
@@ -84,6 +86,7 @@ class Device:
     works: Mapping[str, Work]
     update_s: float = 0.0
     byte_s: float = 0.0
+    message_s: float = 0.0
     memory_bytes: int | None = None
 
 

@@ -15,7 +15,7 @@ from tf_convpar.planner._link import Link
 
 KIND = "calibration"
 # Of the file's form.
-FORMAT = 2
+FORMAT = 3
 _OF_WORK = tuple(field.name for field in dataclasses.fields(Work))
 
 
@@ -74,6 +74,7 @@ def _of_device(device: Device) -> dict[str, Any]:
         "name": device.name,
         "update_s": float(device.update_s),
         "byte_s": float(device.byte_s),
+        "message_s": float(device.message_s),
         "memory_bytes": device.memory_bytes,
         "works": {
             key: {name: list(getattr(work, name)) for name in _OF_WORK}
@@ -110,14 +111,15 @@ def _calibration(node: Node) -> Calibration:
 
 
 def _device(node: Node) -> Device:
-    name, update, byte, memory, works = node.fields(
-        "name", "update_s", "byte_s", "memory_bytes", "works"
+    name, update, byte, message, memory, works = node.fields(
+        "name", "update_s", "byte_s", "message_s", "memory_bytes", "works"
     )
     return Device(
         name.name(),
         {key: _work(child) for key, child in works.children().items()},
         update.number(),
         byte.number(),
+        message.number(),
         memory.integer() if memory.or_none() else None,
     )
 

@@ -117,6 +117,8 @@ class _Model:
         possible = self._costs.ways.of[index]
         if call.splits:
             ways = self._convolution(call.name, list(possible))
+        elif call.leads_to:
+            ways = self._leads(call.leads_to, possible)
         else:
             ways = self._follows(call.inputs, possible)
         self._ways.append(ways)
@@ -148,6 +150,24 @@ class _Model:
             program.equal(total(ways.values()), 1)
             self._binaries[layer] = ways
         return self._binaries[layer]
+
+    def _leads(self, layer: str, possible: Any) -> dict[str, Linear]:
+        """As `_step.follow`: on samples if the first convolution is."""
+        names = {
+            call.name: list(ways)
+            for call, ways in zip(
+                self._costs.graph.calls, self._costs.ways.of, strict=True
+            )
+            if call.splits
+        }
+        goes = {}
+        if layer in names and SAMPLES in possible:
+            goes = self._convolution(layer, names[layer])
+        on_samples = goes.get(SAMPLES, Linear())
+        ways = {CHIEF: 1 - on_samples}
+        if SAMPLES in possible:
+            ways[SAMPLES] = on_samples
+        return ways
 
     def _follows(self, inputs: Any, possible: Any) -> dict[str, Linear]:
         """As `_step._follows`: samples first, then shards of channels."""

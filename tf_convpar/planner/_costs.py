@@ -141,9 +141,10 @@ class Costs:
             )
         ]
         return Cost(
-            self._beside(forward, early),
+            self._beside(forward, [there for there, _ in ahead]),
             self._beside(
-                [a + b for a, b in zip(backward, updates, strict=True)], late
+                [a + b for a, b in zip(backward, updates, strict=True)],
+                [back for _, back in ahead],
             ),
             hides=hides if learns else 0.0,
             sends=sum(self._seconds(there) for there, _ in during),
@@ -216,15 +217,25 @@ class Costs:
         return list(parts.values())
 
     def _beside(
-        self, seconds: Iterable[float], bytes_: Mapping[tuple[str, str], int]
+        self,
+        seconds: Iterable[float],
+        moves: Sequence[Mapping[tuple[str, str], int]],
     ) -> tuple[float, ...]:
         """Computing, held up by what travels at the same time."""
-        return tuple(
-            s
-            + device.byte_s
-            * sum(n for pair, n in bytes_.items() if device.name in pair)
-            for s, device in zip(seconds, self.calibration.devices, strict=True)
-        )
+        found = []
+        for s, device in zip(seconds, self.calibration.devices, strict=True):
+            messages = [
+                n
+                for bytes_ in moves
+                for pair, n in bytes_.items()
+                if n and device.name in pair
+            ]
+            found.append(
+                s
+                + device.byte_s * sum(messages)
+                + device.message_s * len(messages)
+            )
+        return tuple(found)
 
     def _seconds(self, bytes_: Mapping[tuple[str, str], int]) -> float:
         """Of what travels between devices, all at once."""

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tf_convpar.sharding import _twins
 from tf_convpar.sharding import _walk
+from tf_convpar.sharding._where import leading
 from tf_convpar.sharding._whole import why_whole
 
 
@@ -44,6 +45,8 @@ class Call:
         outputs: Likewise.
         before: Whether anything before the layer learns.
         splits: Whether it is a convolution that may be split.
+        leads_to: The convolution whose samples it works on, if that is split
+            by samples: its layer's name. Empty but for what comes first.
     """
 
     node: Any
@@ -52,6 +55,7 @@ class Call:
     outputs: tuple[int, ...]
     before: bool = False
     splits: bool = False
+    leads_to: str = ""
 
     @property
     def name(self) -> str:
@@ -134,14 +138,15 @@ class _Reader:
             learns: Whether anything before it does.
         """
         held_by = (*held_by, model)
+        leads_to = leading(model)
         for node in _walk.nodes(model):
             if node.is_input:
                 # A model is called once in most; else its tensors are new.
                 self._made(node.outputs, learns)
             else:
-                self._call(node, held_by)
+                self._call(node, held_by, leads_to.get(id(node)))
 
-    def _call(self, node: Any, held_by: Sequence[Any]) -> None:
+    def _call(self, node: Any, held_by: Sequence[Any], first: Any) -> None:
         layer = node.operation
         inputs = tuple(self.numbers[id(x)] for x in node.input_tensors)
         before = any(self.tensors[i].learns for i in inputs)
@@ -155,7 +160,10 @@ class _Reader:
         )
         learns = before or bool(getattr(layer, "trainable_weights", ()))
         outputs = self._made(node.outputs, learns)
-        self.calls.append(Call(node, layer, inputs, outputs, before, splits))
+        leads_to = str(first.name) if first is not None else ""
+        self.calls.append(
+            Call(node, layer, inputs, outputs, before, splits, leads_to)
+        )
 
     def _model(
         self,

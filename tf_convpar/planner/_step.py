@@ -62,9 +62,13 @@ def follow(costs: Costs, choice: Choice) -> tuple[list[str], list[str]]:
     names = []
     for i, call in enumerate(graph.calls):
         ways = costs.ways.of[i]
-        name = (
-            choice[call.name] if call.splits else _follows(ways, call, states)
-        )
+        if call.splits:
+            name = choice[call.name]
+        elif call.leads_to:
+            goes = choice.get(call.leads_to, CHIEF)
+            name = goes if goes == SAMPLES and SAMPLES in ways else CHIEF
+        else:
+            name = _follows(ways, call, states)
         names.append(name)
         for y in call.outputs:
             states[y] = ways[name].gives

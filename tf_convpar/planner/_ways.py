@@ -22,8 +22,8 @@ from tf_convpar.placement import SampleLayout
 from tf_convpar.planner._graph import Call
 from tf_convpar.planner._graph import Graph
 from tf_convpar.sharding import _twins
-from tf_convpar.sharding._regions import works_on_channels
-from tf_convpar.sharding._regions import works_on_samples
+from tf_convpar.sharding._where import works_on_channels
+from tf_convpar.sharding._where import works_on_samples
 
 CHIEF = "chief"
 FILTERS = "filters"

@@ -80,19 +80,25 @@ class OnSamples(Attached):
         layer: A Keras layer, or an operation.
         rule: How it works on samples.
         layout: How samples lie.
+        first: Whether a tensor on the chief is cut: others work there.
     """
 
     def __init__(
-        self, layer: Any, rule: SampleRule, layout: SampleLayout
+        self,
+        layer: Any,
+        rule: SampleRule,
+        layout: SampleLayout,
+        first: bool = False,
     ) -> None:
         self._layer = layer
         self.rule = rule
         self.layout = layout
+        self.first = first
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the layer's `call` does."""
         inputs = keras.tree.flatten((args, kwargs))
-        given = any(isinstance(x, ShardedTensor) for x in inputs)
+        given = self.first or any(isinstance(x, ShardedTensor) for x in inputs)
         plain = is_merged() or in_stateless_scope() or not takes_shards()
         if given and not plain:
             return self.rule.call(self._layer, self.layout, args, kwargs)

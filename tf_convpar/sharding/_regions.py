@@ -9,10 +9,7 @@ at several places decides; where others lie differently they are joined
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Sequence
 from typing import Any
-
-import keras
 
 from tf_convpar.layers import ConvParallel
 from tf_convpar.placement import AnyLayout
@@ -22,10 +19,9 @@ from tf_convpar.placement import place
 from tf_convpar.sharding import _walk
 from tf_convpar.sharding._attach import OnSamples
 from tf_convpar.sharding._attach import OnShards
-from tf_convpar.sharding.rules import Rule
-from tf_convpar.sharding.rules import SampleRule
-from tf_convpar.sharding.rules import rule_for
-from tf_convpar.sharding.rules import sample_rule_for
+from tf_convpar.sharding._where import leading
+from tf_convpar.sharding._where import works_on_channels
+from tf_convpar.sharding._where import works_on_samples
 
 
 class Regions:
@@ -38,11 +34,13 @@ class Regions:
     def __init__(self, copy: Callable[[Any], Any]) -> None:
         self._copy = copy
         self._settled: set[int] = set()
+        self._leads_to: dict[int, Any] = {}
         self._lies: dict[int, AnyLayout | None] = {}
         self._to_place: list[tuple[Any, dict[str, Layout]]] = []
 
     def enter(self, model: Any) -> None:
         """Makes the layers of a functional model."""
+        self._leads_to.update(leading(model))
         for node in _walk.nodes(model):
             if not node.is_input:
                 self._visit(node)
@@ -80,6 +78,8 @@ class Regions:
                 return None
             made.call = OnSamples(made, on_samples, by_samples[0])
             return by_samples[0]
+        if id(node) in self._leads_to:
+            return self._lead(made, node)
         known = [x for x in inputs if isinstance(x, Layout)]
         on_channels = works_on_channels(node, known)
         if on_channels is None:
@@ -91,69 +91,13 @@ class Regions:
             self._to_place.append((made, layouts))
         return output
 
-
-def works_on_channels(
-    node: Any, known: Sequence[Layout]
-) -> tuple[Rule, Layout | None] | None:
-    """The rule by which a layer works on shards of channels.
-
-    Args:
-        node: Of the graph.
-        known: How its inputs lie, as many as are in shards.
-
-    Returns:
-        The rule, and how the output lies: None if on the chief. Nothing if the
-        inputs must be joined.
-    """
-    layer = node.operation
-    if getattr(layer, "quantization_mode", None) is not None:
-        return None
-    rule = rule_for(layer)
-    if rule is None or not known or not _only(node, len(known)):
-        return None
-    output = rule.output(layer, known, node.input_tensors[0].shape)
-    if output is None:
-        return None
-    # A single device is the chief: the rule gives a tensor there.
-    on_chief = output.devices == (output.owner,)
-    return rule, None if on_chief else output
-
-
-def works_on_samples(node: Any) -> SampleRule | None:
-    """The rule by which a layer works on shards of samples; None if none.
-
-    Inputs that lie otherwise will be sent to where the samples are.
-    """
-    layer, tensors = node.operation, node.input_tensors
-    if getattr(layer, "quantization_mode", None) is not None:
-        return None
-    # One that is broadcast along the samples cannot be cut.
-    alike = len({tensor.shape[0] for tensor in tensors}) == 1
-    if not alike or not _only(node, len(tensors)) or _arrays(node):
-        return None
-    shapes = [tensor.shape for tensor in (*tensors, *node.outputs)]
-    return sample_rule_for(layer, shapes)
-
-
-def _only(node: Any, known: int) -> bool:
-    """Whether nothing but shards goes in, and numbers into an operation."""
-    others = [
-        value
-        for value in _given(node)
-        if not isinstance(value, bool | int | float | str | None)
-    ]
-    layer = isinstance(node.operation, keras.layers.Layer)
-    return known == len(node.input_tensors if layer else others)
-
-
-def _arrays(node: Any) -> bool:
-    """Whether a layer is given arrays, such as a mask for all samples."""
-    return any(
-        not isinstance(value, keras.KerasTensor) and getattr(value, "shape", ())
-        for value in _given(node)
-    )
-
-
-def _given(node: Any) -> list[Any]:
-    arguments = node.arguments.args, node.arguments.kwargs
-    return list(keras.tree.flatten(arguments))
+    def _lead(self, made: Any, node: Any) -> AnyLayout | None:
+        """Lets a layer work where the first convolution's samples will be."""
+        first = self._copy(self._leads_to[id(node)])
+        rule = works_on_samples(node)
+        if not isinstance(first, ConvParallel) or rule is None:
+            return None
+        layout = first.samples_lie(node.outputs[0].shape)
+        if layout is not None:
+            made.call = OnSamples(made, rule, layout, first=True)
+        return layout

@@ -143,7 +143,7 @@ class _Count:
             wire = layer._wire_dtype_for(layer.compute_dtype).name
             return dataclasses.replace(layout, wire=wire)
         call = vars(layer).get("call")
-        if isinstance(call, OnSamples) and any(lies):
+        if isinstance(call, OnSamples) and (call.first or any(lies)):
             moves = call.rule.moves(
                 layer, call.layout, shapes, lies, before, self._training
             )

@@ -131,6 +131,7 @@ def _measured(
     works = _works_on(graph, devices, batch, algorithm, report)
     clock = Clock(report=report)
     byte_s = _links.transfer_s(chief, others, clock)
+    message_s = _links.message_s(chief, others, clock)
     found = []
     for name in devices:
         memory = machines.memory_bytes(name)
@@ -140,6 +141,7 @@ def _measured(
                 works[name],
                 update_s=_updates.update_s(optimizer, name, clock),
                 byte_s=byte_s,
+                message_s=message_s,
                 memory_bytes=memory and int(_MEMORY_SHARE * memory),
             )
         )

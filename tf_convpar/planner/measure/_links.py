@@ -21,6 +21,8 @@ _FIRST = 1 << 20
 _AGAIN = 4
 # Of 1024 by 1024: longer than the transfers beside them.
 _PRODUCTS = 6
+# Small ones, on their way at once.
+_MESSAGES = 100
 
 
 def measure_link(source: str, target: str, clock: Clock) -> Link:
@@ -93,6 +95,40 @@ def transfer_s(chief: str, others: Sequence[str], clock: Clock) -> float:
 
     alone = seconds(False)
     return max(0.0, seconds(True) - alone) / (2 * size)
+
+
+def message_s(chief: str, others: Sequence[str], clock: Clock) -> float:
+    """Seconds of the chief, and of another device, for a small message.
+
+    Many numbers go to another device and come back at once: with their
+    latency hidden what is left is the work that they are at both ends.
+    """
+    if not others:
+        return 0.0
+    with tf.device(chief):
+        x = tf.zeros([_MESSAGES])
+
+    def work(x: tf.Tensor, *, messages: int) -> tf.Tensor:
+        back = []
+        with tf.device(chief):
+            numbers = tf.unstack(x)[:messages]
+        for number in numbers:
+            with tf.device(others[0]):
+                number = number + 1.0
+            with tf.device(chief):
+                back.append(tf.identity(number))
+        with tf.device(chief):
+            return tf.add_n(back)
+
+    def seconds(messages: int) -> float:
+        concrete = tf.function(
+            functools.partial(work, messages=messages), autograph=False
+        ).get_concrete_function(x)
+        name = f"{chief}: {messages} messages"
+        return clock.time(lambda: concrete(x).numpy(), name)
+
+    several = seconds(_MESSAGES) - seconds(1)
+    return max(0.0, several) / (2 * (_MESSAGES - 1))
 
 
 def join_s(chief: str, clock: Clock) -> float:

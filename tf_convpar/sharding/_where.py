@@ -1,0 +1,142 @@
+"""Where a call of a Keras layer can work: on shards of channels, of samples."""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_convpar.layers import ConvParallel
+from tf_convpar.placement import Layout
+from tf_convpar.sharding import _twins
+from tf_convpar.sharding import _walk
+from tf_convpar.sharding.rules import Rule
+from tf_convpar.sharding.rules import SampleRule
+from tf_convpar.sharding.rules import rule_for
+from tf_convpar.sharding.rules import sample_rule_for
+
+
+def works_on_channels(
+    node: Any, known: Sequence[Layout]
+) -> tuple[Rule, Layout | None] | None:
+    """The rule by which a layer works on shards of channels.
+
+    Args:
+        node: Of the graph.
+        known: How its inputs lie, as many as are in shards.
+
+    Returns:
+        The rule, and how the output lies: None if on the chief. Nothing if the
+        inputs must be joined.
+    """
+    layer = node.operation
+    if getattr(layer, "quantization_mode", None) is not None:
+        return None
+    rule = rule_for(layer)
+    if rule is None or not known or not _only(node, len(known)):
+        return None
+    output = rule.output(layer, known, node.input_tensors[0].shape)
+    if output is None:
+        return None
+    # A single device is the chief: the rule gives a tensor there.
+    on_chief = output.devices == (output.owner,)
+    return rule, None if on_chief else output
+
+
+def works_on_samples(node: Any) -> SampleRule | None:
+    """The rule by which a layer works on shards of samples; None if none.
+
+    Inputs that lie otherwise will be sent to where the samples are.
+    """
+    layer, tensors = node.operation, node.input_tensors
+    if getattr(layer, "quantization_mode", None) is not None:
+        return None
+    # One that is broadcast along the samples cannot be cut.
+    alike = len({tensor.shape[0] for tensor in tensors}) == 1
+    if not alike or not _only(node, len(tensors)) or _arrays(node):
+        return None
+    shapes = [tensor.shape for tensor in (*tensors, *node.outputs)]
+    return sample_rule_for(layer, shapes)
+
+
+def leading(model: Any) -> Mapping[int, Any]:
+    """The calls before a model's first convolutions that can go with them.
+
+    Preprocessing layers, say: `Rescaling`, `Normalization`, `ZeroPadding2D`.
+    Where the convolution is split by samples, each device does its own: the
+    chief alone would keep all others waiting, and images are sent before they
+    have grown.
+
+    Args:
+        model: Sequential or functional, built.
+
+    Returns:
+        For each such call, by the identity of its node, the layer that it
+        leads to.
+    """
+    makes: dict[int, Any] = {}
+    takers: dict[int, list[Any]] = collections.defaultdict(list)
+    for node in _walk.nodes(model):
+        makes.update({id(y): node for y in node.outputs})
+        for x in node.input_tensors:
+            takers[id(x)].append(node)
+    left = {id(y) for y in keras.tree.flatten(_walk.graph_of(model).outputs)}
+    found: dict[int, Any] = {}
+    for node in _walk.nodes(model):
+        layer = node.operation
+        if not isinstance(layer, ConvParallel) and not (
+            _twins.is_convolution(layer)
+        ):
+            continue
+        chain = []
+        (x,) = node.input_tensors
+        before = makes[id(x)]
+        while not before.is_input and (
+            len(takers[id(x)]) == 1
+            and id(x) not in left
+            and len(before.input_tensors) == 1
+            and _size(before.input_tensors[0]) <= _size(x)
+            and works_on_samples(before) is not None
+        ):
+            chain.append(before)
+            (x,) = before.input_tensors
+            before = makes[id(x)]
+        if before.is_input:
+            found.update({id(one): layer for one in chain})
+    return found
+
+
+def _size(tensor: Any) -> int:
+    """Bytes of one sample."""
+    return tf.as_dtype(tensor.dtype).size * math.prod(
+        n or 1 for n in tensor.shape[1:]
+    )
+
+
+def _only(node: Any, known: int) -> bool:
+    """Whether nothing but shards goes in, and numbers into an operation."""
+    others = [
+        value
+        for value in _given(node)
+        if not isinstance(value, bool | int | float | str | None)
+    ]
+    layer = isinstance(node.operation, keras.layers.Layer)
+    return known == len(node.input_tensors if layer else others)
+
+
+def _arrays(node: Any) -> bool:
+    """Whether a layer is given arrays, such as a mask for all samples."""
+    return any(
+        not isinstance(value, keras.KerasTensor) and getattr(value, "shape", ())
+        for value in _given(node)
+    )
+
+
+def _given(node: Any) -> list[Any]:
+    arguments = node.arguments.args, node.arguments.kwargs
+    return list(keras.tree.flatten(arguments))
