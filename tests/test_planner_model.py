@@ -57,15 +57,16 @@ def test_nothing_is_better_than_the_plan(name, rate):
             assert found == pytest.approx(best, rel=1e-9)
 
 
+@pytest.mark.parametrize("wire", [None, "bfloat16"])
 @pytest.mark.parametrize("name", MODELS)
-def test_what_is_planned_to_move_is_what_moves(name, strategy):
+def test_what_is_planned_to_move_is_what_moves(name, wire, strategy):
     """Of many plans the bytes of each link are those of the model made."""
     model = MODELS[name]()
     graph = _graph.of_model(model)
     calibration = calibration_of(
         model, strategy.devices, speeds=[1.0, 0.5, 2.0], rate=1e6
     )
-    *_, cut = _cuts.cuts(graph, calibration, None)
+    *_, cut = _cuts.cuts(graph, calibration, wire)
     costs = Costs(graph, calibration, cut)
     every = list(choices(costs))
     rng = np.random.default_rng(1)
@@ -78,7 +79,7 @@ def test_what_is_planned_to_move_is_what_moves(name, strategy):
             for layer, way in every[i].items()
         }
         with strategy.scope():
-            parallel = convpar.parallelize(model, plan)
+            parallel = convpar.parallelize(model, plan, wire_dtype=wire)
         links = step_traffic(parallel, calibration.batch).links
         moved = {f"{a} -> {b}": n for (a, b), n in links.items()}
         assert moved == prediction.sent_bytes, every[i]

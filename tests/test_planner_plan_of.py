@@ -39,7 +39,7 @@ def edited(plan, **changes):
 @pytest.mark.parametrize("name", MODELS)
 def test_a_plan_of_the_planner_is_predicted_alike(name):
     model = MODELS[name]()
-    calibration = calibration_of(model, names(3), seed=2, rate=3e6)
+    calibration = calibration_of(model, names(3), seed=2, rate=1e7)
     plan = planner.plan(model, calibration)
     assert len(plan.used) > 1
     assert planner.plan_of(model, calibration, plan) == plan

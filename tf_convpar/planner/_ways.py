@@ -154,12 +154,13 @@ class Ways:
             SAMPLES: Split(SAMPLES, cut.shares),
         }
         self.split[call.name] = splits
+        wire = getattr(call.layer, "wire_dtype", None) or cut.wire
         found = {}
         for name, split in splits.items():
             shape = self._graph.tensors[x].of(cut.batch)
             incoming = self._channels.get(x)
-            layer: Any = _twins.planned(call.layer)
-            layer.lay_out(split, cut.devices, cut.chief, shape, incoming)
+            layer: Any = _twins.planned(call.layer, wire_dtype=wire)
+            layer.lay_out(split, cut.devices, cut.chief, shape, incoming, wire)
             if not layer.will_spread:
                 continue
             maps = layer.maps_lie(shape)
