@@ -1,6 +1,7 @@
 """What is measured whatever is planned: links, updates, machines."""
 
 import fcntl
+import inspect
 import os
 import tempfile
 import threading
@@ -66,6 +67,44 @@ def test_what_a_byte_that_travels_costs_the_chief(sending, expected):
     found = _links.transfer_s("CPU:0", ["CPU:1"], Given())
     assert found == pytest.approx(expected)
     assert _links.transfer_s("CPU:0", [], Given()) == 0
+
+
+def test_a_slow_link_is_sent_no_more_than_it_takes_meanwhile():
+    """Or waiting for it would count as work: 0.1 s of 1 MB/s, a quarter."""
+    sizes = []
+
+    class Given:
+        def time(self, run, name):
+            x = inspect.getclosurevars(run).nonlocals["x"]
+            sizes.append(4 * x.shape[0])
+            return 0.1
+
+    _links.transfer_s("CPU:0", ["CPU:1"], Given(), bytes_per_s=1e6)
+    assert sizes[1:] == [25000, 25000]
+
+
+def test_latency_is_of_messages_and_not_of_calls():
+    """Of 20 there and back, less one: 38 messages."""
+
+    class Given:
+        def time(self, run, name):
+            run()
+            times = {"1 hops": 0.010, "20 hops": 0.048}
+            return times.get(" ".join(name.split()[-2:]), 0.2)
+
+    found = _links.measure_link("CPU:0", "CPU:1", Given())
+    assert found.latency_s == pytest.approx(0.001)
+
+
+def test_a_message_costs_both_ends():
+    class Given:
+        def time(self, run, name):
+            assert np.isfinite(run())
+            return 0.2 if "100 messages" in name else 0.002
+
+    found = _links.message_s("CPU:0", ["CPU:1"], Given())
+    assert found == pytest.approx(0.001)
+    assert _links.message_s("CPU:0", [], Given()) == 0
 
 
 def test_devices_that_share_cores_are_told_apart(strategy):

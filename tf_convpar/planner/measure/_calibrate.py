@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import datetime
+import math
 import os
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -130,7 +131,11 @@ def _measured(
     chief, *others = devices
     works = _works_on(graph, devices, batch, algorithm, report)
     clock = Clock(report=report)
-    byte_s = _links.transfer_s(chief, others, clock)
+    links = _measured_links(devices, clock)
+    rates = [k.bytes_per_s for k in links if others[:1] == [k.target]]
+    byte_s = _links.transfer_s(
+        chief, others, clock, min(rates, default=math.inf)
+    )
     message_s = _links.message_s(chief, others, clock)
     found = []
     for name in devices:
@@ -149,7 +154,7 @@ def _measured(
         _works.fingerprint(graph),
         batch,
         tuple(found),
-        tuple(_measured_links(devices, clock)),
+        tuple(links),
         _updates.slots_of(optimizer),
         _facts(devices),
     )

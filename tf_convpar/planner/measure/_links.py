@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -19,27 +20,35 @@ _TRAVEL_S = 0.1
 _LARGEST = 32 << 20
 _FIRST = 1 << 20
 _AGAIN = 4
+# There and back, one after the other.
+_HOPS = 20
 # Of 1024 by 1024: longer than the transfers beside them.
 _PRODUCTS = 6
+_COPIED = 8 << 20
 # Small ones, on their way at once.
 _MESSAGES = 100
 
 
 def measure_link(source: str, target: str, clock: Clock) -> Link:
-    """Latency and rate of one direction, by tensors small and large.
+    """Latency and rate of one direction.
 
     ```python
     measure_link(chief, worker, Clock())
     ```
 
-    A function takes a tensor that lies on `source`, and of what arrives on
-    `target` one number returns to this process. What the same costs with a
-    tensor that is there already is taken off.
+    Latency is that of a number that goes there and back many times within a
+    function, as what devices exchange in a step does: to call a function on
+    another machine takes several times as long. For the rate a function takes
+    a tensor that lies on `source`, and of what arrives on `target` one number
+    returns to this process; what the same costs with a number is taken off.
     """
     name = f"{source} -> {target}"
-    nothing = clock.time(_move(target, target, 4), f"{name}: empty call")
-    small = clock.time(_move(source, target, 4), f"{name}: latency")
-    latency = max(small - nothing, 1e-6)
+    hops = [
+        clock.time(_hops(source, target, times), f"{name}: {times} hops")
+        for times in (1, _HOPS)
+    ]
+    latency = max((hops[1] - hops[0]) / (2 * (_HOPS - 1)), 1e-6)
+    small = clock.time(_move(source, target, 4), f"{name}: a number")
     size = _FIRST
     while True:
         run = _move(source, target, size)
@@ -62,18 +71,22 @@ def _seconds(run: Callable[[], Any]) -> float:
     return time.perf_counter() - begin
 
 
-def transfer_s(chief: str, others: Sequence[str], clock: Clock) -> float:
+def transfer_s(
+    chief: str,
+    others: Sequence[str],
+    clock: Clock,
+    bytes_per_s: float = math.inf,
+) -> float:
     """Seconds by which a byte that travels holds up what the chief computes.
 
     The chief multiplies matrices, alone and while a tensor goes to another
     device and comes back: its processor also copies what is sent, and finds
-    less of its own in the caches.
+    less of its own in the caches. `bytes_per_s` is the rate of the link to the
+    first of the others: the tensor is to be back before the chief is done.
     """
     if not others:
         return 0.0
-    size = 8 << 20
     with tf.device(chief):
-        x = tf.zeros([size // 4])
         a = tf.fill([1024, 1024], 1 / 1024)  # Its own square.
 
     def work(x: tf.Tensor, a: tf.Tensor, *, travels: bool) -> tf.Tensor:
@@ -86,15 +99,18 @@ def transfer_s(chief: str, others: Sequence[str], clock: Clock) -> float:
                 a = tf.matmul(a, a)
             return back[0] + a[0, 0]
 
-    def seconds(travels: bool) -> float:
+    def seconds(travels: bool, size: int) -> float:
+        with tf.device(chief):
+            x = tf.zeros([size // 4])
         concrete = tf.function(
             functools.partial(work, travels=travels), autograph=False
         ).get_concrete_function(x, a)
         name = f"{chief}: computes{' and sends' * travels}"
         return clock.time(lambda: concrete(x, a).numpy(), name)
 
-    alone = seconds(False)
-    return max(0.0, seconds(True) - alone) / (2 * size)
+    size = int(min(_COPIED, bytes_per_s * seconds(False, 4) / 4))
+    alone = seconds(False, size)
+    return max(0.0, seconds(True, size) - alone) / (2 * size)
 
 
 def message_s(chief: str, others: Sequence[str], clock: Clock) -> float:
@@ -144,6 +160,22 @@ def join_s(chief: str, clock: Clock) -> float:
     concrete = tf.function(join, autograph=False).get_concrete_function(*halves)
     seconds = clock.time(lambda: concrete(*halves).numpy(), f"{chief}: join")
     return seconds / (4 * pixels * width)
+
+
+def _hops(source: str, target: str, times: int) -> Callable[[], Any]:
+    with tf.device(source):
+        x = tf.zeros([])
+
+    def hop(x: tf.Tensor) -> tf.Tensor:
+        for _ in range(times):
+            with tf.device(target):
+                x = x + 1.0
+            with tf.device(source):
+                x = x + 1.0
+        return x
+
+    concrete = tf.function(hop, autograph=False).get_concrete_function(x)
+    return lambda: concrete(x).numpy()
 
 
 def _move(source: str, target: str, size: int) -> Callable[[], Any]:
