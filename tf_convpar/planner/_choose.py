@@ -74,7 +74,11 @@ class _Model:
         self._states: dict[int, dict[str, Linear]] = {}
         self._ways: list[dict[str, Linear]] = []
         self._needed: dict[Any, _Needed] = collections.defaultdict(_Needed)
-        for i in range(len(costs.graph.calls)):
+        calls = costs.graph.calls
+        for call, possible in zip(calls, costs.ways.of, strict=True):
+            if call.splits:
+                self._convolution(call.name, list(possible))
+        for i in range(len(calls)):
             self._call(i)
         for x in costs.graph.outputs:
             for state, is_in in self._state(x).items():
@@ -116,9 +120,9 @@ class _Model:
         call = self._costs.graph.calls[index]
         possible = self._costs.ways.of[index]
         if call.splits:
-            ways = self._convolution(call.name, list(possible))
+            ways = self._binaries[call.name]
         elif call.leads_to:
-            ways = self._leads(call.leads_to, possible)
+            ways = self._leads(call.leads_to)
         else:
             ways = self._follows(call.inputs, possible)
         self._ways.append(ways)
@@ -141,33 +145,19 @@ class _Model:
                     both = is_in + ways[name] - 1
                     self._need(x, state, both, move, ways[name], index, name)
 
-    def _convolution(self, layer: str, names: list[str]) -> dict[str, Linear]:
-        if layer not in self._binaries:
-            program = self._program
-            ways = {
-                name: program.variable(upper=1, integer=True) for name in names
-            }
-            program.equal(total(ways.values()), 1)
-            self._binaries[layer] = ways
-        return self._binaries[layer]
+    def _convolution(self, layer: str, names: list[str]) -> None:
+        """A layer goes one way, whoever calls it."""
+        if layer in self._binaries:
+            return
+        program = self._program
+        ways = {name: program.variable(upper=1, integer=True) for name in names}
+        program.equal(total(ways.values()), 1)
+        self._binaries[layer] = ways
 
-    def _leads(self, layer: str, possible: Any) -> dict[str, Linear]:
-        """As `_step.follow`: on samples if the first convolution is."""
-        names = {
-            call.name: list(ways)
-            for call, ways in zip(
-                self._costs.graph.calls, self._costs.ways.of, strict=True
-            )
-            if call.splits
-        }
-        goes = {}
-        if layer in names and SAMPLES in possible:
-            goes = self._convolution(layer, names[layer])
-        on_samples = goes.get(SAMPLES, Linear())
-        ways = {CHIEF: 1 - on_samples}
-        if SAMPLES in possible:
-            ways[SAMPLES] = on_samples
-        return ways
+    def _leads(self, layer: str) -> dict[str, Linear]:
+        """As `_step.follow`: on samples if that convolution is."""
+        on_samples = self._binaries.get(layer, {}).get(SAMPLES, Linear())
+        return {SAMPLES: on_samples, CHIEF: 1 - on_samples}
 
     def _follows(self, inputs: Any, possible: Any) -> dict[str, Linear]:
         """As `_step._follows`: samples first, then shards of channels."""

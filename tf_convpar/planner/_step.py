@@ -65,8 +65,8 @@ def follow(costs: Costs, choice: Choice) -> tuple[list[str], list[str]]:
         if call.splits:
             name = choice[call.name]
         elif call.leads_to:
-            goes = choice.get(call.leads_to, CHIEF)
-            name = goes if goes == SAMPLES and SAMPLES in ways else CHIEF
+            goes = choice.get(call.leads_to)
+            name = SAMPLES if goes == SAMPLES else CHIEF
         else:
             name = _follows(ways, call, states)
         names.append(name)
