@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import math
 import os
 import warnings
 from collections.abc import Callable
@@ -114,13 +115,14 @@ def measure_cluster(
             for target in devices
             if source != target
         ]
+    rate = min((link.bytes_per_s for link in links), default=math.inf)
     calibration = Calibration(
         subject.network,
         tuple(found),
         tuple(links),
         rest_s=rest,
         join_s=_links.join_s(chief, clock) if others else 0.0,
-        transfer_s=_links.transfer_s(chief, others, clock),
+        transfer_s=_links.transfer_s(chief, others, clock, rate),
         quantum=quantum or 1,
         facts=_facts(devices, clock),
     )
