@@ -13,7 +13,6 @@ from tf_convpar.cli import _models
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
-from tf_convpar.cli._shared import without_chatter
 
 if TYPE_CHECKING:
     from tf_convpar.planner.star import Calibration
@@ -60,18 +59,11 @@ def command(
     devices are those of the cluster in TF_CONFIG, whose other tasks run
     `convpar worker`; without it, those of this machine.
     """
-    with without_chatter():
-        import tensorflow as tf
+    strategy, loaded = _measuring.cluster_and_model(
+        model, image, wire_dtype, threads
+    )
+    from tf_convpar.planner import star as planner
 
-        if threads is not None:
-            tf.config.threading.set_intra_op_parallelism_threads(threads)
-        with messages_only():
-            from tf_convpar.planner import star as planner
-            from tf_convpar.strategy.strategy import ConvParallelStrategy
-
-            # Variables made before the cluster is joined would be lost.
-            strategy = ConvParallelStrategy(wire_dtype=wire_dtype)
-            loaded = _models.load(model, image, compiled=True)
     with _measuring.progress() as report, messages_only():
         found = planner.calibrate(
             loaded,

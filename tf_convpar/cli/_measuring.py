@@ -8,13 +8,19 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+from typing import Any
 
 import click
+
+from tf_convpar.cli import _models
+from tf_convpar.cli._shared import messages_only
+from tf_convpar.cli._shared import without_chatter
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from tf_convpar.planner import Link
+    from tf_convpar.strategy.strategy import ConvParallelStrategy
 
 batch = click.option(
     "--batch",
@@ -33,6 +39,26 @@ output = click.option(
     type=click.Path(dir_okay=False, writable=True),
     help="Where to write the calibration, for `convpar plan`.",
 )
+
+
+def cluster_and_model(
+    model: str,
+    image: int | None,
+    wire_dtype: str | None,
+    threads: int | None,
+) -> tuple[ConvParallelStrategy, Any]:
+    """The strategy of `TF_CONFIG`'s cluster, and a model, compiled."""
+    with without_chatter():
+        import tensorflow as tf
+
+        if threads is not None:
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
+        with messages_only():
+            from tf_convpar.strategy.strategy import ConvParallelStrategy
+
+            # Variables made before the cluster is joined would be lost.
+            strategy = ConvParallelStrategy(wire_dtype=wire_dtype)
+            return strategy, _models.load(model, image, compiled=True)
 
 
 @contextlib.contextmanager
