@@ -21,12 +21,13 @@ from processes import run
 from processes import start
 from rich.console import Console
 
-from tf_convpar.demo import cores
+from tf_convpar import cores
 from tf_convpar.demo import data
 from tf_convpar.demo import table
 from tf_convpar.demo.report import Report
 from tf_convpar.demo.settings import Settings
 from tf_convpar.demo.settings import parse_shards
+from tf_convpar.demo.speeds import speeds
 
 STEPS, BATCH = 12, 32
 MARK = "TF_CONVPAR_TEST_MARK"
@@ -265,8 +266,8 @@ def test_batches():
 
 
 def test_shards():
-    assert cores.speeds(3, 2) == (0.25, 1.0, 0.5)
-    assert cores.speeds(3, 8) == (0.5, 1.0, 1.0)
+    assert speeds(3, 2) == (0.25, 1.0, 0.5)
+    assert speeds(3, 8) == (0.5, 1.0, 1.0)
     assert parse_shards(None, (0.25, 1.0)) == [0.25, 1.0]
     assert parse_shards("1,2.5", (1.0, 1.0)) == [1, 2.5]
     assert isinstance(parse_shards("1,2.5", (1.0, 1.0))[0], int)

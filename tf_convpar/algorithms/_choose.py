@@ -29,6 +29,7 @@ from tf_convpar import machines
 from tf_convpar.algorithms import _cache
 from tf_convpar.algorithms import _candidates
 from tf_convpar.algorithms import _measure
+from tf_convpar.algorithms import _workspace
 from tf_convpar.algorithms._algorithm import PASSES
 from tf_convpar.algorithms._algorithm import Algorithm
 from tf_convpar.algorithms._algorithm import Geometry
@@ -323,8 +324,7 @@ def _key(geometry: Geometry, which: str, device: str) -> str:
     spec = tf.DeviceSpec.from_string(device)
     if _task(spec) == _task(here):
         where = _processor()
-        set_to = tf.config.threading.get_intra_op_parallelism_threads()
-        threads = f"{set_to or len(os.sched_getaffinity(0))} threads"
+        threads = f"{_workspace.threads()} threads"
         vectors = instruction_set() or "twin"
     else:
         # Not its name: another cluster calls another machine so.

@@ -6,10 +6,9 @@ set: narrower ones round to fewer channels and need somewhat less.
 
 from __future__ import annotations
 
-import os
-
 import tensorflow as tf
 
+from tf_convpar import cores
 from tf_convpar.algorithms._stages import Program
 from tf_convpar.algorithms._stages import Transforms
 
@@ -33,12 +32,7 @@ PAGE = 2 << 20
 def threads() -> int:
     """How many TensorFlow gives to one op on this machine's CPU."""
     asked = tf.config.threading.get_intra_op_parallelism_threads()
-    if asked:
-        return int(asked)
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # Not on every system.
-        return os.cpu_count() or 1
+    return int(asked) if asked else len(cores.usable())
 
 
 def forward_bytes(

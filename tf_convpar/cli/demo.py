@@ -6,11 +6,12 @@ import pathlib
 
 import click
 
+from tf_convpar import cores
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
-from tf_convpar.demo import cores
 from tf_convpar.demo import settings as settings_lib
+from tf_convpar.demo.speeds import speeds
 
 
 @click.command(name="demo")
@@ -78,11 +79,12 @@ def command(
     for a device with one core; where there are fewer cores, some share one.
     """
     available = len(cores.usable())
-    speeds = cores.speeds(workers + 1, available)
     with messages_only():
         settings = settings_lib.Settings(
             dataset=dataset,
-            shards=settings_lib.parse_shards(shards, speeds),
+            shards=settings_lib.parse_shards(
+                shards, speeds(workers + 1, available)
+            ),
             wire_dtype=wire_dtype,
             steps=steps,
             batch_size=batch_size,

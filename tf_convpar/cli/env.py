@@ -8,6 +8,7 @@ import sys
 import click
 
 from tf_convpar import __version__
+from tf_convpar import cores
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import cpu_model
 from tf_convpar.cli._shared import print_json
@@ -52,7 +53,7 @@ def _facts() -> dict[str, str]:
     facts["os"] = platform.platform()
     facts["cpu"] = (
         f"{cpu_model()}, {psutil.cpu_count(logical=False)} cores, "
-        f"{psutil.cpu_count()} threads, {_usable_cpus()} usable"
+        f"{psutil.cpu_count()} threads, {len(cores.usable())} usable"
     )
     facts["memory"] = f"{psutil.virtual_memory().total / 2**30:.1f} GiB"
     try:
@@ -86,13 +87,6 @@ def _version(package: str) -> str:
         if package == "tensorflow":
             return "not found under this name (tensorflow-cpu, or a build?)"
         return "not installed"
-
-
-def _usable_cpus() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:
-        return os.cpu_count() or 1
 
 
 def _gpu_model(gpu: object) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from rich import progress as rich_progress
 from rich.console import Console
 
-from tf_convpar.demo import cores
+from tf_convpar import cores
 from tf_convpar.demo.chief import EVENT
 from tf_convpar.demo.chief import REPORT
 from tf_convpar.demo.report import Report

@@ -7,6 +7,7 @@ import socket
 
 import psutil
 
+from tf_convpar import cores
 from tf_convpar.strategy.spec import Cluster as Cluster
 from tf_convpar.strategy.spec import Task as Task
 from tf_convpar.strategy.spec import resolve as resolve
@@ -98,11 +99,7 @@ def inter_op_threads() -> int:
     on a task of one core, they would wait for the convolution that runs there,
     and nothing would be computed on two tasks at once.
     """
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:  # Not on Linux.
-        cores = os.cpu_count() or 1
-    return max(_FEWEST_INTER_OP, cores)
+    return max(_FEWEST_INTER_OP, len(cores.usable()))
 
 
 def set_grpc_defaults() -> None:

@@ -1,4 +1,4 @@
-"""One core for each device, where the system can be told so."""
+"""The processor cores that this process may run on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from collections.abc import Sequence
 
 
 def usable() -> list[int]:
-    """The cores that this process may run on."""
+    """Their numbers.
+
+    ```python
+    usable()  # [0, 1]; under `taskset --cpu-list 1` [1]
+    ```
+    """
     try:
         return sorted(os.sched_getaffinity(0))
     except AttributeError:  # Linux has it, others do not.
@@ -37,21 +42,3 @@ def pin(processes: Sequence[int], cores: Sequence[int]) -> None:
         # One that has ended already is found out by others.
         with contextlib.suppress(ProcessLookupError):
             os.sched_setaffinity(process, {cores[index % len(cores)]})
-
-
-def speeds(devices: int, cores: int) -> tuple[float, ...]:
-    """What part of a core each device has for its kernels.
-
-    ```python
-    speeds(devices=3, cores=2)  # (0.25, 1.0, 0.5)
-    ```
-
-    The first device is the chief: it runs the rest of the network besides,
-    and all the sending, which at the size of this network takes it about as
-    long as half of its kernels would.
-    """
-    sharing = [
-        len(range(index % cores, devices, cores)) for index in range(devices)
-    ]
-    own, *others = (1 / count for count in sharing)
-    return (own / 2, *others)
