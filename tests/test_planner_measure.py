@@ -11,10 +11,14 @@ import numpy as np
 import pytest
 
 from tf_convpar import machines
+from tf_convpar import ops
 from tf_convpar.machines import _machine
+from tf_convpar.planner import _graph
+from tf_convpar.planner import _works
 from tf_convpar.planner.measure import _kept
 from tf_convpar.planner.measure import _links
 from tf_convpar.planner.measure import _updates
+from tf_convpar.planner.measure._works import Works
 
 CHIEF = "/job:localhost/replica:0/task:0/device:CPU:0"
 
@@ -133,3 +137,27 @@ def test_devices_on_cores_of_their_own_are_measured_side_by_side(monkeypatch):
     monkeypatch.setattr(_machine, "_read", read)
     monkeypatch.setattr(_machine, "_is_gpu", lambda device: False)
     assert machines.sharing_cores(list("abcd")) == [["b"], ["a", "c"], ["d"]]
+
+
+def test_what_is_computed_otherwise_on_shards_is_measured(strategy):
+    """Batch normalization goes over its maps less often there."""
+    x = keras.Input((32, 32, 3))
+    y = keras.layers.Conv2D(64, 3, padding="same", name="conv")(x)
+    y = keras.layers.BatchNormalization(name="bn")(y)
+    y = keras.layers.ReLU(name="relu")(y)
+    graph = _graph.of_model(keras.Model(x, y))
+    works = Works(graph).on("/device:CPU:0", batch=16)
+    by_name = {
+        call.name: works[_works.key(graph, call)]
+        for call in graph.calls
+        if call.layer is not None
+    }
+    assert by_name["conv"].on_shards == by_name["relu"].on_shards == (1, 1)
+    own = by_name["bn"]
+    assert own.on_shards != (1, 1)
+    assert own.at("forward", 16) == pytest.approx(
+        own.on_shards[0] * own.at("forward", 16, on_shards=False)
+    )
+    if ops.load():
+        # Far less than half, but other programs may work here as well.
+        assert max(own.on_shards) < 1

@@ -64,6 +64,34 @@ def test_moments_of_all_samples(shares, strategy, float64):
         same(ours, slopes(model, x, training=False), 1e-10)
 
 
+@pytest.mark.parametrize("ways", ["samples", "filters"])
+def test_float32_is_as_near_as_that_of_keras(ways, strategy):
+    """Here the compiled ops serve, if they were built."""
+
+    def made():
+        return shaken(between(L.BatchNormalization(momentum=0.7), (6, 6, 9)))
+
+    model = made()
+    shards = (2, 1, 3) if ways == "samples" else None
+    split_so = {"split": ways, **({"shards": shards} if shards else {})}
+    parallel = split(model, strategy, {".*": split_so})
+    x = 3 + 2 * numbers((7, 6, 6, 9)).astype("float32")
+    keras.config.set_dtype_policy("float64")
+    try:
+        exact = made()
+    finally:
+        keras.config.set_dtype_policy("float32")
+    exact.set_weights(model.get_weights())
+    best = slopes(exact, x.astype("float64"))
+    for ours, plain, wide in zip(
+        slopes(parallel, x), slopes(model, x), best, strict=True
+    ):
+        errors = [
+            np.abs(np.asarray(a, "float64") - wide).max() for a in (ours, plain)
+        ]
+        assert errors[0] <= 3 * errors[1] + 1e-6 * np.abs(wide).max()
+
+
 def test_moments_in_training(strategy, float64):
     """The last of three steps has samples for one device."""
     model, parallel = both(L.BatchNormalization(), strategy, (1, 9, 2))

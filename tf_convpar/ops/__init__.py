@@ -1,9 +1,12 @@
-"""The C++ op that joins and cuts shards, and its pure-TensorFlow twin.
+"""The C++ ops on shards and channels, and their pure-TensorFlow twins.
 
 Importing this package loads nothing: the compiled library is loaded at the
 first call, or by `load()`.
 """
 
+from ._channels import channel_moments as channel_moments
+from ._channels import channel_sums as channel_sums
+from ._channels import scale_channels as scale_channels
 from ._library import BuildReport as BuildReport
 from ._library import build_report as build_report
 from ._library import load as load

@@ -13,6 +13,8 @@ import numpy as np
 
 from tf_convpar.planner._link import Link
 
+PASSES = ("forward", "backward")
+
 
 @dataclasses.dataclass(frozen=True)
 class Work:
@@ -25,6 +27,8 @@ class Work:
         filters: Parts of its filters, of the most samples; ascending up to 1.
         forward_of: Seconds for each of them, as parts of those with all.
         backward_of: Likewise.
+        on_shards: Seconds forward and backward of what devices compute of it
+            on shards, as parts of those of the layer itself.
     """
 
     samples: tuple[int, ...]
@@ -33,8 +37,15 @@ class Work:
     filters: tuple[float, ...] = (1.0,)
     forward_of: tuple[float, ...] = (1.0,)
     backward_of: tuple[float, ...] = (1.0,)
+    on_shards: tuple[float, ...] = (1.0, 1.0)
 
-    def at(self, which: str, samples: float, filters: float = 1.0) -> float:
+    def at(
+        self,
+        which: str,
+        samples: float,
+        filters: float = 1.0,
+        on_shards: bool = True,
+    ) -> float:
         """Seconds of a pass; 0 of nothing.
 
         Linear between what was measured, and beyond it on the line through
@@ -45,10 +56,13 @@ class Work:
             which: `"forward"` or `"backward"`.
             samples: Of them.
             filters: A part of the filters.
+            on_shards: Whether they lie in shards; the layer itself otherwise.
         """
         if samples <= 0 or filters <= 0:
             return 0.0
         seconds = _line(self.samples, getattr(self, which), samples)
+        if on_shards:
+            seconds *= self.on_shards[PASSES.index(which)]
         if filters == 1:
             return seconds
         part = _line(self.filters, getattr(self, f"{which}_of"), filters)

@@ -8,6 +8,7 @@ from typing import Any
 
 from tf_convpar.files import _checked_json
 from tf_convpar.files._checked_json import Node
+from tf_convpar.planner._calibration import PASSES
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import Device
 from tf_convpar.planner._calibration import Work
@@ -15,7 +16,7 @@ from tf_convpar.planner._link import Link
 
 KIND = "calibration"
 # Of the file's form.
-FORMAT = 3
+FORMAT = 4
 _OF_WORK = tuple(field.name for field in dataclasses.fields(Work))
 
 
@@ -131,6 +132,8 @@ def _work(node: Node) -> Work:
         samples,
         *(fields[name].numbers() for name in _OF_WORK if name != "samples"),
     )
+    if len(found.on_shards) != len(PASSES):
+        fields["on_shards"].fail("a number forward, and one backward")
     for first, others in (
         ("samples", ("forward", "backward")),
         ("filters", ("forward_of", "backward_of")),

@@ -201,7 +201,8 @@ class Costs:
                 work.at(which, cut.batch * part)
                 for work, part in zip(works, parts, strict=True)
             )
-        return (works[0].at(which, cut.batch),) + (0.0,) * (len(devices) - 1)
+        own = works[0].at(which, cut.batch, on_shards=False)
+        return (own,) + (0.0,) * (len(devices) - 1)
 
     def _parts(self, call: Call) -> list[float]:
         """Of the channels, those of each device."""

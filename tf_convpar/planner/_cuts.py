@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 
 from tf_convpar.planner import _works
+from tf_convpar.planner._calibration import PASSES
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import Work
 from tf_convpar.planner._graph import Call
@@ -66,10 +67,12 @@ def alone(graph: Graph, calibration: Calibration) -> dict[str, float]:
     return {
         device.name: weights * device.update_s
         + sum(
-            device.works[_works.key(graph, call)].at(which, calibration.batch)
+            device.works[_works.key(graph, call)].at(
+                which, calibration.batch, on_shards=False
+            )
             for call in graph.calls
             if call.layer is not None
-            for which in ("forward", "backward")
+            for which in PASSES
         )
         for device in calibration.devices
     }
@@ -83,7 +86,7 @@ def _shares(
     def seconds(d: int) -> Callable[[int], float]:
         works = _of(graph, calibration, d, calls)
         return lambda n: sum(
-            work.at("forward", n) + work.at("backward", n) for work in works
+            work.at(which, n) for work in works for which in PASSES
         )
 
     return balanced(
@@ -110,7 +113,7 @@ def _counts(
         return lambda n: sum(
             work.at(which, calibration.batch, n / all_)
             for work in works
-            for which in ("forward", "backward")
+            for which in PASSES
         )
 
     return {

@@ -7,6 +7,7 @@ it costs to call a function on another machine is not in the times.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from tf_convpar.planner._calibration import Work
 from tf_convpar.planner._graph import Call
 from tf_convpar.planner._graph import Graph
 from tf_convpar.sharding import _twins
+from tf_convpar.sharding._where import works_on_samples
 
 # Of a layer's filters, beside all of them.
 PARTS = (0.25, 0.5)
@@ -62,8 +64,11 @@ class Works:
             if call.layer is not None:
                 self._calls.setdefault(_works.key(graph, call), call)
         self._cut = [k for k, c in self._calls.items() if _has_filters(c)]
-        whole = [(call, 1.0) for call in self._calls.values()]
-        self._whole = self._traced(whole)
+        self._whole = self._traced([(c, 1.0) for c in self._calls.values()])
+        self._own = [k for k, c in self._calls.items() if _rule(c) is not None]
+        self._on_shards = self._traced(
+            [(self._calls[k], 1.0) for k in self._own], on_shards=True
+        )
         self._parts = [
             self._traced([(self._calls[k], part) for k in self._cut])
             for part in PARTS
@@ -93,6 +98,9 @@ class Works:
             if self._cut:
                 report(f"{device}: {part:.0%} of the filters")
                 parts.append(self._medians(function, device, most))
+        if self._own:
+            report(f"{device}: on shards")
+            own_rows = self._medians(self._on_shards, device, most)
         found = {}
         for i, key in enumerate(self._calls):
             rows = np.array([times[n][i] for n in points])
@@ -112,6 +120,11 @@ class Works:
                     (*PARTS, 1.0),
                     (*map(float, ratios[:, 0]), 1.0),
                     (*map(float, ratios[:, 1]), 1.0),
+                )
+            if key in self._own:
+                ratios = own_rows[self._own.index(key)] / rows[-1]
+                own = dataclasses.replace(
+                    own, on_shards=tuple(map(float, ratios))
                 )
             found[key] = own
         return found
@@ -153,12 +166,15 @@ class Works:
             [stamps[:, 1] - stamps[:, 0], stamps[:, 3] - stamps[:, 2]], axis=1
         )
 
-    def _traced(self, calls: Sequence[tuple[Call, float]]) -> Any:
+    def _traced(
+        self, calls: Sequence[tuple[Call, float]], on_shards: bool = False
+    ) -> Any:
         def run(samples: tf.Tensor, value: tf.Tensor) -> Any:
             stamps: list[tf.Tensor] = []
             used: list[tf.Tensor] = []
             for call, part in calls:
-                self._timed(call, part, samples, value, stamps, used)
+                called = self._on_one if on_shards else self._called
+                self._timed(call, part, samples, value, stamps, used, called)
             # What nobody reads would be left out of the graph.
             numbers = [
                 tf.cast(tf.reshape(x, [-1])[:1], tf.float32)
@@ -181,6 +197,7 @@ class Works:
         value: tf.Tensor,
         stamps: list[tf.Tensor],
         used: list[tf.Tensor],
+        called: Callable[..., Any],
     ) -> None:
         """Adds four readings of the clock: around forward, and backward."""
 
@@ -221,7 +238,7 @@ class Works:
         with tf.control_dependencies([begin]), tf.GradientTape() as tape:
             tape.watch(sources)
             state = list(zip(variables, weights, strict=True))
-            outputs = keras.tree.flatten(self._called(call, inputs, state))
+            outputs = keras.tree.flatten(called(call, inputs, state))
         forward = stamp(outputs)
         with tf.control_dependencies([forward]):
             outputs = [y for y in outputs if y.dtype.is_floating]
@@ -278,6 +295,19 @@ class Works:
             state, collect_losses=True, initialize_variables=False
         ):
             return type(layer).call(layer, *args, **kwargs)
+
+    def _on_one(
+        self, call: Call, inputs: Sequence[tf.Tensor], state: Any
+    ) -> Any:
+        """What a device computes of a layer on shards, with these weights."""
+        values = {variable.name: value for variable, value in state}
+        return _rule(call).on_one(call.layer, inputs[0], values, self._device)
+
+
+def _rule(call: Call) -> Any:
+    """Of a layer that is computed otherwise on shards; else None."""
+    rule = None if call.splits else works_on_samples(call.node)
+    return rule if rule is not None and rule.computes else None
 
 
 def _seconds(run: Callable[[], Any]) -> float:

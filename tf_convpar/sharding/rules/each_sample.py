@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,6 +36,8 @@ class SampleRule:
     """
 
     layers: tuple[type, ...] = ()
+    # Whether a device computes otherwise than the layer's own `call`.
+    computes = False
 
     def holds(self, layer: Any, shapes: Sequence[Any]) -> bool:
         """Whether the rule holds for a layer as it is set up.
@@ -100,6 +103,26 @@ class SampleRule:
             What the layer returns, each tensor in shards of samples.
         """
         return each_alone(layer, type(layer).call, layout, args, kwargs)
+
+    def on_one(
+        self,
+        layer: Any,
+        x: tf.Tensor,
+        weights: Mapping[str, tf.Tensor],
+        device: str,
+    ) -> Sequence[tf.Tensor]:
+        """What one device computes in training, where the rule `computes`.
+
+        Args:
+            layer: Built.
+            x: The samples there.
+            weights: All of them, by their names.
+            device: One of its type.
+
+        Returns:
+            The output, and whatever else is made.
+        """
+        raise NotImplementedError
 
 
 def sent(

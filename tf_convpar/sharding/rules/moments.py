@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,8 +22,13 @@ from tf_convpar.placement import on_device
 from tf_convpar.sharding.rules.each_sample import SampleRule
 from tf_convpar.sharding.rules.each_sample import sent
 from tf_convpar.sharding.rules.normalization import moved
+from tf_convpar.sharding.rules.normalization import native_on
 from tf_convpar.sharding.rules.normalization import normalized
+from tf_convpar.sharding.rules.normalization import normalized_by
+from tf_convpar.sharding.rules.normalization import numbers_of_each
+from tf_convpar.sharding.rules.normalization import on_shard
 from tf_convpar.sharding.rules.normalization import widened
+from tf_convpar.sharding.rules.normalization import with_moments
 
 
 class MomentsOfAll(SampleRule):
@@ -37,6 +42,7 @@ class MomentsOfAll(SampleRule):
     """
 
     layers = (keras.layers.BatchNormalization,)
+    computes = True
 
     def holds(self, layer: Any, shapes: Sequence[Any]) -> bool:
         """Unless samples are what is normalized."""
@@ -88,10 +94,21 @@ class MomentsOfAll(SampleRule):
         weights = _weights(layer, names, layout)
         if not learns:
             return _with(layer, axis, x, names, weights)
-        moments = _moments(x, axis)
+        x, moments = _moments(x, axis)
         result = _with(layer, axis, x, names, weights, moments)
         _learn(layer, layout, moments)
         return result
+
+    def on_one(
+        self,
+        layer: Any,
+        x: tf.Tensor,
+        weights: Mapping[str, tf.Tensor],
+        device: str,
+    ) -> Sequence[tf.Tensor]:
+        """The same, without the others' moments."""
+        learns, native = bool(layer.trainable), native_on(device)
+        return on_shard(layer, x, layer.axis % x.ndim, weights, learns, native)
 
 
 def _names(layer: Any, learns: bool) -> list[str]:
@@ -111,108 +128,37 @@ def _weights(
     return broadcast(rows, layout.devices, layout.owner)
 
 
-def _moments(x: ShardedTensor, axis: int) -> list[tf.Tensor]:
-    """Two rows, mean and variance of all samples, on each device."""
+def _moments(
+    x: ShardedTensor, axis: int
+) -> tuple[ShardedTensor, list[tf.Tensor]]:
+    """What is widened, and mean and variance of all samples on each device."""
     layout = x.layout
     own = [
-        on_device(functools.partial(_own_moments, axis=axis), device)(shard)
+        on_device(
+            functools.partial(_own, axis=axis, native=native_on(device)), device
+        )(shard)
         for shard, device in zip(x.shards, layout.devices, strict=True)
     ]
-    rows = everywhere(ShardedTensor(own, layout), layout.devices, layout.owner)
+    wide, found = ([each[i] for each in own] for i in range(2))
+    rows = everywhere(
+        ShardedTensor(found, layout), layout.devices, layout.owner
+    )
     by_device = dict(zip(layout.devices, rows, strict=True))
-    found = {
+    combined = {
         device: on_device(_combined, device)(rows)
         for device, rows in by_device.items()
     }
-    return [found[device] for device in layout.devices]
+    moments = [combined[device] for device in layout.devices]
+    return ShardedTensor(wide, layout), moments
 
 
-def _own_moments(x: tf.Tensor, axis: int) -> tf.Tensor:
-    """A row of means, variances, and of how many numbers they are.
-
-    Its gradient is written out, as is that of `_normalize`: differentiated op
-    by op, both would go over the feature maps twice as often.
-    """
-
-    @tf.custom_gradient
-    def found(x: tf.Tensor) -> Any:
-        wide = widened(x)
-        axes, along = _around(wide, axis)
-        mean, variance = keras.ops.moments(wide, axes)
-        sizes = tf.gather(tf.shape(wide), axes)
-        count = tf.cast(tf.reduce_prod(sizes), wide.dtype)
-        # A device without samples has none.
-        mean, variance = (
-            tf.where(count > 0, m, tf.zeros_like(m)) for m in (mean, variance)
-        )
-
-        def gradient(row: tf.Tensor) -> tf.Tensor:
-            # d mean / dx = 1 / n, d variance / dx = 2 (x - mean) / n
-            by_mean, by_variance = tf.unstack(
-                tf.reshape(row[0, :-1] / tf.maximum(count, 1), [2, -1])
-            )
-            factor = 2 * by_variance
-            dx = wide * along(factor) + along(by_mean - factor * mean)
-            return tf.cast(dx, x.dtype)
-
-        return tf.concat([mean, variance, count[None]], 0)[None], gradient
-
-    return found(x)
-
-
-def _normalize(
-    layer: Any,
-    axis: int,
-    x: tf.Tensor,
-    moments: tf.Tensor,
-    names: Sequence[str],
-    rows: tf.Tensor,
-) -> tf.Tensor:
-    """Samples, normalized by given moments, two rows."""
-
-    @tf.custom_gradient
-    def found(x: tf.Tensor, moments: tf.Tensor, rows: tf.Tensor) -> Any:
-        wide = widened(x)
-        mean, variance = tf.unstack(moments)
-        given = dict(zip(names, tf.unstack(rows), strict=True))
-
-        def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            # y = scale x^ + offset, x^ = (x - mean) / deviation
-            dy = tf.cast(dy, wide.dtype)
-            axes, along = _around(wide, axis)
-            inverse = tf.math.rsqrt(variance + layer.epsilon)
-            normal = (wide - along(mean)) * along(inverse)
-            by = {
-                "gamma": tf.reduce_sum(dy * normal, axes),
-                "beta": tf.reduce_sum(dy, axes),
-            }
-            slope = inverse
-            if "gamma" in given:
-                slope *= tf.cast(given["gamma"], slope.dtype)
-            by_moments = [
-                -slope * by["beta"],
-                -0.5 * slope * inverse * by["gamma"],
-            ]
-            by_rows = [tf.cast(by[name], rows.dtype) for name in names]
-            return (
-                tf.cast(dy * along(slope), x.dtype),
-                tf.stack(by_moments),
-                tf.stack(by_rows) if names else tf.zeros_like(rows),
-            )
-
-        y = normalized(layer, wide, axis, given, mean, variance)
-        return y, gradient
-
-    return found(x, moments, rows)
-
-
-def _around(
-    x: tf.Tensor, axis: int
-) -> tuple[list[int], Callable[[tf.Tensor], tf.Tensor]]:
-    """All axes but one, and what lays a vector along that one."""
-    axes = [a for a in range(x.shape.rank) if a != axis]
-    shape = [-1 if a == axis else 1 for a in range(x.shape.rank)]
-    return axes, lambda vector: tf.reshape(vector, shape)
+def _own(
+    x: tf.Tensor, axis: int, native: bool | None
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """A row of means, variances, and of how many numbers they are."""
+    wide, moments = with_moments(widened(x), axis, native)
+    count = tf.cast(numbers_of_each(wide, axis), wide.dtype)
+    return wide, tf.concat([tf.reshape(moments, [-1]), count[None]], 0)[None]
 
 
 def _combined(rows: tf.Tensor) -> tf.Tensor:
@@ -236,9 +182,15 @@ def _with(
 ) -> ShardedTensor:
     """Samples, normalized on each device."""
 
-    def run(x: tf.Tensor, rows: tf.Tensor, *found: tf.Tensor) -> tf.Tensor:
+    def run(
+        x: tf.Tensor,
+        rows: tf.Tensor,
+        *found: tf.Tensor,
+        native: bool | None = None,
+    ) -> tf.Tensor:
         if found:
-            return _normalize(layer, axis, x, found[0], names, rows)
+            own = tf.unstack(tf.cast(rows, x.dtype)) if names else []
+            return normalized_by(layer, axis, x, found[0], names, own, native)
         given = dict(zip(names, tf.unstack(rows), strict=True))
         mean = given.pop("moving_mean")
         variance = given.pop("moving_variance")
@@ -247,7 +199,9 @@ def _with(
     operands = [x.shards, weights, *([] if moments is None else [moments])]
     return ShardedTensor(
         [
-            on_device(run, device)(*own)
+            on_device(functools.partial(run, native=native_on(device)), device)(
+                *own
+            )
             for device, *own in zip(x.layout.devices, *operands, strict=True)
         ],
         x.layout,

@@ -10,8 +10,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_convpar.ops import channel_moments
+from tf_convpar.ops import channel_sums
+from tf_convpar.ops import scale_channels
 from tf_convpar.placement import Layout
 from tf_convpar.placement import ShardedTensor
+from tf_convpar.placement import device_type
 from tf_convpar.placement import on_device
 from tf_convpar.sharding.rules._rule import Rule
 from tf_convpar.sharding.rules._rule import Shape
@@ -62,9 +66,13 @@ class BatchNormalization(Rule):
         shards = []
         for i, device in enumerate(x.layout.devices):
 
-            def run(shard: tf.Tensor, *operands: tf.Tensor) -> Any:
+            def run(
+                shard: tf.Tensor,
+                *operands: tf.Tensor,
+                native: bool | None = native_on(device),
+            ) -> Any:
                 given = dict(zip(names, operands, strict=True))
-                return _normalized(layer, shard, axis, given, learns)
+                return on_shard(layer, shard, axis, given, learns, native)
 
             result, mean, variance = on_device(run, device)(
                 x.shards[i], *(values[name][i] for name in names)
@@ -77,27 +85,124 @@ class BatchNormalization(Rule):
         return ShardedTensor(shards, x.layout)
 
 
-def _normalized(
+def on_shard(
     layer: Any,
     x: tf.Tensor,
     axis: int,
     given: Mapping[str, tf.Tensor],
     learns: bool,
+    native: bool | None,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """A shard, and its new moving statistics."""
     x = widened(x)
     mean, variance = given["moving_mean"], given["moving_variance"]
-    moving = mean, variance
-    if learns:
-        axes = [a for a in range(x.shape.rank) if a != axis]
-        mean, variance = keras.ops.moments(x, axes)
-        moving = tuple(moved(layer, moving, (mean, variance)))
-    return (normalized(layer, x, axis, given, mean, variance), *moving)
+    if not learns:
+        return normalized(layer, x, axis, given, mean, variance), mean, variance
+    names = [name for name in ("gamma", "beta") if name in given]
+    rows = [tf.cast(given[name], x.dtype) for name in names]
+    x, moments = with_moments(x, axis, native)
+    y = normalized_by(layer, axis, x, moments, names, rows, native)
+    return (y, *moved(layer, [mean, variance], tf.unstack(moments)))
+
+
+def native_on(device: str) -> bool | None:
+    """Whether the compiled ops serve there; None where they are found."""
+    return False if device_type(device) != "CPU" else None
 
 
 def widened(x: tf.Tensor) -> tf.Tensor:
     """In float32 or wider, as Keras has it: narrower floats overflow."""
     return tf.cast(x, keras.backend.result_type(x.dtype.name, "float32"))
+
+
+def with_moments(
+    x: tf.Tensor, axis: int, native: bool | None
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """What is widened, and two rows: its means and variances.
+
+    What is made of `x` by them is to be made of the `x` that is returned: its
+    gradient and that of the moments are then added in the pass that computes
+    the latter.
+    """
+
+    @tf.custom_gradient
+    def found(x: tf.Tensor) -> Any:
+        moments = channel_moments(x, axis, native=native)
+
+        def gradient(dx: tf.Tensor, by_moments: tf.Tensor) -> tf.Tensor:
+            # d mean / dx = 1 / n, d variance / dx = 2 (x - mean) / n
+            mean, _ = tf.unstack(moments)
+            n = tf.cast(tf.maximum(numbers_of_each(x, axis), 1), x.dtype)
+            by_mean, by_variance = tf.unstack(by_moments / n)
+            scale = 2 * by_variance
+            return scale_channels(
+                [dx, x],
+                [tf.ones_like(scale), scale],
+                by_mean - scale * mean,
+                axis,
+                native=native,
+            )
+
+        return (tf.identity(x), moments), gradient
+
+    return found(x)
+
+
+def numbers_of_each(x: tf.Tensor, axis: int) -> tf.Tensor:
+    """How many numbers each channel has."""
+    return tf.size(x) // x.shape[axis]
+
+
+def normalized_by(
+    layer: Any,
+    axis: int,
+    x: tf.Tensor,
+    moments: tf.Tensor,
+    names: Sequence[str],
+    rows: Sequence[tf.Tensor],
+    native: bool | None,
+) -> tf.Tensor:
+    """What is widened, normalized by given moments, two rows.
+
+    Its gradient is written out: differentiated op by op, it would go over the
+    feature maps three times as often.
+
+    Args:
+        layer: That of Keras.
+        axis: Of channels.
+        x: Feature maps.
+        moments: Means and variances.
+        names: Of the layer's weights, `gamma` and `beta` or one of them.
+        rows: Their values, in the dtype of `x`.
+        native: As for `ops.scale_channels`.
+    """
+
+    @tf.custom_gradient
+    def found(x: tf.Tensor, moments: tf.Tensor, *rows: tf.Tensor) -> Any:
+        mean, variance = tf.unstack(moments)
+        given = dict(zip(names, rows, strict=True))
+        inverse = tf.math.rsqrt(variance + layer.epsilon)
+        slope = inverse * given["gamma"] if "gamma" in given else inverse
+        nothing = tf.zeros_like(slope)
+
+        def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            # y = gamma x^ + beta, x^ = (x - mean) / deviation
+            dy = tf.cast(dy, x.dtype)
+            sums = channel_sums(dy, x, mean, axis, native=native)
+            beta, centred = tf.unstack(sums)
+            by = {"beta": beta, "gamma": centred * inverse}
+            by_moments = [
+                -slope * by["beta"],
+                -0.5 * slope * inverse * by["gamma"],
+            ]
+            dx = scale_channels([dy], [slope], nothing, axis, native=native)
+            return (dx, tf.stack(by_moments), *(by[name] for name in names))
+
+        offset = given.get("beta", nothing) - mean * slope
+        y = scale_channels([x], [slope], offset, axis, native=native)
+        return tf.cast(y, layer.compute_dtype), gradient
+
+    return found(x, moments, *rows)
 
 
 def normalized(

@@ -1,0 +1,186 @@
+#include "custom_ops/channels/rows.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+// Loops are compiled for several instruction sets, and the loader takes the
+// widest that the processor has. None uses fused multiplication and addition:
+// results are the same everywhere.
+#if defined(__x86_64__) && defined(__GLIBC__)
+#define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define CLONES
+#endif
+
+namespace tf_convpar {
+namespace channels {
+namespace {
+
+// Of a block: a part of the second cache.
+constexpr int64_t kBlock = 32 << 10;
+// Rows of few channels are taken several for one, so that loops are long.
+constexpr int64_t kWide = 64;
+
+int64_t Beside(int64_t channels) {
+  return std::max<int64_t>(1, kWide / std::max<int64_t>(1, channels));
+}
+
+std::vector<float> Repeated(const float* values, int64_t channels,
+                            int64_t times) {
+  std::vector<float> found;
+  found.reserve(channels * times);
+  for (int64_t i = 0; i < times; ++i) {
+    found.insert(found.end(), values, values + channels);
+  }
+  return found;
+}
+
+// Adds up what belongs to the same channel.
+void Fold(const std::vector<float>& wide, int64_t channels, float* sums) {
+  std::fill_n(sums, channels, 0.0f);
+  for (size_t i = 0; i < wide.size(); i += channels) {
+    for (int64_t c = 0; c < channels; ++c) sums[c] += wide[i + c];
+  }
+}
+
+CLONES void AddRows(const float* __restrict x, int64_t rows, int64_t width,
+                    float* __restrict sums) {
+  int64_t r = 0;
+  for (; r + 4 <= rows; r += 4, x += 4 * width) {
+    for (int64_t c = 0; c < width; ++c) {
+      sums[c] += (x[c] + x[c + width]) + (x[c + 2 * width] + x[c + 3 * width]);
+    }
+  }
+  for (; r < rows; ++r, x += width) {
+    for (int64_t c = 0; c < width; ++c) sums[c] += x[c];
+  }
+}
+
+CLONES void AddSquares(const float* __restrict x, const float* __restrict mean,
+                       int64_t rows, int64_t width, float* __restrict sums) {
+  int64_t r = 0;
+  for (; r + 2 <= rows; r += 2, x += 2 * width) {
+    for (int64_t c = 0; c < width; ++c) {
+      const float a = x[c] - mean[c], b = x[c + width] - mean[c];
+      sums[c] += a * a + b * b;
+    }
+  }
+  for (; r < rows; ++r, x += width) {
+    for (int64_t c = 0; c < width; ++c) {
+      const float a = x[c] - mean[c];
+      sums[c] += a * a;
+    }
+  }
+}
+
+CLONES void AddProducts(const float* __restrict y, const float* __restrict x,
+                        const float* __restrict mean, int64_t rows,
+                        int64_t width, float* __restrict sums,
+                        float* __restrict products) {
+  int64_t r = 0;
+  for (; r + 2 <= rows; r += 2, x += 2 * width, y += 2 * width) {
+    for (int64_t c = 0; c < width; ++c) {
+      const float a = y[c], b = y[c + width];
+      sums[c] += a + b;
+      products[c] += a * (x[c] - mean[c]) + b * (x[c + width] - mean[c]);
+    }
+  }
+  for (; r < rows; ++r, x += width, y += width) {
+    for (int64_t c = 0; c < width; ++c) {
+      sums[c] += y[c];
+      products[c] += y[c] * (x[c] - mean[c]);
+    }
+  }
+}
+
+// Not `__restrict`: `y` may be `a` or `b`, in which each number is read before
+// it is written.
+CLONES void ScaleOne(const float* a, const float* __restrict s,
+                     const float* __restrict offset, int64_t rows,
+                     int64_t width, float* y) {
+  for (int64_t r = 0; r < rows; ++r, a += width, y += width) {
+#pragma GCC ivdep
+    for (int64_t c = 0; c < width; ++c) y[c] = a[c] * s[c] + offset[c];
+  }
+}
+
+CLONES void ScaleTwo(const float* a, const float* __restrict s, const float* b,
+                     const float* __restrict t, const float* __restrict offset,
+                     int64_t rows, int64_t width, float* y) {
+  for (int64_t r = 0; r < rows; ++r, a += width, b += width, y += width) {
+#pragma GCC ivdep
+    for (int64_t c = 0; c < width; ++c) {
+      y[c] = a[c] * s[c] + b[c] * t[c] + offset[c];
+    }
+  }
+}
+
+}  // namespace
+
+int64_t RowsPerBlock(int64_t channels) {
+  const int64_t beside = Beside(channels);
+  const int64_t rows = kBlock / std::max<int64_t>(1, beside * channels);
+  return std::max<int64_t>(1, rows) * beside;
+}
+
+void Moments(const float* x, int64_t rows, int64_t channels, float* mean,
+             float* squares) {
+  const int64_t beside = Beside(channels), width = beside * channels;
+  const int64_t wide_rows = rows / beside, left = rows % beside;
+  const float* rest = x + wide_rows * width;
+  std::vector<float> sums(width, 0.0f);
+  AddRows(x, wide_rows, width, sums.data());
+  AddRows(rest, left, channels, sums.data());
+  Fold(sums, channels, mean);
+  for (int64_t c = 0; c < channels; ++c) mean[c] /= rows;
+  const std::vector<float> means = Repeated(mean, channels, beside);
+  std::fill(sums.begin(), sums.end(), 0.0f);
+  AddSquares(x, means.data(), wide_rows, width, sums.data());
+  AddSquares(rest, mean, left, channels, sums.data());
+  Fold(sums, channels, squares);
+}
+
+void Sums(const float* y, const float* x, const float* mean, int64_t rows,
+          int64_t channels, float* sums, float* products) {
+  const int64_t beside = Beside(channels), width = beside * channels;
+  const int64_t wide_rows = rows / beside, left = rows % beside;
+  const std::vector<float> means = Repeated(mean, channels, beside);
+  std::vector<float> s(width, 0.0f), p(width, 0.0f);
+  AddProducts(y, x, means.data(), wide_rows, width, s.data(), p.data());
+  AddProducts(y + wide_rows * width, x + wide_rows * width, mean, left,
+              channels, s.data(), p.data());
+  Fold(s, channels, sums);
+  Fold(p, channels, products);
+}
+
+Scaled::Scaled(const std::vector<const float*>& scales, const float* offset,
+               int64_t channels)
+    : channels_(channels),
+      beside_(Beside(channels)),
+      offset_(Repeated(offset, channels, beside_)) {
+  for (const float* scale : scales) {
+    scales_.push_back(Repeated(scale, channels, beside_));
+  }
+}
+
+void Scaled::Run(const std::vector<const float*>& maps, int64_t begin,
+                 int64_t end, float* y) const {
+  const auto run = [&](int64_t first, int64_t rows, int64_t width) {
+    const int64_t from = first * channels_;
+    if (maps.size() == 1) {
+      ScaleOne(maps[0] + from, scales_[0].data(), offset_.data(), rows, width,
+               y + from);
+    } else {
+      ScaleTwo(maps[0] + from, scales_[0].data(), maps[1] + from,
+               scales_[1].data(), offset_.data(), rows, width, y + from);
+    }
+  };
+  const int64_t wide_rows = (end - begin) / beside_;
+  run(begin, wide_rows, beside_ * channels_);
+  const int64_t first = begin + wide_rows * beside_;
+  run(first, end - first, channels_);
+}
+
+}  // namespace channels
+}  // namespace tf_convpar

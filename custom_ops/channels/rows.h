@@ -1,0 +1,48 @@
+// Arithmetic on feature maps with channels last, as rows of `channels` floats:
+// what normalization takes of them and does to them, each in one pass.
+
+#ifndef TF_CONVPAR_CUSTOM_OPS_CHANNELS_ROWS_H_
+#define TF_CONVPAR_CUSTOM_OPS_CHANNELS_ROWS_H_
+
+#include <cstdint>
+#include <vector>
+
+namespace tf_convpar {
+namespace channels {
+
+// How many rows are summed up in floats, before sums go on in doubles: few
+// enough to stay in a cache for a second pass, and for floats to be exact
+// enough.
+int64_t RowsPerBlock(int64_t channels);
+
+// For each channel the mean of some rows, and the sum of squares of what is
+// left of them without it.
+void Moments(const float* x, int64_t rows, int64_t channels, float* mean,
+             float* squares);
+
+// For each channel the sums of `y` and of `y (x - mean)`.
+void Sums(const float* y, const float* x, const float* mean, int64_t rows,
+          int64_t channels, float* sums, float* products);
+
+// The sum of one or two maps, each channel times a factor, and of an offset
+// for each channel. `y` may be one of the maps.
+class Scaled {
+ public:
+  Scaled(const std::vector<const float*>& scales, const float* offset,
+         int64_t channels);
+
+  // Rows from `begin` to `end`.
+  void Run(const std::vector<const float*>& maps, int64_t begin, int64_t end,
+           float* y) const;
+
+ private:
+  const int64_t channels_;
+  const int64_t beside_;  // rows that are taken for one
+  std::vector<std::vector<float>> scales_;
+  std::vector<float> offset_;
+};
+
+}  // namespace channels
+}  // namespace tf_convpar
+
+#endif  // TF_CONVPAR_CUSTOM_OPS_CHANNELS_ROWS_H_

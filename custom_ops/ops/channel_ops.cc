@@ -1,0 +1,54 @@
+// What the ops on channels look like from outside.
+
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tf_convpar {
+namespace {
+
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+// [2, channels].
+absl::Status TwoVectors(InferenceContext* c) {
+  ShapeHandle maps;
+  TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(0), 1, &maps));
+  const auto channels =
+      c->RankKnown(maps) ? c->Dim(maps, -1) : c->UnknownDim();
+  c->set_output(0, c->Matrix(c->MakeDim(2), channels));
+  return absl::OkStatus();
+}
+
+REGISTER_OP("TfConvpar>ChannelMoments")
+    .Input("maps: float")
+    .Output("moments: float")
+    .SetShapeFn(TwoVectors)
+    .Doc(R"doc(
+For each channel, which is the last axis, the mean and the variance.
+)doc");
+
+REGISTER_OP("TfConvpar>ChannelSums")
+    .Input("gradients: float")
+    .Input("maps: float")
+    .Input("means: float")
+    .Output("sums: float")
+    .SetShapeFn(TwoVectors)
+    .Doc(R"doc(
+For each channel, which is the last axis, the sum of the gradients, and that of
+their products with the maps less the means.
+)doc");
+
+REGISTER_OP("TfConvpar>ScaleChannels")
+    .Input("maps: N * float")
+    .Input("scales: N * float")
+    .Input("offset: float")
+    .Output("value: float")
+    .Attr("N: int >= 1")
+    .SetShapeFn(tensorflow::shape_inference::UnchangedShape)
+    .Doc(R"doc(
+The sum of maps, each channel times its scale, and of its offset.
+)doc");
+
+}  // namespace
+}  // namespace tf_convpar

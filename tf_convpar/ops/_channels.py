@@ -1,0 +1,179 @@
+"""What normalization takes of feature maps, and does to them, in one pass each.
+
+Their gradients are made of the same three, to any order.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from . import _library
+from ._devices import same_device
+
+
+def channel_moments(
+    maps: tf.Tensor, axis: int = -1, *, native: bool | None = None
+) -> tf.Tensor:
+    """The mean and the variance of each channel.
+
+    ```python
+    mean, variance = tf.unstack(channel_moments(tf.ones((8, 14, 14, 500))))
+    ```
+
+    Parts of the maps are summed up while they are in a cache, and what is
+    known of parts is combined (Chan, Golub and LeVeque, "Updating Formulae and
+    a Pairwise Algorithm for Computing Sample Variances", 1979).
+
+    Args:
+        maps: Of any floating dtype and rank; no maps at all have moments of 0.
+        axis: That of channels.
+        native: As for `concat_shards`. There is a compiled op for float32 with
+            channels last, all else is TensorFlow's.
+
+    Returns:
+        `(2, channels)`, in the dtype of the maps. The variance is that of all
+        numbers, not an estimate by fewer.
+    """
+    maps = tf.convert_to_tensor(maps)
+    if _is_native(maps, axis, native):
+        return _library.module().tf_convpar_channel_moments(maps=maps)
+    axes, along = _around(maps, axis)
+    # `tf.nn.moments` has wrong second derivatives: it stops the mean's.
+    mean = tf.reduce_mean(maps, axes)
+    variance = tf.reduce_mean(tf.square(maps - along(mean)), axes)
+    is_any = tf.size(maps) > 0
+    return tf.stack(
+        [tf.where(is_any, m, tf.zeros_like(m)) for m in (mean, variance)]
+    )
+
+
+def channel_sums(
+    gradients: tf.Tensor,
+    maps: tf.Tensor,
+    means: tf.Tensor,
+    axis: int = -1,
+    *,
+    native: bool | None = None,
+) -> tf.Tensor:
+    """For each channel sums of gradients, alone and times the centred maps.
+
+    ```python
+    by_offset, by_scale = tf.unstack(channel_sums(dy, x, mean))
+    ```
+
+    Args:
+        gradients: Of what was made of the maps.
+        maps: Of the same shape and dtype.
+        means: `(channels,)`, taken from the maps first.
+        axis: That of channels.
+        native: As for `channel_moments`.
+
+    Returns:
+        `(2, channels)`: sums of `gradients`, and of
+        `gradients * (maps - means)`.
+    """
+    maps = tf.convert_to_tensor(maps)
+    if _is_native(maps, axis, native):
+        return _library.module().tf_convpar_channel_sums(
+            gradients=gradients, maps=maps, means=means
+        )
+    axes, along = _around(maps, axis)
+    return tf.stack(
+        [
+            tf.reduce_sum(gradients, axes),
+            tf.reduce_sum(gradients * (maps - along(means)), axes),
+        ]
+    )
+
+
+def scale_channels(
+    maps: Sequence[tf.Tensor],
+    scales: Sequence[tf.Tensor],
+    offset: tf.Tensor,
+    axis: int = -1,
+    *,
+    native: bool | None = None,
+) -> tf.Tensor:
+    """The sum of maps, each channel times a factor, and of an offset.
+
+    ```python
+    slope = gamma / deviation
+    y = scale_channels([x], [slope], beta - slope * mean)
+    ```
+
+    Args:
+        maps: One or two, of the same shape and dtype.
+        scales: `(channels,)` for each map.
+        offset: `(channels,)`.
+        axis: That of channels.
+        native: As for `channel_moments`.
+
+    Returns:
+        A tensor like the maps.
+    """
+    maps = [tf.convert_to_tensor(x) for x in maps]
+    if len(maps) <= _MOST_MAPS and _is_native(maps[0], axis, native):
+        return _library.module().tf_convpar_scale_channels(
+            maps=maps, scales=scales, offset=offset
+        )
+    _, along = _around(maps[0], axis)
+    parts = [x * along(s) for x, s in zip(maps, scales, strict=True)]
+    return tf.add_n(parts) + along(offset)
+
+
+_MOST_MAPS = 2
+
+
+def _is_native(maps: tf.Tensor, axis: int, native: bool | None) -> bool:
+    last = axis in (-1, maps.shape.rank - 1)
+    if not last or maps.dtype != tf.float32:
+        return False
+    return _library.load() if native is None else native
+
+
+def _around(maps: tf.Tensor, axis: int) -> tuple[list[int], Any]:
+    """All axes but one, and what lays a vector along that one."""
+    rank = maps.shape.rank
+    axes = [a for a in range(rank) if a != axis % rank]
+    shape = [-1 if a == axis % rank else 1 for a in range(rank)]
+    return axes, lambda vector: tf.reshape(vector, shape)
+
+
+@tf.RegisterGradient("TfConvpar>ChannelMoments")
+def _moments_gradient(op: Any, upstream: tf.Tensor) -> tf.Tensor:
+    # d mean / dx = 1 / n, d variance / dx = 2 (x - mean) / n
+    with same_device(op.outputs[0].device):
+        (x,), (mean, _) = op.inputs, tf.unstack(op.outputs[0])
+        numbers = tf.size(x) // tf.maximum(tf.size(mean), 1)
+        n = tf.cast(tf.maximum(numbers, 1), x.dtype)
+        by_mean, by_variance = tf.unstack(upstream / n)
+        scale = 2 * by_variance
+        return scale_channels([x], [scale], by_mean - scale * mean)
+
+
+@tf.RegisterGradient("TfConvpar>ChannelSums")
+def _sums_gradient(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
+    with same_device(op.outputs[0].device):
+        gradients, maps, means = op.inputs
+        by_sum, by_product = tf.unstack(upstream)
+        sums, _ = tf.unstack(op.outputs[0])
+        return [
+            scale_channels([maps], [by_product], by_sum - by_product * means),
+            scale_channels([gradients], [by_product], tf.zeros_like(means)),
+            -by_product * sums,
+        ]
+
+
+@tf.RegisterGradient("TfConvpar>ScaleChannels")
+def _scale_gradient(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
+    with same_device(op.outputs[0].device):
+        n = op.get_attr("N")
+        maps, scales = op.inputs[:n], op.inputs[n : 2 * n]
+        nothing = tf.zeros_like(scales[0])
+        sums = [channel_sums(upstream, x, nothing) for x in maps]
+        return [
+            *(scale_channels([upstream], [scale], nothing) for scale in scales),
+            *(by_scale for _, by_scale in map(tf.unstack, sums)),
+            tf.unstack(sums[0])[0],
+        ]
