@@ -1,0 +1,120 @@
+"""Times batch normalization, forward and backward, in three ways.
+
+As Keras has it, by TensorFlow's fused op, and as shards are normalized here,
+before anything is exchanged. Each is one `tf.function`, on the same maps, in
+turns (A B C A B C ...).
+"""
+
+import argparse
+import json
+import os
+import statistics
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import rich.console
+import rich.table
+import tensorflow as tf
+
+from tf_convpar.sharding.rules import normalization
+from tf_convpar.strategy import memory
+
+# Of MobileNetV2, ResNet50 and DenseNet121 at 112 pixels, batch 16.
+SHAPES = [
+    (16, 56, 56, 96),
+    (16, 28, 28, 64),
+    (16, 28, 28, 256),
+    (16, 14, 14, 512),
+    (16, 4, 4, 2048),
+]
+WAYS = ("keras", "tensorflow", "on_shards")
+WARM_UP = 2
+
+
+def learned(layer, call):
+    """A step of a layer: what it makes, and all gradients."""
+
+    @tf.function
+    def step(x, dy):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = call(layer, x)
+        return y, tape.gradient(y, [x, layer.gamma, layer.beta], dy)
+
+    return step
+
+
+def by_keras(layer, x):
+    return layer(x, training=True)
+
+
+def by_tensorflow(layer, x):
+    y, *_ = tf.compat.v1.nn.fused_batch_norm(
+        x, layer.gamma, layer.beta, epsilon=layer.epsilon, is_training=True
+    )
+    return y
+
+
+def on_shards(layer, x):
+    given = {weight.name: tf.identity(weight) for weight in layer.weights}
+    y, mean, variance = normalization.on_shard(layer, x, 3, given, True, None)
+    layer.moving_mean.assign(mean)
+    layer.moving_variance.assign(variance)
+    return y
+
+
+def milliseconds(shape, repeats):
+    """Medians of each way."""
+    x, dy = tf.random.normal(shape), tf.random.normal(shape)
+    steps = []
+    for call in (by_keras, by_tensorflow, on_shards):
+        layer = keras.layers.BatchNormalization()
+        layer.build(shape)
+        steps.append(learned(layer, call))
+    times = [[] for _ in steps]
+    for _ in range(repeats + WARM_UP):
+        for step, own in zip(steps, times, strict=True):
+            begin = time.perf_counter()
+            step(x, dy)
+            own.append(time.perf_counter() - begin)
+    return [1e3 * statistics.median(own[WARM_UP:]) for own in times]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    tf.config.threading.set_intra_op_parallelism_threads(options.threads)
+    memory.keep()
+    rows = [
+        {
+            "shape": shape,
+            **dict(
+                zip(WAYS, milliseconds(shape, options.repeats), strict=True)
+            ),
+        }
+        for shape in SHAPES
+    ]
+    if options.json:
+        print(json.dumps(rows, indent=2))
+        return
+    table = rich.table.Table("maps", title="median ms, forward and backward")
+    for way in (*WAYS, "Keras / on shards"):
+        table.add_column(way.replace("_", " "), justify="right")
+    for row in rows:
+        times = [row[way] for way in WAYS]
+        ratio = row["keras"] / row["on_shards"]
+        table.add_row(
+            "x".join(map(str, row["shape"])),
+            *(f"{ms:.2f}" for ms in times),
+            f"{ratio:.1f}",
+        )
+    rich.console.Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
