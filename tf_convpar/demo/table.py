@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.table import Table
 
-from tf_convpar.demo.cores import can_pin
+from tf_convpar.cores import can_pin
 from tf_convpar.demo.report import Report
 from tf_convpar.demo.settings import Settings
 
