@@ -1,0 +1,402 @@
+"""What this package uses of Keras that it does not promise to keep.
+
+A name of `keras.src` is looked up when it is imported from here, so that one
+that a newer Keras has not is told by its name, and costs what needs it only:
+
+```python
+from tf_convpar._compat.keras import Functional
+```
+
+What is private to objects is read by the functions below. `NAMES` and
+`MEMBERS` list both, each with its reason, for `tests/test_compat.py`. Neither
+library is imported before something of it is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from tf_convpar._compat._private import Private
+
+# By the names under which they are imported from here.
+NAMES = {
+    "CompileLoss": Private(
+        "keras.src.trainers.compile_utils:CompileLoss",
+        "knowing what `compile` has made, by the package it is of",
+    ),
+    "DotNotTrackScope": Private(
+        "keras.src.utils.tracking:DotNotTrackScope",
+        "copies of functional models, whose attributes are tracked already",
+    ),
+    "Functional": Private(
+        "keras.src.models.functional:Functional",
+        "telling models that have a graph, which `keras.Model` may be or not",
+    ),
+    "Tracker": Private(
+        "keras.src.utils.tracking:Tracker",
+        "copies of what tracks variables, which goes by identity",
+    ),
+    "get_global_attribute": Private(
+        "keras.src.backend.common.global_state:get_global_attribute",
+        "telling predictions from steps of training",
+    ),
+    "get_keras_mask": Private(
+        "keras.src.backend.common.masking:get_keras_mask",
+        "masks of tensors that are in shards",
+    ),
+    "in_stateless_scope": Private(
+        "keras.src.backend.common.stateless_scope:in_stateless_scope",
+        "calls with values from outside, for which layers are plain ones",
+    ),
+    "model_supports_jit": Private(
+        "keras.src.trainers.trainer:model_supports_jit",
+        "models that XLA may compile once they are merged",
+    ),
+    "print_msg": Private(
+        "keras.src.utils.io_utils:print_msg",
+        "messages where those of `fit` go",
+    ),
+    "set_keras_mask": Private(
+        "keras.src.backend.common.masking:set_keras_mask",
+        "masks of tensors that were in shards",
+    ),
+}
+
+# Operations between layers, as in `x + shortcut`, that have rules.
+OPERATIONS = {
+    name: Private(f"keras.src.ops.{module}:{name}", f"the rule of {name}")
+    for module, names in {
+        "nn": "Elu Gelu HardSigmoid HardSilu LeakyRelu LogSoftmax Relu Relu6 "
+        "Selu Sigmoid Silu Softmax Softplus",
+        "numpy": "Absolute Add Clip Concatenate ExpandDims Max Maximum Mean "
+        "Min Minimum Multiply Square Subtract Sum Tanh TrueDivide",
+    }.items()
+    for name in names.split()
+}
+
+# By whose they are. What is overridden or wrapped is among them.
+MEMBERS: dict[str, dict[str, str]] = {
+    "keras.layers.Layer": {
+        "_call_has_training_arg": "measuring layers as they are in training",
+        "_flatten_layers": "the layers within a layer, however deep",
+        "_inbound_nodes": "copies, which nobody has called yet",
+        "_loss_ids": "copies, which have no losses yet",
+        "_losses": "copies, which have no losses yet",
+        "_non_trainable_variables": "weights without those of inner layers",
+        "_outbound_nodes": "copies, which nobody has called yet",
+        "_seed_generators": "layers that keep a state of their own",
+        "_track_variable": "kernels that are made in shards",
+        "_tracker": "graphs that a sequential model has left behind",
+        "_trainable_variables": "weights without those of inner layers",
+    },
+    "keras.Sequential": {
+        "_functional": "the graph that a sequential model makes",
+    },
+    "keras.src.models.functional.Functional": {
+        "_inputs": "copies, whose graph is made anew",
+        "_inputs_struct": "copies, which take inputs as their model does",
+        "_nodes": "copies, whose graph is made anew",
+        "_nodes_by_depth": "the calls of a graph, in their order",
+        "_operations": "copies, whose graph is made anew",
+        "_operations_by_depth": "copies, whose graph is made anew",
+        "_outputs": "copies, whose graph is made anew",
+        "_outputs_struct": "copies, whose graph is made anew",
+        "_run_through_graph": "shards that go from layer to layer",
+    },
+    "keras.src.ops.node.Node": {
+        "arguments": "what a layer of a graph is given",
+        "input_tensors": "what a layer of a graph is given",
+        "is_input": "where a graph begins",
+        "operation": "which layer is called",
+        "outputs": "what a layer of a graph makes",
+        "parent_nodes": "whether a layer before another one learns",
+    },
+    "keras.src.ops.symbolic_arguments.SymbolicArguments": {
+        "args": "what a layer of a graph is given",
+        "fill_in": "calling a copied model where its model was called",
+        "kwargs": "what a layer of a graph is given",
+    },
+    "keras.KerasTensor": {
+        "_keras_history": "which operation a tensor is of",
+    },
+    "keras.Model": {
+        "_distribute_strategy": "copies, which the strategy in scope trains",
+        "_eval_epoch_iterator": "copies, which evaluate nothing yet",
+        "_initial_epoch": "replicas that `BackupAndRestore` resumes",
+        "_maybe_symbolic_build": "leaving a dataset's first batch in it",
+    },
+    "keras.Variable": {
+        "_constraint": "constraints that work where the shards are",
+        "_dtype": "the dtype of storage, which autocasting does not change",
+        "_initialize": "storage in shards",
+        "_regularizer": "regularizers that work where the shards are",
+        "_trainable": "what tapes watch, whatever Keras has frozen",
+        "_value": "storage in shards",
+    },
+    "keras.optimizers.Optimizer": {
+        "_backend_update_step": "a learning rate that is read once",
+        "_distribution_strategy": "slots beside their shards",
+        "_trainable_variables": "slots, which go by the order of these",
+        "_trainable_variables_indices": "copies, which go by identity",
+        "_var_key": "copies, which go by identity",
+    },
+    "keras.src.utils.tracking.Tracker": {
+        "config": "copies of what tracks variables",
+        "stored_ids": "copies of what tracks variables",
+    },
+}
+
+# What `keras.Function` works out of a graph.
+OF_GRAPHS = (
+    *("_inputs_struct", "_outputs_struct", "_inputs", "_outputs"),
+    *("_nodes", "_nodes_by_depth", "_operations", "_operations_by_depth"),
+)
+# What a layer begins with: it has been called by nobody, and traced.
+FRESH: dict[str, Callable[[], Any]] = {
+    **dict.fromkeys(("_inbound_nodes", "_outbound_nodes", "_losses"), list),
+    "_loss_ids": set,
+    **dict.fromkeys(
+        (
+            *("train_function", "test_function", "predict_function"),
+            *("_epoch_iterator", "_eval_epoch_iterator"),
+        ),
+        type(None),
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return NAMES[name].found()
+
+
+def operations(*names: str) -> tuple[type, ...]:
+    """Classes of operations: those of `names` that this Keras has.
+
+    One that it calls otherwise has no rule and runs whole, as unknown ones do.
+    """
+    found = []
+    for name in names:
+        with contextlib.suppress(ImportError):
+            found.append(OPERATIONS[name].found())
+    return tuple(found)
+
+
+# Layers.
+
+
+def is_adapted(layer: Any) -> bool:
+    """Whether LoRA or DoRA, which newer Keras has, changes its kernel.
+
+    What is stored is then not what the layer computes with.
+    """
+    return bool(
+        getattr(layer, "lora_enabled", False)
+        or getattr(layer, "dora_enabled", False)
+    )
+
+
+def layers_of(layer: Any, recursive: bool = True) -> list[Any]:
+    """The layers within a layer or model, without itself.
+
+    `Model.layers` has those of the outermost model only.
+    """
+    return list(layer._flatten_layers(include_self=False, recursive=recursive))
+
+
+def own_variables(layer: Any) -> list[Any]:
+    """Weights of a layer, without those of layers within it.
+
+    `Layer.weights` has these too.
+    """
+    return [*layer._trainable_variables, *layer._non_trainable_variables]
+
+
+def keeps_state(layer: Any) -> bool:
+    """Whether calls change it: by statistics, or by a seed.
+
+    `Layer.non_trainable_variables` has weights that are frozen too.
+    """
+    return bool(layer._non_trainable_variables or layer._seed_generators)
+
+
+def takes_training(layer: Any) -> bool:
+    """Whether it is to be told that this is training."""
+    return bool(getattr(layer, "_call_has_training_arg", False))
+
+
+def training_of_call() -> bool | None:
+    """What layers are told of the call that runs now; None outside of any."""
+    context = NAMES["get_global_attribute"].found()("current_call_ctx")
+    told: bool | None = context and context.get_value("training")
+    return told
+
+
+# Graphs.
+
+
+def functional_of(model: Any) -> Any:
+    """What a sequential model has made of its layers; None before it has."""
+    return getattr(model, "_functional", None)
+
+
+def graph_of(model: Any) -> Any:
+    """What has the nodes: of a sequential model what it has made."""
+    return functional_of(model) or model
+
+
+def nodes_by_depth(model: Any) -> dict[int, list[Any]] | None:
+    """The calls of a graph, by their distance to its end; None without one."""
+    found: dict[int, list[Any]] | None
+    found = getattr(graph_of(model), "_nodes_by_depth", None)
+    return found
+
+
+def inbound_nodes(model: Any) -> list[Any]:
+    """Where it was called."""
+    return list(model._inbound_nodes)
+
+
+def made_by(tensor: Any) -> Any:
+    """The layer or operation whose output a symbolic tensor is."""
+    return tensor._keras_history.operation
+
+
+def inputs_of(model: Any) -> Any:
+    """Inputs of a functional model, in the structure it was given.
+
+    `Model.inputs` has them in a list.
+    """
+    return model._inputs_struct
+
+
+def run_graph(model: Any, inputs: Any, operation_fn: Callable[..., Any]) -> Any:
+    """A functional model's graph, run with something else in place of layers.
+
+    `Model.__call__` runs the layers.
+    """
+    return model._run_through_graph(inputs, operation_fn=operation_fn)
+
+
+def tracked_layers(model: Any) -> list[Any]:
+    """All that a model tracks: graphs that it has left behind among them."""
+    _, tracked = model._tracker.config["layers"]
+    return list(tracked)
+
+
+def track_anew(tracker: Any) -> None:
+    """Lets a tracker know what it has: it goes by identity."""
+    tracker.stored_ids = {
+        name: {id(item) for item in store}
+        for name, (_, store) in tracker.config.items()
+    }
+
+
+def restored_epoch(model: Any) -> int | None:
+    """The epoch at which `BackupAndRestore` lets `fit` begin, if any."""
+    found: int | None = model._initial_epoch
+    return found
+
+
+def is_of_compile(value: Any) -> bool:
+    """What `compile` makes, such as a `CompileLoss`, variables or not."""
+    return type(value).__module__.startswith("keras.src.trainers.")
+
+
+# Variables.
+
+
+def stored(variable: Any) -> Any:
+    """What holds the value: a `tf.Variable`, or shards. None before it is made.
+
+    `Variable.value` is what it holds.
+    """
+    return variable._value
+
+
+def store(variable: Any, value: Any) -> None:
+    """Puts something else in the place of what holds the value."""
+    variable._value = value
+
+
+def initialize(variable: Any, value: Any, watched: bool) -> None:
+    """Makes what holds the value.
+
+    Args:
+        variable: That has none.
+        value: An array.
+        watched: Whether tapes watch it: they watch what TensorFlow takes for
+            trainable, frozen by Keras or not.
+    """
+    before = variable._trainable
+    variable._trainable = watched
+    variable._initialize(value)
+    variable._trainable = before
+
+
+def stored_dtype(variable: Any) -> Any:
+    """The dtype of storage; `Variable.dtype` may be that of computations."""
+    return variable._dtype
+
+
+# Optimizers, and what trains.
+
+
+def trained_by(optimizer: Any) -> list[Any]:
+    """The variables that an optimizer has been built for, in their order."""
+    return list(optimizer._trainable_variables)
+
+
+def number_anew(optimizer: Any) -> None:
+    """Lets an optimizer find its variables: it goes by identity."""
+    optimizer._trainable_variables_indices = {
+        optimizer._var_key(variable): i
+        for i, variable in enumerate(optimizer._trainable_variables)
+    }
+
+
+def strategy_of(optimizer: Any) -> Any:
+    """The strategy that was in scope where an optimizer was made."""
+    return optimizer._distribution_strategy
+
+
+def adopt(optimizer: Any, strategy: Any) -> None:
+    """Makes a strategy that of an optimizer."""
+    optimizer._distribution_strategy = strategy
+
+
+def join(model: Any, strategy: Any) -> None:
+    """Makes a strategy, or none, that of a model.
+
+    Beside what Keras would track.
+    """
+    vars(model)["_distribute_strategy"] = strategy
+
+
+# Methods that are wrapped, for want of hooks.
+
+_Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def wrap_graphs(by: _Wrapper) -> None:
+    """The one method that runs the graph of a functional model."""
+    kind = NAMES["Functional"].found()
+    kind._run_through_graph = by(kind._run_through_graph)
+
+
+def wrap_builds(by: _Wrapper) -> None:
+    """The method that builds a model by a batch before it is trained."""
+    import keras
+
+    keras.Model._maybe_symbolic_build = by(keras.Model._maybe_symbolic_build)
+
+
+def wrap_updates(by: _Wrapper) -> None:
+    """The method by which an optimizer updates all variables."""
+    import keras
+
+    kind = keras.optimizers.Optimizer
+    kind._backend_update_step = by(kind._backend_update_step)

@@ -1,0 +1,155 @@
+"""What this package uses of TensorFlow that it does not promise to keep.
+
+As `tf_convpar._compat.keras`: names are looked up when they are imported from
+here, what is private to objects is read by functions, and `NAMES` and
+`MEMBERS` list both. `tf.__internal__` is TensorFlow's for Keras, and no
+promise either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tf_convpar._compat._private import Private
+
+# By the names under which they are imported from here.
+NAMES = {
+    "CompositeTensor": Private(
+        "tensorflow:__internal__.CompositeTensor",
+        "tensors in shards, as one argument of TensorFlow's functions",
+    ),
+    "CompositeTensorGradient": Private(
+        "tensorflow.python.framework.composite_tensor_gradient:"
+        "CompositeTensorGradient",
+        "gradients in shards, which tapes ask for",
+    ),
+    "FuncGraph": Private(
+        "tensorflow:__internal__.FuncGraph",
+        "tracing an update without running it",
+    ),
+    "OneDeviceExtended": Private(
+        "tensorflow.python.distribute.one_device_strategy:OneDeviceExtended",
+        "the strategy of one replica",
+    ),
+    "OneDeviceReplicaContext": Private(
+        "tensorflow.python.distribute.one_device_strategy:"
+        "_OneDeviceReplicaContext",
+        "the one replica, whose all-reduce has nothing to do",
+    ),
+    "ResourceVariable": Private(
+        "tensorflow.python.ops.resource_variable_ops:ResourceVariable",
+        "shards, whose devices no strategy chooses, as for `tf.Variable`",
+    ),
+    "Tensor": Private(
+        "tensorflow:__internal__.types.Tensor",
+        "tensors in shards, which pass where a tensor is expected",
+    ),
+    "Trackable": Private(
+        "tensorflow:__internal__.tracking.Trackable",
+        "copies of what checkpoints follow",
+    ),
+    "UpdateContext": Private(
+        "tensorflow.python.distribute.distribute_lib:UpdateContext",
+        "updates of one shard after another",
+    ),
+    "list_local_devices": Private(
+        "tensorflow.python.client.device_lib:list_local_devices",
+        "the memory of a GPU, in `convpar devices`",
+    ),
+    "should_record_backprop": Private(
+        "tensorflow.python.eager.record:should_record_backprop",
+        "whether anybody will ask for a gradient",
+    ),
+    "stop_recording": Private(
+        "tensorflow.python.eager.record:stop_recording",
+        "passes that say themselves what their gradients are",
+    ),
+    "wrap_tracked": Private(
+        "tensorflow:__internal__.tracking.wrap",
+        "copies of containers that checkpoints follow",
+    ),
+}
+
+# By whose they are. What is overridden, or asked of ours by TensorFlow, is
+# among them.
+MEMBERS: dict[str, dict[str, str]] = {
+    "tensorflow.Variable": {
+        "_copy_trackable_to_cpu": "refusing to save shards by themselves",
+        "_distribute_strategy": "the strategy of a loop out of any scope",
+        "_export_to_saved_model_graph": "refusing to export shards",
+        "_restore_from_tensors": "checkpoints, which hold merged kernels",
+        "_serialize_to_tensors": "checkpoints, which hold merged kernels",
+        "_shared_name": "variables in shards, by which optimizers go",
+        "_unique_id": "variables in shards, by which optimizers go",
+        "handle": "gradients by shards",
+    },
+    "tensorflow.TypeSpec": {
+        "_component_specs": "tensors in shards in TensorFlow's functions",
+        "_deserialize": "tensors in shards in TensorFlow's functions",
+        "_from_components": "tensors in shards in TensorFlow's functions",
+        "_serialize": "tensors in shards in TensorFlow's functions",
+        "_to_components": "tensors in shards in TensorFlow's functions",
+        "value_type": "tensors in shards in TensorFlow's functions",
+    },
+    "tensorflow.RaggedTensor": {
+        "__composite_gradient__": "gradients in shards, which tapes ask for",
+        "_type_spec": "tensors in shards in TensorFlow's functions",
+    },
+    "tensorflow.python.framework.composite_tensor_gradient."
+    "CompositeTensorGradient": {
+        "get_gradient_components": "gradients in shards",
+        "replace_gradient_components": "gradients in shards",
+    },
+    "tensorflow.python.distribute.one_device_strategy.OneDeviceExtended": {
+        "_call_for_each_replica": "a step whose default device is the chief",
+        "_container_strategy": "the strategy that this is the extension of",
+        "_create_variable": "slots beside their shards",
+        "_device": "the chief's device",
+        "_distribute_datasets_from_function": "datasets that stay whole",
+        "_experimental_distribute_dataset": "datasets that stay whole",
+        "_local_results": "what an update returns",
+        "_update": "updates of shards where they are",
+        "_validate_colocate_with_variable": "slots beside any variable",
+        "colocate_vars_with": "slots beside their shards",
+    },
+    "tensorflow.Graph": {
+        "_distribution_strategy_stack": "`clear_session` in a scope",
+        "_variable_creator_stack": "`clear_session` in a scope",
+    },
+    "tensorflow.function": {
+        "_clone": "copies of models that hold functions which are traced",
+    },
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return NAMES[name].found()
+
+
+def unique_id(variable: Any) -> str:
+    """By which optimizers tell variables."""
+    return str(variable._unique_id)
+
+
+def strategy_of(variable: Any) -> Any:
+    """The strategy that was in scope where a variable was made, if any."""
+    return getattr(variable, "_distribute_strategy", None)
+
+
+def is_note_of_checkpoints(name: str) -> bool:
+    """Whether an attribute is what checkpoints note of the very object."""
+    return name.startswith("_self_")
+
+
+def clone_function(function: Any, python_function: Callable[..., Any]) -> Any:
+    """As `function`, a `tf.function` of other Python, with all its options."""
+    return function._clone(python_function=python_function)
+
+
+def stay_in_scope(before: Any, now: Any) -> None:
+    """Lets a new default graph have the scopes that were open in the former."""
+    now._distribution_strategy_stack = before._distribution_strategy_stack
+    now._variable_creator_stack = before._variable_creator_stack
