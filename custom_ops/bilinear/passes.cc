@@ -24,7 +24,7 @@ const Passes* Find() {
   const char* widest = std::getenv(kWidest);
   bool allowed = widest == nullptr || *widest == 0;
   const auto use = [&](const Passes& passes, bool has) {
-    allowed = allowed || std::strcmp(widest, passes.name) == 0;
+    allowed = allowed || std::strcmp(widest, passes.set.name) == 0;
     return allowed && has;
   };
 #if defined(__x86_64__)
@@ -34,8 +34,8 @@ const Passes* Find() {
                                __builtin_cpu_supports("avx512bw"))) {
     return &avx512::kPasses;
   }
-  if (use(avx2::kPasses, __builtin_cpu_supports("avx2") &&
-                             __builtin_cpu_supports("fma"))) {
+  if (use(avx2::kPasses,
+          __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))) {
     return &avx2::kPasses;
   }
 #endif

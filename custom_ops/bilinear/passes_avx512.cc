@@ -2,15 +2,14 @@
 
 #include <cstdint>
 
+#include "custom_ops/bilinear/pass.h"
 #include "custom_ops/bilinear/passes.h"
+#include "custom_ops/bilinear/sizes.h"
 
 #if defined(__x86_64__)
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512vl,avx512dq,avx512bw,fma")
-#define ISA avx512
-#define NAME "avx512"
-#define LANES 16
-#define ROWS 14
+#define TF_CONVPAR_ISA avx512
 #include "custom_ops/bilinear/passes_impl.h"
 #pragma GCC pop_options
 #endif

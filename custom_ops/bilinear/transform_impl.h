@@ -1,5 +1,19 @@
-// A program applied to one tile of some vectors of channels. Included by
-// passes_impl.h, once for each instruction set: no include guard.
+// A program applied to one tile of some vectors of channels, for one
+// instruction set; see vectors_impl.h.
+
+#ifndef TF_CONVPAR_CUSTOM_OPS_BILINEAR_TRANSFORM_IMPL_H_
+#define TF_CONVPAR_CUSTOM_OPS_BILINEAR_TRANSFORM_IMPL_H_
+
+#include <cstdint>
+
+#include "custom_ops/bilinear/pass.h"
+#include "custom_ops/bilinear/sizes.h"
+#include "custom_ops/bilinear/vectors_impl.h"
+
+namespace tf_convpar {
+namespace bilinear {
+namespace TF_CONVPAR_ISA {
+namespace {
 
 // Where the values [outer, middle, inner] of a stage lie: floats from one to
 // the next on each axis. Vectors of one value are side by side.
@@ -22,7 +36,9 @@ inline Target PackedTarget(const Stage& stage, float* data, int64_t unit) {
   return {data, stage.rows * stage.inner * unit, stage.inner * unit, unit};
 }
 
-// One stage on COLUMNS columns. `plus` is added to each result.
+// One stage on COLUMNS columns. `plus` is added to each result. Floats from one
+// column to the next, and from one value of a column to the next, are numbers
+// and no struct: through memory a small stage takes up to a fifth longer.
 template <int COLUMNS>
 inline void Columns(const Stage& stage, const float* from, int64_t from_column,
                     int64_t from_middle, float* to, int64_t to_column,
@@ -58,10 +74,10 @@ inline void AnyColumns(int64_t count, const Stage& stage, const float* from,
   }
   while (count > 0) {
     const int64_t now = Min(each, count);
-#define TF_CONVPAR_CASE(n)                                             \
-  case n:                                                              \
-    Columns<n>(stage, from, from_column, from_middle, to, to_column,   \
-               to_middle, plus);                                       \
+#define TF_CONVPAR_CASE(n)                                           \
+  case n:                                                            \
+    Columns<n>(stage, from, from_column, from_middle, to, to_column, \
+               to_middle, plus);                                     \
     break;
     switch (now) {
       TF_CONVPAR_CASE(1)
@@ -101,20 +117,12 @@ inline void Apply(const Stage& stage, Source from, Target to, Vector plus) {
   }
 }
 
-// Vectors of channels that are transformed together: those whose tiles the
-// nearest caches hold. The last stage of a Fourier transform shares each of
-// its few factors among them.
 inline int64_t VectorsOf(const Program& program) {
-  return Min(4, Max(1, 2048 / program.largest));
+  return VectorsTogether(program.largest);
 }
 
-// Two buffers to go back and forth between, and one for a tile at an edge.
 inline int64_t BufferOf(const Program& program) {
-  return program.largest * VectorsOf(program) * kLanes;
-}
-
-inline int64_t ScratchOf(const Program& program) {
-  return 3 * BufferOf(program);
+  return BufferFloats(program.largest, kLanes);
 }
 
 inline float* EdgeOf(const Program& program, float* scratch) {
@@ -128,9 +136,8 @@ inline const Stage& Last(const Program& program) {
 }
 
 // `vectors` of each value at once; `plus` holds what is added to them.
-inline void Run(const Program& program, Source from, Target to,
-                int64_t vectors, float* scratch,
-                const Vector* plus = nullptr) {
+inline void Run(const Program& program, Source from, Target to, int64_t vectors,
+                float* scratch, const Vector* plus = nullptr) {
   const int64_t unit = vectors * kLanes;
   float* spare = scratch + BufferOf(program);
   for (int s = 0; s < program.num_stages; ++s) {
@@ -169,8 +176,8 @@ struct Window {
   bool InPlace() const {
     bool inside = count[0] == 1;
     for (int axis = 0; axis < kAxes; ++axis) {
-      inside = inside && first[axis] >= 0 &&
-               first[axis] + count[axis] <= size[axis];
+      inside =
+          inside && first[axis] >= 0 && first[axis] + count[axis] <= size[axis];
     }
     return inside;
   }
@@ -187,20 +194,33 @@ inline void CopyIn(const float* from, int64_t count, int64_t vectors,
   }
 }
 
-// `count` channels of a tile, for the first stage of `program`: where they
-// are, or copied to `edge` with zeros where the tile leaves the image.
+// Some channels of an image: `count` of them, in so many vectors, out of all
+// of each pixel.
+template <typename Float>
+struct Slice {
+  Float* data;  // the first of them in the first pixel
+  int64_t all;
+  int64_t count, vectors;
+
+  bool whole() const { return count == vectors * kLanes; }
+};
+
+// A tile for the first stage of `program`: where it is, or copied to `edge`
+// with zeros where it leaves the image.
 inline Source TileSource(const Program& program, const Window& w,
-                         const float* image, int64_t channels, int64_t count,
-                         int64_t vectors, float* edge) {
+                         const Slice<const float>& image, float* edge) {
   const Stage& stage = First(program);
-  if (w.InPlace() && count == vectors * kLanes) {
+  if (w.InPlace() && image.whole()) {
     const float* data =
-        image + w.pixel(w.first[0], w.first[1], w.first[2]) * channels;
+        image.data + w.pixel(w.first[0], w.first[1], w.first[2]) * image.all;
     // The first stage acts on rows; that of a transposed program on columns.
-    const int64_t row = w.size[2] * channels;
+    const int64_t row = w.size[2] * image.all;
     const bool on_rows = stage.inner == w.count[2];
-    return {data, row, on_rows ? row : channels, channels};
+    return {data, row, on_rows ? row : image.all, image.all};
   }
+  // No store changes them, which the compiler does not know.
+  const int64_t all = image.all, count = image.count;
+  const int64_t vectors = image.vectors;
   float* to = edge;
   for (int64_t a = w.first[0]; a < w.first[0] + w.count[0]; ++a) {
     const bool in_a = a >= 0 && a < w.size[0];
@@ -208,7 +228,7 @@ inline Source TileSource(const Program& program, const Window& w,
       const bool in_b = in_a && b >= 0 && b < w.size[1];
       for (int64_t c = w.first[2]; c < w.first[2] + w.count[2]; ++c) {
         const bool inside = in_b && c >= 0 && c < w.size[2];
-        CopyIn(inside ? image + w.pixel(a, b, c) * channels : image,
+        CopyIn(inside ? image.data + w.pixel(a, b, c) * all : image.data,
                inside ? count : 0, vectors, to);
         to += vectors * kLanes;
       }
@@ -217,18 +237,19 @@ inline Source TileSource(const Program& program, const Window& w,
   return PackedSource(stage, edge, vectors * kLanes);
 }
 
-// Runs `program` into `count` channels of a tile of `image`; what leaves the
-// image is dropped. With `add`, tiles overlap and sum up.
+// Runs `program` into a tile of `image`; what leaves the image is dropped.
+// With `add`, tiles overlap and sum up.
 inline void RunIntoTile(const Program& program, Source from, const Window& w,
-                        const float* bias, bool add, int64_t channels,
-                        int64_t count, int64_t vectors, float* image,
+                        const Slice<float>& image, const float* bias, bool add,
                         float* scratch) {
+  const int64_t all = image.all, count = image.count;
+  const int64_t vectors = image.vectors;
   Vector plus[4] = {};
   if (bias) CopyIn(bias, count, vectors, reinterpret_cast<float*>(plus));
-  if (!add && w.InPlace() && count == vectors * kLanes) {
+  if (!add && w.InPlace() && image.whole()) {
     float* data =
-        image + w.pixel(w.first[0], w.first[1], w.first[2]) * channels;
-    Run(program, from, {data, w.size[2] * channels, channels, channels},
+        image.data + w.pixel(w.first[0], w.first[1], w.first[2]) * image.all;
+    Run(program, from, {data, w.size[2] * image.all, image.all, image.all},
         vectors, scratch, bias ? plus : nullptr);
     return;
   }
@@ -242,7 +263,7 @@ inline void RunIntoTile(const Program& program, Source from, const Window& w,
       const bool in_b = in_a && b >= 0 && b < w.size[1];
       for (int64_t c = w.first[2]; c < w.first[2] + w.count[2]; ++c) {
         if (in_b && c >= 0 && c < w.size[2]) {
-          float* to = image + w.pixel(a, b, c) * channels;
+          float* to = image.data + w.pixel(a, b, c) * all;
           for (int64_t i = 0; i < count; i += kLanes) {
             const int64_t lanes = Min(kLanes, count - i);
             Vector v = Load(values + i);
@@ -259,3 +280,10 @@ inline void RunIntoTile(const Program& program, Source from, const Window& w,
     }
   }
 }
+
+}  // namespace
+}  // namespace TF_CONVPAR_ISA
+}  // namespace bilinear
+}  // namespace tf_convpar
+
+#endif  // TF_CONVPAR_CUSTOM_OPS_BILINEAR_TRANSFORM_IMPL_H_

@@ -1,12 +1,33 @@
-// Vectors of LANES floats, and the product of panels. Included by
-// passes_impl.h, once for each instruction set: no include guard.
+// Vectors of floats, and the product of panels, for one instruction set.
+//
+// The source file that compiles the `_impl.h` headers for an instruction set
+// names it: TF_CONVPAR_ISA is its namespace in sizes.h. What they include in
+// turn it includes first, before it tells the compiler of that set: code that
+// is shared must run on any processor.
+
+#ifndef TF_CONVPAR_CUSTOM_OPS_BILINEAR_VECTORS_IMPL_H_
+#define TF_CONVPAR_CUSTOM_OPS_BILINEAR_VECTORS_IMPL_H_
+
+#include <cstdint>
+
+#include "custom_ops/bilinear/sizes.h"
+
+// For tools that read a header alone.
+#ifndef TF_CONVPAR_ISA
+#define TF_CONVPAR_ISA base
+#endif
+
+namespace tf_convpar {
+namespace bilinear {
+namespace TF_CONVPAR_ISA {
+namespace {
+
+constexpr int64_t kLanes = kSet.lanes;
+constexpr int64_t kPanel = kSet.panel();
+constexpr int64_t kRows = kSet.rows;
 
 typedef float Vector
-    __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-
-constexpr int64_t kLanes = LANES;
-constexpr int64_t kPanel = 2 * LANES;
-constexpr int64_t kRows = ROWS;  // of a product held in registers
+    __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
 
 inline Vector Load(const float* p) {
   return *reinterpret_cast<const Vector*>(p);
@@ -24,17 +45,35 @@ inline void StorePart(float* p, Vector v, int64_t count) {
   for (int64_t i = 0; i < count; ++i) p[i] = v[i];
 }
 
-inline int64_t Min(int64_t a, int64_t b) { return a < b ? a : b; }
-inline int64_t Max(int64_t a, int64_t b) { return a > b ? a : b; }
-inline int64_t RoundUp(int64_t n, int64_t unit) {
-  return (n + unit - 1) / unit * unit;
-}
+// The factors of a product and its result. Floats from one row to the next,
+// and from one column to the next where they are not side by side.
+struct Left {
+  const float* data;
+  int64_t row, column;
+};
 
-// c[i, :] (+)= sum over k of a[i * row + k * column] * b[k, :], for R rows and
-// one panel. All R x 2 sums stay in registers.
+// Panels of kPanel columns, each of so many rows.
+struct Right {
+  const float* data;
+  int64_t rows;
+};
+
+struct Result {
+  float* data;
+  int64_t row;
+};
+
+struct ProductStrides {
+  int64_t a_row, a_column, c_row;
+};
+
+// c (+)= a b for R rows and one panel, `depth` rows of it. All R x 2 sums stay
+// in registers.
 template <int R>
-void Block(int64_t depth, const float* a, int64_t row, int64_t column,
-           const float* b, float* c, int64_t c_row, bool add) {
+void Block(int64_t depth, const ProductStrides& strides, const float* a,
+           const float* b, float* c, bool add) {
+  const int64_t row = strides.a_row, column = strides.a_column;
+  const int64_t c_row = strides.c_row;
   Vector sum[R][2];
 #pragma GCC unroll 16
   for (int i = 0; i < R; ++i) {
@@ -62,18 +101,28 @@ void Block(int64_t depth, const float* a, int64_t row, int64_t column,
   }
 }
 
-typedef void (*BlockFunction)(int64_t, const float*, int64_t, int64_t,
-                              const float*, float*, int64_t, bool);
+using BlockFunction = void (*)(int64_t, const ProductStrides&, const float*,
+                               const float*, float*, bool);
+
+// More rows than registers hold are not compiled.
+template <int R>
+constexpr BlockFunction BlockIfHeld() {
+  if constexpr (R <= kRows) {
+    return Block<R>;
+  } else {
+    return nullptr;
+  }
+}
 
 inline BlockFunction BlockOf(int64_t rows) {
   static constexpr BlockFunction kBlocks[] = {
-      Block<1>,  Block<2>,  Block<3>,  Block<4>,  Block<5>,
-      Block<6>,
-#if ROWS > 6
-      Block<7>,  Block<8>,  Block<9>,  Block<10>, Block<11>,
-      Block<12>, Block<13>, Block<14>,
-#endif
+      BlockIfHeld<1>(),  BlockIfHeld<2>(),  BlockIfHeld<3>(),
+      BlockIfHeld<4>(),  BlockIfHeld<5>(),  BlockIfHeld<6>(),
+      BlockIfHeld<7>(),  BlockIfHeld<8>(),  BlockIfHeld<9>(),
+      BlockIfHeld<10>(), BlockIfHeld<11>(), BlockIfHeld<12>(),
+      BlockIfHeld<13>(), BlockIfHeld<14>(),
   };
+  static_assert(kRows <= sizeof(kBlocks) / sizeof(kBlocks[0]));
   return kBlocks[rows - 1];
 }
 
@@ -84,29 +133,38 @@ inline int64_t RowsPerGroup(int64_t rows) {
   return (rows + groups - 1) / groups;
 }
 
-// All rows and panels of a product; panels of `b` are `b_rows` apart. Rows go
-// in bands, and a panel in parts that stay in the nearest cache while the rows
-// of a band pass by.
-inline void Multiply(int64_t rows, int64_t panels, int64_t depth,
-                     const float* a, int64_t row, int64_t column,
-                     const float* b, int64_t b_rows, float* c, int64_t c_row,
-                     bool add) {
+struct ProductSize {
+  int64_t rows, panels, depth;
+};
+
+// c (+)= a b. Rows go in bands, and a panel in parts that stay in the nearest
+// cache while the rows of a band pass by.
+inline void Multiply(ProductSize size, Left a, Right b, Result c, bool add) {
   constexpr int64_t kPart = 224;
-  const int64_t parts = Max(1, (depth + kPart - 1) / kPart);
-  const int64_t part = (depth + parts - 1) / parts;
-  const int64_t group = RowsPerGroup(rows);
+  const int64_t parts = Max(1, (size.depth + kPart - 1) / kPart);
+  const int64_t part = (size.depth + parts - 1) / parts;
+  const int64_t group = RowsPerGroup(size.rows);
   const int64_t band = 4 * group;
-  for (int64_t first = 0; first < rows; first += band) {
-    const int64_t last = Min(first + band, rows);
-    for (int64_t panel = 0; panel < panels; ++panel) {
-      for (int64_t k = 0; k < depth; k += part) {
+  const ProductStrides strides = {a.row, a.column, c.row};
+  for (int64_t first = 0; first < size.rows; first += band) {
+    const int64_t last = Min(first + band, size.rows);
+    for (int64_t panel = 0; panel < size.panels; ++panel) {
+      for (int64_t k = 0; k < size.depth; k += part) {
         for (int64_t r = first; r < last; r += group) {
-          BlockOf(Min(group, last - r))(
-              Min(part, depth - k), a + r * row + k * column, row, column,
-              b + (panel * b_rows + k) * kPanel,
-              c + r * c_row + panel * kPanel, c_row, add || k > 0);
+          BlockOf(Min(group, last - r))(Min(part, size.depth - k), strides,
+                                        a.data + r * a.row + k * a.column,
+                                        b.data + (panel * b.rows + k) * kPanel,
+                                        c.data + r * c.row + panel * kPanel,
+                                        add || k > 0);
         }
       }
     }
   }
 }
+
+}  // namespace
+}  // namespace TF_CONVPAR_ISA
+}  // namespace bilinear
+}  // namespace tf_convpar
+
+#endif  // TF_CONVPAR_CUSTOM_OPS_BILINEAR_VECTORS_IMPL_H_

@@ -1,6 +1,7 @@
 #include "custom_ops/channels/rows.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -105,9 +106,18 @@ CLONES void ScaleOne(const float* a, const float* __restrict s,
   }
 }
 
-CLONES void ScaleTwo(const float* a, const float* __restrict s, const float* b,
-                     const float* __restrict t, const float* __restrict offset,
+// Maps, and their factor for each channel.
+struct Term {
+  const float* maps;
+  const float* scale;
+};
+
+CLONES void ScaleTwo(Term first, Term second, const float* __restrict offset,
                      int64_t rows, int64_t width, float* y) {
+  const float* a = first.maps;
+  const float* b = second.maps;
+  const float* __restrict s = first.scale;
+  const float* __restrict t = second.scale;
   for (int64_t r = 0; r < rows; ++r, a += width, b += width, y += width) {
 #pragma GCC ivdep
     for (int64_t c = 0; c < width; ++c) {
@@ -172,8 +182,9 @@ void Scaled::Run(const std::vector<const float*>& maps, int64_t begin,
       ScaleOne(maps[0] + from, scales_[0].data(), offset_.data(), rows, width,
                y + from);
     } else {
-      ScaleTwo(maps[0] + from, scales_[0].data(), maps[1] + from,
-               scales_[1].data(), offset_.data(), rows, width, y + from);
+      ScaleTwo({maps[0] + from, scales_[0].data()},
+               {maps[1] + from, scales_[1].data()}, offset_.data(), rows, width,
+               y + from);
     }
   };
   const int64_t wide_rows = (end - begin) / beside_;

@@ -9,19 +9,28 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "custom_ops/bilinear/pass.h"
 #include "custom_ops/bilinear/passes.h"
+#include "custom_ops/bilinear/sizes.h"
 #include "custom_ops/kernels/bilinear_program.h"
 #include "custom_ops/kernels/workspace.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/platform/threadpool.h"
+#include "tensorflow/core/platform/tstring.h"
 
 namespace tf_convpar {
 namespace {
 
 using bilinear::BestPasses;
+using bilinear::ForwardSizes;
+using bilinear::ForwardTensors;
 using bilinear::Geometry;
+using bilinear::GradientSizes;
 using bilinear::kAxes;
+using bilinear::Pass;
 using bilinear::Passes;
 using bilinear::Program;
 using tensorflow::OpKernel;
@@ -42,12 +51,10 @@ class OpPool final : public bilinear::Pool {
            void* context) override {
     // The passes hand out no more parts than there are threads.
     using Pool = tensorflow::thread::ThreadPool;
-    workers_.workers->ParallelFor(
-        total,
-        Pool::SchedulingParams::Fixed(1),
-        [task, context](int64_t first, int64_t last) {
-          task(context, first, last);
-        });
+    workers_.workers->ParallelFor(total, Pool::SchedulingParams::Fixed(1),
+                                  [task, context](int64_t first, int64_t last) {
+                                    task(context, first, last);
+                                  });
   }
 
  private:
@@ -66,10 +73,10 @@ absl::Status NoMemory(int64_t floats) {
 
 absl::Status CheckInstructionSet() {
   if (BestPasses() != nullptr) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "Expected the environment variable ", bilinear::kWidest,
-      " to be avx512, avx2 or base, or not to be set. Received: ",
-      std::getenv(bilinear::kWidest)));
+  return absl::InvalidArgumentError(
+      absl::StrCat("Expected the environment variable ", bilinear::kWidest,
+                   " to be avx512, avx2 or base, or not to be set. Received: ",
+                   std::getenv(bilinear::kWidest)));
 }
 
 // The geometry of an op, of which attributes give a part. Images of fewer
@@ -133,8 +140,8 @@ class Frame {
         *std::min_element(to->begin(), to->end()) < least ||
         *std::max_element(to->begin(), to->end()) > kMost) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "Expected `", name, "` to be one integer per axis, each from ",
-          least, " to ", kMost, ", of 1 to 3 axes."));
+          "Expected `", name, "` to be one integer per axis, each from ", least,
+          " to ", kMost, ", of 1 to 3 axes."));
     }
     return absl::OkStatus();
   }
@@ -191,23 +198,25 @@ class BilinearForwardOp : public OpKernel {
     const Tensor& x = ctx->input(0);
     const Tensor& kernel = ctx->input(1);
     const Tensor& bias = ctx->input(2);
-    const Program& source = image_.program();
-    const Program& target = maps_.program();
-    Geometry g;
-    OP_REQUIRES_OK(ctx,
-                   frame_.Fill(x.shape(), kernel.shape(), adjoint_, &g));
-    g.points = source.outputs;
-    OP_REQUIRES_OK(ctx, CheckProgram(source, "image",
+    Pass pass = {
+        {}, adjoint_, image_.program(), maps_.program(), kernel_.program()};
+    Geometry& g = pass.geometry;
+    OP_REQUIRES_OK(ctx, frame_.Fill(x.shape(), kernel.shape(), adjoint_, &g));
+    g.points = pass.image.outputs;
+    OP_REQUIRES_OK(ctx, CheckProgram(pass.image, "image",
                                      adjoint_ ? Step(g) : Tile(g), g.points));
-    OP_REQUIRES_OK(ctx, CheckProgram(target, "maps", g.points,
+    OP_REQUIRES_OK(ctx, CheckProgram(pass.maps, "maps", g.points,
                                      adjoint_ ? Tile(g) : Step(g)));
-    OP_REQUIRES_OK(ctx, CheckProgram(kernel_.program(), "kernel", Places(g),
-                                     g.points));
-    OP_REQUIRES(ctx, bias.NumElements() == 0 ||
+    OP_REQUIRES_OK(ctx,
+                   CheckProgram(pass.kernel, "kernel", Places(g), g.points));
+    OP_REQUIRES(ctx,
+                bias.NumElements() == 0 ||
                     (!adjoint_ && bias.NumElements() == g.filters),
-                absl::InvalidArgumentError(absl::StrCat(
-                    "Expected a bias of ", g.filters, " values or none. "
-                    "Received shape: ", bias.shape().DebugString())));
+                absl::InvalidArgumentError(
+                    absl::StrCat("Expected a bias of ", g.filters,
+                                 " values or none. "
+                                 "Received shape: ",
+                                 bias.shape().DebugString())));
     Tensor* y = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, frame_.Shape(g, adjoint_), &y));
     if (y->NumElements() == 0) return;
@@ -218,46 +227,39 @@ class BilinearForwardOp : public OpKernel {
 
     const Passes& passes = *BestPasses();
     OpPool pool(ctx);
-    const int threads = pool.threads();
-    const Program& kernel_program = kernel_.program();
-    const float* const added = bias.NumElements() ? Data(bias) : nullptr;
-    const int64_t by_parts =
-        remember_ ? 0
-                  : passes.parts_scratch(g, adjoint_, source, target,
-                                          kernel_program, threads);
-    if (by_parts > 0) {
-      const Workspace scratch(by_parts);
-      OP_REQUIRES(ctx, scratch.data() != nullptr, NoMemory(by_parts));
-      passes.forward_by_parts(g, adjoint_, source, target, kernel_program,
-                               Data(x), Data(kernel), added, Data(y),
-                               scratch.data(), pool);
+    const ForwardSizes sizes(bilinear::ExtentOf(pass, pool.threads()),
+                             passes.set, remember_);
+    // The spectrum, if it is not remembered, lies behind the scratch.
+    const Workspace scratch(sizes.scratch + (remember_ ? 0 : sizes.spectrum));
+    OP_REQUIRES(ctx, scratch.data() != nullptr,
+                NoMemory(sizes.scratch + sizes.spectrum));
+    ForwardTensors tensors = {Data(x), Data(kernel),
+                              bias.NumElements() ? Data(bias) : nullptr,
+                              Data(y)};
+    if (sizes.by_parts) {
+      passes.forward_by_parts(pass, sizes, tensors, scratch.data(), pool);
       return;
     }
-    const int64_t size = passes.spectrum_size(g, adjoint_);
-    const int64_t scratch_size =
-        std::max(passes.spectrum_scratch(kernel_program, threads),
-                 passes.forward_scratch(g, adjoint_, source, target, threads));
-    const Workspace scratch(scratch_size + (remember_ ? 0 : size));
-    OP_REQUIRES(ctx, scratch.data() != nullptr, NoMemory(scratch_size + size));
 
     std::shared_ptr<Remembered> remembered = Recall(kernel);
     const bool known = remembered != nullptr;
     if (remember_ && !known) {
-      remembered = std::make_shared<Remembered>(kernel, size);
-      OP_REQUIRES(ctx, remembered->spectrum.data() != nullptr, NoMemory(size));
+      remembered = std::make_shared<Remembered>(kernel, sizes.spectrum);
+      OP_REQUIRES(ctx, remembered->spectrum.data() != nullptr,
+                  NoMemory(sizes.spectrum));
     }
     float* spectrum = remember_ ? remembered->spectrum.data()
-                                : scratch.data() + scratch_size;
+                                : scratch.data() + sizes.scratch;
     if (!known) {
-      passes.spectrum(g, kernel_program, adjoint_, Data(kernel), spectrum,
-                      scratch.data(), pool);
+      passes.spectrum(pass, sizes, tensors.kernel, spectrum, scratch.data(),
+                      pool);
       if (remember_) {
         absl::MutexLock lock(&mutex_);
         last_ = remembered;
       }
     }
-    passes.forward(g, adjoint_, source, target, Data(x), spectrum, added,
-                   Data(y), scratch.data(), pool);
+    tensors.kernel = spectrum;
+    passes.forward(pass, sizes, tensors, scratch.data(), pool);
   }
 
  private:
@@ -281,8 +283,7 @@ class BilinearForwardOp : public OpKernel {
 
 class BilinearKernelGradientOp : public OpKernel {
  public:
-  explicit BilinearKernelGradientOp(OpKernelConstruction* ctx)
-      : OpKernel(ctx) {
+  explicit BilinearKernelGradientOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, CheckInstructionSet());
     OP_REQUIRES_OK(ctx, frame_.Read(ctx));
     OP_REQUIRES_OK(ctx, frame_.Read(ctx, "window", 1, &window_));
@@ -294,24 +295,24 @@ class BilinearKernelGradientOp : public OpKernel {
   void Compute(OpKernelContext* ctx) override {
     const Tensor& x = ctx->input(0);
     const Tensor& dy = ctx->input(1);
-    const Program& image = image_.program();
-    const Program& kernel = kernel_.program();
     TensorShape shape;
     for (const int64_t size : window_) shape.AddDim(size);
     shape.AddDim(x.dims() ? x.dim_size(x.dims() - 1) : 0);
     shape.AddDim(dy.dims() ? dy.dim_size(dy.dims() - 1) : 0);
-    const Program& maps = maps_.program();
-    Geometry g;
+    Pass pass = {
+        {}, false, image_.program(), maps_.program(), kernel_.program()};
+    Geometry& g = pass.geometry;
     OP_REQUIRES_OK(ctx, frame_.Fill(x.shape(), shape, false, &g));
-    g.points = image.outputs;
+    g.points = pass.image.outputs;
     OP_REQUIRES(ctx, frame_.Shape(g, false) == dy.shape(),
                 absl::InvalidArgumentError(absl::StrCat(
                     "Expected feature maps of shape ",
                     frame_.Shape(g, false).DebugString(),
                     ". Received shape: ", dy.shape().DebugString())));
-    OP_REQUIRES_OK(ctx, CheckProgram(image, "image", Tile(g), g.points));
-    OP_REQUIRES_OK(ctx, CheckProgram(maps, "maps", Step(g), g.points));
-    OP_REQUIRES_OK(ctx, CheckProgram(kernel, "kernel", g.points, Places(g)));
+    OP_REQUIRES_OK(ctx, CheckProgram(pass.image, "image", Tile(g), g.points));
+    OP_REQUIRES_OK(ctx, CheckProgram(pass.maps, "maps", Step(g), g.points));
+    OP_REQUIRES_OK(ctx,
+                   CheckProgram(pass.kernel, "kernel", g.points, Places(g)));
     Tensor* dk = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, shape, &dk));
     if (dk->NumElements() == 0) return;
@@ -321,12 +322,12 @@ class BilinearKernelGradientOp : public OpKernel {
     }
     const Passes& passes = *BestPasses();
     OpPool pool(ctx);
-    const int64_t size =
-        passes.gradient_scratch(g, image, maps, kernel, pool.threads());
-    const Workspace scratch(size);
-    OP_REQUIRES(ctx, scratch.data() != nullptr, NoMemory(size));
-    passes.gradient(g, image, maps, kernel, Data(x), Data(dy), Data(dk),
-                    scratch.data(), pool);
+    const GradientSizes sizes(bilinear::ExtentOf(pass, pool.threads()),
+                              passes.set);
+    const Workspace scratch(sizes.scratch);
+    OP_REQUIRES(ctx, scratch.data() != nullptr, NoMemory(sizes.scratch));
+    passes.gradient(pass, sizes, {Data(x), Data(dy), Data(dk)}, scratch.data(),
+                    pool);
   }
 
  private:
@@ -350,12 +351,6 @@ class WorkspaceBytesOp : public OpKernel {
   }
 };
 
-REGISTER_KERNEL_BUILDER(
-    Name("TfConvpar>BilinearForward").Device(tensorflow::DEVICE_CPU),
-    BilinearForwardOp);
-REGISTER_KERNEL_BUILDER(
-    Name("TfConvpar>BilinearKernelGradient").Device(tensorflow::DEVICE_CPU),
-    BilinearKernelGradientOp);
 class InstructionSetOp : public OpKernel {
  public:
   explicit InstructionSetOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
@@ -365,10 +360,16 @@ class InstructionSetOp : public OpKernel {
   void Compute(OpKernelContext* ctx) override {
     Tensor* name = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape(), &name));
-    name->scalar<tensorflow::tstring>()() = BestPasses()->name;
+    name->scalar<tensorflow::tstring>()() = BestPasses()->set.name;
   }
 };
 
+REGISTER_KERNEL_BUILDER(
+    Name("TfConvpar>BilinearForward").Device(tensorflow::DEVICE_CPU),
+    BilinearForwardOp);
+REGISTER_KERNEL_BUILDER(
+    Name("TfConvpar>BilinearKernelGradient").Device(tensorflow::DEVICE_CPU),
+    BilinearKernelGradientOp);
 REGISTER_KERNEL_BUILDER(
     Name("TfConvpar>InstructionSet").Device(tensorflow::DEVICE_CPU),
     InstructionSetOp);

@@ -2,9 +2,14 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "custom_ops/bilinear/pass.h"
+#include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_convpar {
 

@@ -6,7 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "custom_ops/bilinear/passes.h"
+#include "absl/status/status.h"
+#include "custom_ops/bilinear/pass.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_convpar {

@@ -5,10 +5,14 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "custom_ops/channels/rows.h"
-#include "custom_ops/ops/messages.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/lib/core/threadpool.h"
 
 namespace tf_convpar {
@@ -43,10 +47,10 @@ absl::Status CheckVector(absl::string_view op, absl::string_view name,
   if (vector.dims() == 1 && vector.dim_size(0) == channels) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      op, ": Expected ", name, " of shape [", channels,
-      "], a number for each channel. Received shape ",
-      vector.shape().DebugString()));
+  return absl::InvalidArgumentError(
+      absl::StrCat(op, ": Expected ", name, " of shape [", channels,
+                   "], a number for each channel. Received shape ",
+                   vector.shape().DebugString()));
 }
 
 absl::Status CheckSame(absl::string_view op, const Tensor& x,
@@ -99,12 +103,12 @@ class ChannelMomentsOp : public tensorflow::OpKernel {
     const int64_t n = of.channels;
     Tensor parts, *moments = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({2, n}), &moments));
-    OP_REQUIRES_OK(
-        ctx, InBlocks(ctx, of, 1, &parts,
-                      [&](int64_t first, int64_t count, float* vectors) {
-                        channels::Moments(Floats(x) + first * n, count, n,
-                                          vectors, vectors + n);
-                      }));
+    OP_REQUIRES_OK(ctx,
+                   InBlocks(ctx, of, 1, &parts,
+                            [&](int64_t first, int64_t count, float* vectors) {
+                              channels::Moments(Floats(x) + first * n, count, n,
+                                                vectors, vectors + n);
+                            }));
     Combine(of, parts, moments->flat<float>().data());
   }
 
@@ -152,13 +156,12 @@ class ChannelSumsOp : public tensorflow::OpKernel {
     Tensor parts, *sums = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({2, n}), &sums));
     OP_REQUIRES_OK(
-        ctx,
-        InBlocks(ctx, of, 2, &parts,
-                 [&](int64_t first, int64_t count, float* vectors) {
-                   channels::Sums(Floats(y) + first * n, Floats(x) + first * n,
-                                  Floats(mean), count, n, vectors,
-                                  vectors + n);
-                 }));
+        ctx, InBlocks(ctx, of, 2, &parts,
+                      [&](int64_t first, int64_t count, float* vectors) {
+                        channels::Sums(Floats(y) + first * n,
+                                       Floats(x) + first * n, Floats(mean),
+                                       count, n, vectors, vectors + n);
+                      }));
     std::vector<double> total(2 * n, 0.0);
     for (int64_t b = 0; b < parts.dim_size(0); ++b) {
       const float* const vectors = Floats(parts) + 2 * n * b;

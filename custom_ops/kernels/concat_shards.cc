@@ -1,9 +1,12 @@
 #include <cstdint>
 
+#include "absl/strings/str_cat.h"
 #include "custom_ops/kernels/shard_copy.h"
 #include "custom_ops/ops/messages.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/types.h"
 
 namespace tf_convpar {
 namespace {
@@ -25,8 +28,7 @@ class ConcatShardsOp : public tensorflow::OpKernel {
   explicit ConcatShardsOp(tensorflow::OpKernelConstruction* ctx)
       : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("axis", &axis_));
-    OP_REQUIRES(ctx, axis_ == -1 || axis_ == 1,
-                BadAxis("ConcatShards", axis_));
+    OP_REQUIRES(ctx, axis_ == -1 || axis_ == 1, BadAxis("ConcatShards", axis_));
   }
 
   void Compute(tensorflow::OpKernelContext* ctx) override {

@@ -112,8 +112,7 @@ TF_CONVPAR_AVX2 void ToFloatAvx2<half>(const void* src, void* dst, int64_t n) {
   auto* out = static_cast<float*>(dst);
   int64_t i = 0;
   for (; i + 8 <= n; i += 8) {
-    const auto bits =
-        _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i));
+    const auto bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i));
     _mm256_storeu_ps(out + i, _mm256_cvtph_ps(bits));
   }
   for (; i < n; ++i) out[i] = _cvtsh_ss(in[i]);

@@ -4,8 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "custom_ops/kernels/convert.h"
 #include "custom_ops/kernels/stream.h"
+#include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/lib/core/threadpool.h"
 
@@ -72,18 +75,17 @@ void ShardCopy::ForEachRun(int64_t begin, int64_t end, Move move) const {
 }
 
 void ShardCopy::CopyRange(int64_t begin, int64_t end) const {
-  ForEachRun(begin, end,
-             [this](size_t i, const char* src, int64_t from, char* dst,
-                    int64_t to, int64_t n) {
-               pieces_[i].convert(src, dst, n);
-             });
+  ForEachRun(
+      begin, end,
+      [this](size_t i, const char* src, int64_t from, char* dst, int64_t to,
+             int64_t n) { pieces_[i].convert(src, dst, n); });
 }
 
 void ShardCopy::StreamRange(int64_t begin, int64_t end) const {
   StreamWriter writer(whole_ + begin * item_);
   ForEachRun(begin, end,
-             [this, &writer](size_t i, const char* src, int64_t from,
-                             char* dst, int64_t to, int64_t n) {
+             [this, &writer](size_t i, const char* src, int64_t from, char* dst,
+                             int64_t to, int64_t n) {
                writer.Append(pieces_[i].convert, src, from, to, n);
              });
   writer.Finish();

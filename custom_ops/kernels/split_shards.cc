@@ -1,3 +1,4 @@
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -5,6 +6,8 @@
 #include "custom_ops/ops/messages.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/types.h"
 
 namespace tf_convpar {
 namespace {

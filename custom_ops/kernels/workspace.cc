@@ -3,6 +3,9 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
 #include <map>
 
 #include "absl/base/thread_annotations.h"
@@ -39,9 +42,12 @@ void* Map(size_t size) {
 
 }  // namespace
 
+int64_t Workspace::BytesFor(int64_t floats) {
+  return (floats * sizeof(float) + kPage - 1) / kPage * kPage;
+}
+
 Workspace::Workspace(int64_t floats)
-    : block_(nullptr),
-      size_((floats * sizeof(float) + kPage - 1) / kPage * kPage) {
+    : block_(nullptr), size_(BytesFor(floats)) {
   absl::MutexLock lock(&mutex);
   auto& free = Free();
   const auto fit = free.lower_bound(size_);

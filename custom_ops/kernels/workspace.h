@@ -20,6 +20,9 @@ class Workspace {
 
   float* data() const { return static_cast<float*>(block_); }
 
+  // What so many floats take of memory: whole pages.
+  static int64_t BytesFor(int64_t floats);
+
   struct Bytes {
     int64_t in_use, held, most_held;
   };

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -29,8 +30,8 @@ absl::Status ForwardShape(InferenceContext* c) {
   for (int a = 0; a < axes; ++a) {
     const int64_t size = c->Value(c->Dim(x, a + 1));
     const int64_t window = c->Value(c->Dim(kernel, a));
-    const bool known = size >= 0 && window >= 0 &&
-                       a < static_cast<int>(after.size());
+    const bool known =
+        size >= 0 && window >= 0 && a < static_cast<int>(after.size());
     if (!known) {
       dims.push_back(c->UnknownDim());
       continue;

@@ -1,5 +1,6 @@
 // What the ops on channels look like from outside.
 
+#include "absl/status/status.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -14,8 +15,7 @@ using tensorflow::shape_inference::ShapeHandle;
 absl::Status TwoVectors(InferenceContext* c) {
   ShapeHandle maps;
   TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(0), 1, &maps));
-  const auto channels =
-      c->RankKnown(maps) ? c->Dim(maps, -1) : c->UnknownDim();
+  const auto channels = c->RankKnown(maps) ? c->Dim(maps, -1) : c->UnknownDim();
   c->set_output(0, c->Matrix(c->MakeDim(2), channels));
   return absl::OkStatus();
 }

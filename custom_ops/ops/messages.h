@@ -34,10 +34,10 @@ inline absl::Status BadRank(absl::string_view op, absl::string_view what,
 // Shard `i` does not go with the earlier shard `j`.
 inline absl::Status BadShard(int64_t axis, size_t j, absl::string_view shape_j,
                              size_t i, absl::string_view shape_i) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "ConcatShards: Expected shards that differ in axis ", axis,
-      " only, as shard ", j, " of shape ", shape_j, ". Received shard ", i,
-      " of shape ", shape_i));
+  return absl::InvalidArgumentError(
+      absl::StrCat("ConcatShards: Expected shards that differ in axis ", axis,
+                   " only, as shard ", j, " of shape ", shape_j,
+                   ". Received shard ", i, " of shape ", shape_i));
 }
 
 inline absl::Status BadSize(size_t i, int64_t size) {
@@ -48,8 +48,8 @@ inline absl::Status BadSize(size_t i, int64_t size) {
 
 inline absl::Status BadCount(size_t sizes, size_t dtypes) {
   return absl::InvalidArgumentError(
-      absl::StrCat("SplitShards: Expected one dtype per size. Received ",
-                   sizes, " sizes and ", dtypes, " dtypes"));
+      absl::StrCat("SplitShards: Expected one dtype per size. Received ", sizes,
+                   " sizes and ", dtypes, " dtypes"));
 }
 
 // `shard_shape` is that of shard `i`, which ends in the wrong place.
@@ -57,11 +57,11 @@ inline absl::Status BadSum(int64_t axis, int64_t width,
                            absl::string_view value_shape,
                            const std::vector<int64_t>& sizes, size_t i,
                            int64_t end, absl::string_view shard_shape) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "SplitShards: Expected sizes that sum to ", width, ", axis ", axis,
-      " of the value of shape ", value_shape, ". Received sizes [",
-      absl::StrJoin(sizes, ","), "]: shard ", i, " of shape ", shard_shape,
-      " ends at ", end));
+  return absl::InvalidArgumentError(
+      absl::StrCat("SplitShards: Expected sizes that sum to ", width, ", axis ",
+                   axis, " of the value of shape ", value_shape,
+                   ". Received sizes [", absl::StrJoin(sizes, ","), "]: shard ",
+                   i, " of shape ", shard_shape, " ends at ", end));
 }
 
 // Finds the shard to blame where `sizes` do not sum to `width`: the first that

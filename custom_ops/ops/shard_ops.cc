@@ -4,6 +4,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "custom_ops/ops/messages.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
@@ -16,8 +19,7 @@ using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
-absl::Status GetAxis(InferenceContext* c, absl::string_view op,
-                     int64_t* axis) {
+absl::Status GetAxis(InferenceContext* c, absl::string_view op, int64_t* axis) {
   TF_RETURN_IF_ERROR(c->GetAttr("axis", axis));
   if (*axis != -1 && *axis != 1) return BadAxis(op, *axis);
   return absl::OkStatus();
@@ -65,8 +67,7 @@ absl::Status ConcatShape(InferenceContext* c) {
       continue;
     }
     TF_RETURN_IF_ERROR(c->Add(width, c->Dim(shard, axis), &width));
-    TF_RETURN_IF_ERROR(
-        c->ReplaceDim(shard, axis, c->UnknownDim(), &shard));
+    TF_RETURN_IF_ERROR(c->ReplaceDim(shard, axis, c->UnknownDim(), &shard));
     TF_RETURN_IF_ERROR(c->Merge(merged, shard, &merged));
   }
   if (c->RankKnown(merged)) {

@@ -9,6 +9,8 @@ from ._channels import channel_sums as channel_sums
 from ._channels import scale_channels as scale_channels
 from ._library import BuildReport as BuildReport
 from ._library import build_report as build_report
+from ._library import functions as functions
 from ._library import load as load
+from ._library import module as module
 from ._shards import concat_shards as concat_shards
 from ._shards import split_shards as split_shards

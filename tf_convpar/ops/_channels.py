@@ -1,6 +1,7 @@
-"""What normalization takes of feature maps, and does to them, in one pass each.
+"""The three ops of a normalization: moments, sums and scaling by channel.
 
-Their gradients are made of the same three, to any order.
+Each reads its feature maps once. The gradients of the three consist of the
+same three ops, to any order.
 """
 
 from collections.abc import Sequence
@@ -21,25 +22,29 @@ def channel_moments(
     mean, variance = tf.unstack(channel_moments(tf.ones((8, 14, 14, 500))))
     ```
 
-    Parts of the maps are summed up while they are in a cache, and what is
-    known of parts is combined (Chan, Golub and LeVeque, "Updating Formulae and
-    a Pairwise Algorithm for Computing Sample Variances", 1979).
+    The compiled op sums up one part of the maps at a time, while that part is
+    in a cache. It combines the moments of the parts (Chan, Golub and LeVeque,
+    "Updating Formulae and a Pairwise Algorithm for Computing Sample
+    Variances", 1979).
 
     Args:
-        maps: Of any floating dtype and rank; no maps at all have moments of 0.
-        axis: That of channels.
-        native: As for `concat_shards`. There is a compiled op for float32 with
-            channels last, all else is TensorFlow's.
+        maps: Feature maps of any floating dtype and rank. Empty maps have
+            moments of 0.
+        axis: The channel axis.
+        native: True for the compiled op, False for TensorFlow's own ops, None
+            for the compiled op if `load()` finds one. The compiled op takes
+            float32 with channels last; other maps always use TensorFlow's ops.
 
     Returns:
-        `(2, channels)`, in the dtype of the maps. The variance is that of all
-        numbers, not an estimate by fewer.
+        A tensor of shape `(2, channels)` in the dtype of the maps. The
+        variance is divided by the number of elements, not by one less.
     """
     maps = tf.convert_to_tensor(maps)
     if _is_native(maps, axis, native):
         return _library.module().tf_convpar_channel_moments(maps=maps)
     axes, along = _around(maps, axis)
-    # `tf.nn.moments` has wrong second derivatives: it stops the mean's.
+    # `tf.nn.moments` stops the gradient of the mean within the variance, so
+    # its second derivatives are wrong.
     mean = tf.reduce_mean(maps, axes)
     variance = tf.reduce_mean(tf.square(maps - along(mean)), axes)
     is_any = tf.size(maps) > 0
@@ -56,22 +61,24 @@ def channel_sums(
     *,
     native: bool | None = None,
 ) -> tf.Tensor:
-    """For each channel sums of gradients, alone and times the centred maps.
+    """Sums by channel: of gradients, and of gradients times centred maps.
 
     ```python
     by_offset, by_scale = tf.unstack(channel_sums(dy, x, mean))
     ```
 
     Args:
-        gradients: Of what was made of the maps.
-        maps: Of the same shape and dtype.
-        means: `(channels,)`, taken from the maps first.
-        axis: That of channels.
-        native: As for `channel_moments`.
+        gradients: Gradients of a result that has the shape of the maps.
+        maps: Feature maps of the same shape and dtype.
+        means: Values of shape `(channels,)`, which are subtracted from the
+            maps first.
+        axis: The channel axis.
+        native: True for the compiled op, False for TensorFlow's own ops, None
+            for whichever is available; see `channel_moments`.
 
     Returns:
-        `(2, channels)`: sums of `gradients`, and of
-        `gradients * (maps - means)`.
+        A tensor of shape `(2, channels)`: the sums of `gradients`, and those
+        of `gradients * (maps - means)`.
     """
     maps = tf.convert_to_tensor(maps)
     if _is_native(maps, axis, native):
@@ -95,7 +102,7 @@ def scale_channels(
     *,
     native: bool | None = None,
 ) -> tf.Tensor:
-    """The sum of maps, each channel times a factor, and of an offset.
+    """The sum of an offset and of maps whose channels are scaled by factors.
 
     ```python
     slope = gamma / deviation
@@ -103,14 +110,17 @@ def scale_channels(
     ```
 
     Args:
-        maps: One or two, of the same shape and dtype.
-        scales: `(channels,)` for each map.
-        offset: `(channels,)`.
-        axis: That of channels.
-        native: As for `channel_moments`.
+        maps: Tensors of feature maps, all of one shape and dtype. The compiled
+            op takes one or two of them.
+        scales: A factor for each channel, of shape `(channels,)`; one such
+            vector for each tensor in `maps`.
+        offset: A summand for each channel, of shape `(channels,)`.
+        axis: The channel axis.
+        native: True for the compiled op, False for TensorFlow's own ops, None
+            for whichever is available; see `channel_moments`.
 
     Returns:
-        A tensor like the maps.
+        A tensor of the shape and dtype of each of the maps.
     """
     maps = [tf.convert_to_tensor(x) for x in maps]
     if len(maps) <= _MOST_MAPS and _is_native(maps[0], axis, native):
@@ -133,7 +143,7 @@ def _is_native(maps: tf.Tensor, axis: int, native: bool | None) -> bool:
 
 
 def _around(maps: tf.Tensor, axis: int) -> tuple[list[int], Any]:
-    """All axes but one, and what lays a vector along that one."""
+    """All axes but one, and a function that lays a vector along that one."""
     rank = maps.shape.rank
     axes = [a for a in range(rank) if a != axis % rank]
     shape = [-1 if a == axis % rank else 1 for a in range(rank)]

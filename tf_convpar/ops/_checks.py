@@ -1,4 +1,4 @@
-"""The twin's checks: same sentences as `custom_ops/ops/messages.h`."""
+"""The twin's checks, with the sentences of `custom_ops/ops/messages.h`."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ MAX_RANK = 5
 
 
 def fail(message: str) -> Exception:
-    """The exception the compiled op would give, to be raised by the caller."""
+    """The exception that the compiled op would raise; the caller raises it."""
     if tf.executing_eagerly():
         return tf.errors.InvalidArgumentError(None, None, message)
     return ValueError(message)
@@ -31,7 +31,7 @@ def check_concat(shapes: Sequence[tf.TensorShape], axis: int) -> None:
 
 
 def check_split(shape: tf.TensorShape, sizes: list[int], axis: int) -> None:
-    """Raises unless a value of this static shape may be cut so."""
+    """Raises unless a value of this static shape may be cut by these sizes."""
     _check_axis("SplitShards", axis)
     for i, size in enumerate(sizes):
         if size < 0:
@@ -84,7 +84,7 @@ def _check_rank(op: str, what: str, shape: tf.TensorShape) -> None:
 
 
 def _compatible(a: tf.TensorShape, b: tf.TensorShape, axis: int) -> bool:
-    """Whether both may be shards of one tensor; unknown goes with all."""
+    """Whether both may be shards of one tensor; an unknown size fits any."""
     if a.rank is None or b.rank is None:
         return True
     if a.rank != b.rank:

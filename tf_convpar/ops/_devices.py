@@ -8,16 +8,16 @@ import tensorflow as tf
 
 @contextlib.contextmanager
 def same_device(device: str | None) -> Iterator[None]:
-    """Opens the device scope of an op that has `device`, and only that.
+    """Opens a device scope for `device` that ignores all outer scopes.
 
     Args:
-        device: a tensor's `device`; where it is empty the forward op had no
-            scope, and neither gets its gradient.
+        device: the `device` of a tensor. Where it is empty, the forward op had
+            no device scope, so its gradient gets none either.
     """
     if not device:
         yield
         return
-    # A partial name such as /device:CPU:1 would take the rest from the scope
-    # the gradient is computed in, hence the scope is cleared first.
+    # The outer scope is cleared first: a partial name such as /device:CPU:1
+    # would take its missing parts from the scope of the gradient.
     with tf.device(None), tf.device(device):
         yield

@@ -1,5 +1,6 @@
 """Finds, checks and loads the compiled op library, once and lazily."""
 
+import ctypes
 import dataclasses
 import functools
 import json
@@ -25,18 +26,21 @@ _lock = threading.RLock()
 
 @dataclasses.dataclass(frozen=True)
 class BuildReport:
-    """What the compiled op was built with, and what it runs in.
+    """Facts about the compiled op: what it was built with, what it runs in.
 
     Attributes:
         library: path of the compiled library.
         exists: whether there is a file at that path.
-        in_use: whether the compiled op serves; its twin does otherwise.
-        built_tensorflow: TensorFlow version built with, None if unknown.
-        built_cxx11_abi: C++11 ABI flag built with, None if unknown.
-        compiler: the compiler that built it, None if unknown.
+        in_use: whether the compiled op is used; if not, its twin is.
+        built_tensorflow: TensorFlow version that the library was built with,
+            None if unknown.
+        built_cxx11_abi: C++11 ABI flag that the library was built with, None
+            if unknown.
+        compiler: the compiler that built the library, None if unknown.
         running_tensorflow: version of the TensorFlow of this process.
         running_cxx11_abi: C++11 ABI flag of the TensorFlow of this process.
-        verdict: one sentence for a reader, with what to run where needed.
+        verdict: one sentence for a reader, with the command that helps if
+            something is wrong.
     """
 
     library: str
@@ -52,11 +56,12 @@ class BuildReport:
 
 @dataclasses.dataclass(frozen=True)
 class _Attempt:
-    """How loading went: a module of ops, or why there is none."""
+    """The result of loading: a module of ops, or the reason for none."""
 
     module: Any = None
+    functions: Any = None
     problem: str | None = None
-    # The user asked for the twin: nothing to warn of.
+    # True if the user asked for the twin, so that no warning is due.
     chosen: bool = False
 
 
@@ -68,14 +73,14 @@ def load() -> bool:
         print(tf_convpar.ops.build_report().verdict)
     ```
 
-    Calling it is needed only where a graph with the ops arrives from
-    elsewhere: in a worker process before it serves, or before
-    `tf.saved_model.load`. Thread-safe.
+    A call is needed only where a graph with the ops arrives from elsewhere: in
+    a worker process before it serves, or before `tf.saved_model.load`. It is
+    thread-safe.
 
     Returns:
         True if the compiled ops are in use. False if the pure-TensorFlow twin
-        serves: the library is missing, was built for another TensorFlow (one
-        warning says which and what to run), or `TF_CONVPAR_PY_OPS=1` is set.
+        serves: the library is missing or was built for another TensorFlow (one
+        warning says which, and what to run), or `TF_CONVPAR_PY_OPS=1` is set.
     """
     with _lock:
         attempt = _attempt()
@@ -90,12 +95,16 @@ def module() -> Any:
     Raises:
         RuntimeError: the compiled ops are not in use.
     """
-    if not load():
-        raise RuntimeError(
-            "Expected the compiled ops to be in use. "
-            f"Received: {_attempt().problem}"
-        )
-    return _attempt().module
+    return _loaded().module
+
+
+def functions() -> Any:
+    """The same library by ctypes, for its functions that are no ops.
+
+    Raises:
+        RuntimeError: the compiled ops are not in use.
+    """
+    return _loaded().functions
 
 
 def build_report() -> BuildReport:
@@ -105,7 +114,8 @@ def build_report() -> BuildReport:
     print(tf_convpar.ops.build_report().verdict)
     ```
 
-    Tries to load the library, without a warning: the verdict says it.
+    It tries to load the library. A failure is told in the verdict, without a
+    warning.
 
     Returns:
         A `BuildReport`; `dataclasses.asdict` makes a plain dict of it.
@@ -128,6 +138,15 @@ def build_report() -> BuildReport:
     )
 
 
+def _loaded() -> _Attempt:
+    if not load():
+        raise RuntimeError(
+            "Expected the compiled ops to be in use. "
+            f"Received: {_attempt().problem}"
+        )
+    return _attempt()
+
+
 @functools.cache
 def _attempt() -> _Attempt:
     if os.environ.get(PY_OPS) == "1":
@@ -148,7 +167,10 @@ def _attempt() -> _Attempt:
             f"runs {_describe(*running)}"
         )
     try:
-        return _Attempt(module=tf.load_op_library(str(library)))
+        return _Attempt(
+            module=tf.load_op_library(str(library)),
+            functions=ctypes.CDLL(str(library)),
+        )
     except (tf.errors.OpError, OSError, RuntimeError) as error:
         return _failure(f"{library} does not load: {error}")
 
@@ -162,7 +184,7 @@ def _failure(cause: str) -> _Attempt:
 
 @functools.cache
 def _warn_once(problem: str) -> None:
-    # Points at the caller of the public function, as near as can be.
+    # The stack level points at about the caller of the public function.
     warnings.warn(problem, RuntimeWarning, stacklevel=4)
 
 
@@ -173,7 +195,7 @@ def _describe(version: Any, abi: Any) -> str:
 
 
 def _read_record() -> dict[str, Any]:
-    """What setup.py wrote when it built the library, {} if unreadable."""
+    """The record that setup.py wrote with the library, {} if unreadable."""
     try:
         record = json.loads((DIRECTORY / RECORD).read_text())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The compiled ops, and their gradients: each is the other op."""
+"""The compiled ops on shards; the gradient of each is the other."""
 
 from typing import Any
 
@@ -25,8 +25,8 @@ def split(
     )
 
 
-# Under a tape `op` is a stand-in without a device, in eager mode and in graphs
-# alike; its outputs know theirs.
+# The device is read from the outputs: under a tape, `op` is a stand-in that has
+# no device, both in eager mode and in graphs.
 
 
 @tf.RegisterGradient("TfConvpar>ConcatShards")

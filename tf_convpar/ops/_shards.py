@@ -27,27 +27,31 @@ def concat_shards(
     maps = concat_shards([own, came])  # (8, 14, 14, 500), float32
     ```
 
-    Equal, bit for bit, to `tf.concat` of what `tf.cast` makes of each shard.
-    Runs on the current device, and so does its gradient, wherever that is
-    asked for: `split_shards`, which gives each shard its dtype back.
+    The result equals, bit for bit, that of `tf.cast` for each shard and then
+    `tf.concat`. The op runs on the current device. Its gradient is
+    `split_shards`, which gives each shard its own dtype. It runs on the same
+    device, whatever the device scope in which it is asked for.
 
     Args:
-        shards: one or more tensors of float16, bfloat16, float32 or float64,
-            each its own, of shape `(batch, ..., width)` or `(batch, width,
-            ...)` and rank 2 to 5. Widths may differ and may be zero.
+        shards: one or more tensors of shape `(batch, ..., width)` or `(batch,
+            width, ...)` and rank 2 to 5. Each may be of another dtype:
+            float16, bfloat16, float32 or float64. Widths may differ and may
+            be zero.
         axis: the channel axis: -1 (channels last) or 1 (channels first).
-        dtype: of the result; None takes that of the first shard.
+        dtype: dtype of the result; None for that of the first shard.
         native: False for the pure-TensorFlow twin, which devices without a
             compiled kernel (GPUs) need; True for the compiled op or an error;
             None for the compiled op if `load()` finds one.
 
     Returns:
-        A tensor of the shards' shape, its channel axis the sum of theirs.
+        A tensor of the shards' shape, but for the channel axis, which is as
+        long as theirs together.
 
     Raises:
         tf.errors.InvalidArgumentError: shards do not fit together, in rank or
             in an axis other than `axis`, or `axis` is neither -1 nor 1.
-        ValueError: the same, while a graph is built; or there are no shards.
+        ValueError: the same errors, while a graph is built; or there are no
+            shards.
         TypeError: a dtype is none of the four.
         RuntimeError: `native=True` and the compiled op is not in use.
     """
@@ -82,8 +86,9 @@ def split_shards(
     # (8, 14, 14, 300) in float32 and (8, 14, 14, 200) in bfloat16
     ```
 
-    Equal, bit for bit, to `tf.cast` of what `tf.split` gives. Runs on the
-    current device, and so does its gradient: `concat_shards`.
+    The result equals, bit for bit, that of `tf.split` and then `tf.cast` for
+    each shard. The op runs on the current device, and so does its gradient,
+    `concat_shards`.
 
     Args:
         value: a tensor of float16, bfloat16, float32 or float64, of shape
@@ -91,19 +96,21 @@ def split_shards(
             5.
         sizes: the width of each shard, zero or more; they sum to `channels`.
         axis: the channel axis: -1 (channels last) or 1 (channels first).
-        dtypes: of the shards: one for all or one for each; None keeps the
-            value's.
-        native: as for `concat_shards`.
+        dtypes: dtypes of the shards: one for all or one for each; None for
+            that of `value`.
+        native: True for the compiled op, False for its twin, None for
+            whichever is available; see `concat_shards`.
 
     Returns:
-        A list of tensors, the shape of each that of `value` but for its width.
+        A list of tensors, one for each size, which have the shape of `value`
+        but for their width.
 
     Raises:
         tf.errors.InvalidArgumentError: sizes are negative or do not sum to
             the channels, the rank is not 2 to 5, or `axis` is neither -1 nor
             1.
-        ValueError: the same, while a graph is built; or there are no sizes,
-            or not as many dtypes.
+        ValueError: the same errors, while a graph is built; or there are no
+            sizes, or not as many dtypes as sizes.
         TypeError: a dtype is none of the four.
         RuntimeError: `native=True` and the compiled op is not in use.
     """
@@ -130,7 +137,7 @@ def split_shards(
 
 
 def _use_native(native: bool | None) -> bool:
-    # With True, a missing library is an error that _library.module() raises.
+    # With True, _library.module() raises an error if there is no library.
     return _library.load() if native is None else native
 
 

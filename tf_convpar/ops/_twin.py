@@ -1,4 +1,7 @@
-"""The two ops written with TensorFlow's own: same results, same errors."""
+"""The twins of the ops on shards: TensorFlow's own ops, with equal results.
+
+Their errors are the same, too.
+"""
 
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -66,8 +69,8 @@ def split_like(
 ) -> list[tf.Tensor]:
     """Cuts `value` into the widths and dtypes of `shards`, by `split`.
 
-    Only static shapes are read where they are known, so that no feature map
-    is kept, or sent anywhere, for its width alone.
+    Where static shapes are known, nothing else of the shards is read. So no
+    feature map is kept, or sent anywhere, for its width alone.
     """
     dtypes = [shard.dtype for shard in shards]
     widths = [
