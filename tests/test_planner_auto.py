@@ -1,21 +1,22 @@
 """`plan="auto"`: whole models are measured and planned when they are made."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
+import forks
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from plans_of_graphs import calibration_of
 
 import tf_convpar as convpar
 from tf_convpar import planner
+from tf_convpar import plans
 from tf_convpar.planner import _graph
+from tf_convpar.planner import _plan
 from tf_convpar.planner import _works
 from tf_convpar.planner.measure import _calibrate
-from tf_convpar.strategy.local_cluster import local_workers
 
 L = keras.layers
 PROGRAM = Path(__file__).parent / "programs" / "planned.py"
@@ -43,7 +44,9 @@ def two():
     return convpar.ConvParallelStrategy(devices=["CPU:0", "CPU:1"])
 
 
-def test_a_model_is_planned_when_it_is_parallelized(cache, capsys, monkeypatch):
+def test_a_model_is_planned_when_it_is_parallelized(
+    cache, little_time, capsys, monkeypatch
+):
     strategy = two()
     with strategy.scope():
         model = convpar.parallelize(network(), plan="auto", batch_size=8)
@@ -63,14 +66,36 @@ def test_a_model_is_planned_when_it_is_parallelized(cache, capsys, monkeypatch):
         if layer.name in plan:
             split = plan.splits[layer.name] == "samples"
             assert (layer._samples is not None) == split
-    # What is kept is not measured again.
+    # What is kept is neither measured nor planned again.
+    (kept,) = (cache.parent / "plans").iterdir()
+    assert dict(plans.load(kept)) == dict(plan)
+    assert plans.load(kept).reason == plan.reason
     monkeypatch.setattr(_calibrate, "_measured", None)
+    asked = []
+    monkeypatch.setattr(
+        _plan, "plan", lambda *args: asked.append(args[2]) or plan
+    )
     with two().scope():
-        convpar.parallelize(network(), plan="auto", batch_size=8)
+        again = convpar.parallelize(network(), plan="auto", batch_size=8)
+        assert asked == []
+        convpar.parallelize(
+            network(), plan="auto", batch_size=8, wire_dtype="bfloat16"
+        )
+    assert asked == ["bfloat16"]
+    for before, after in zip(model.layers, again.layers, strict=True):
+        for name in ("_layout", "_samples"):
+            assert getattr(before, name, None) == getattr(after, name, None)
 
 
-def test_the_cache_knows_what_a_calibration_depends_on(cache):
+def test_the_cache_knows_what_a_calibration_depends_on(cache, monkeypatch):
     """Batch, layers, optimizer, algorithm: each is measured by itself."""
+    measured = []
+
+    def measure(graph, devices, optimizer, batch, *others):
+        measured.append((graph, optimizer, batch))
+        return calibration_of(small(), devices, batch)
+
+    monkeypatch.setattr(_calibrate, "_measured", measure)
 
     def small(optimizer="sgd"):
         x = keras.Input((8, 8, 3))
@@ -83,12 +108,14 @@ def test_the_cache_knows_what_a_calibration_depends_on(cache):
     planner.calibrate(model, two(), 8)
     planner.calibrate(other, two(), 4)
     planner.calibrate(model, two(), 4, algorithm="gemm")
-    assert len(list(cache.iterdir())) == 4
+    # Of Adam's settings, and another rule.
+    planner.calibrate(small("adamw"), two(), 4)
+    assert len(list(cache.iterdir())) == len(measured) == 5
     planner.calibrate(small(), two(), 4)
-    assert len(list(cache.iterdir())) == 4
+    assert len(list(cache.iterdir())) == len(measured) == 5
 
 
-def test_a_plan_that_says_so_trains_as_the_model_does():
+def test_a_plan_that_says_so_trains_as_the_model_does(little_time):
     """A device that is said to be as fast as its like gets its half."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(8, 16, 16, 3)).astype("float32")
@@ -109,7 +136,7 @@ def test_a_plan_that_says_so_trains_as_the_model_does():
 def test_a_plan_for_other_devices_is_refused():
     strategy = two()
     model = network()
-    plan = planner.plan(model, planner.calibrate(model, strategy, 4))
+    plan = planner.plan(model, calibration_of(model, strategy.devices, 4))
     others = convpar.ConvParallelStrategy(devices=["CPU:0", "CPU:2"])
     refused = pytest.raises(ValueError, match="devices of the strategy")
     with others.scope(), refused:
@@ -145,7 +172,7 @@ def test_a_model_without_a_graph_is_split_if_nobody_asked(capsys):
     assert parallel.conv._layout.sizes == (6, 2)
 
 
-def test_layers_that_take_no_numbers_are_measured_too():
+def test_layers_that_take_no_numbers_are_measured_too(little_time):
     words = keras.Input((4,), dtype="string")
     x = L.StringLookup(vocabulary=["a", "b"])(words)
     x = L.Conv1D(4, 3)(L.Embedding(3, 8)(x))
@@ -155,7 +182,7 @@ def test_layers_that_take_no_numbers_are_measured_too():
     assert len(measured.devices[0].works) == len(graph.calls) == 4
 
 
-def test_layers_that_say_how_they_are_split_stay_so():
+def test_layers_that_say_how_they_are_split_stay_so(little_time):
     with two().scope():
         x = keras.Input((16, 16, 3))
         y = convpar.ConvParallel2D(12, 3, shards=(3, 1), name="own")(x)
@@ -164,6 +191,7 @@ def test_layers_that_say_how_they_are_split_stay_so():
     assert parallel.get_layer("own")._layout.sizes == (9, 3)
 
 
+@pytest.mark.alone
 def test_times_of_layers_are_those_of_the_layers():
     """Twice the filters of a heavy layer take longer, and so do its images."""
     x = keras.Input((32, 32, 64))
@@ -184,16 +212,13 @@ def test_times_of_layers_are_those_of_the_layers():
 
 
 @pytest.mark.timeout(300)
-def test_a_cluster_plans_by_itself(tmp_path):
+def test_a_cluster_plans_by_itself(cluster, tmp_path):
     """Real worker processes: what is planned, moved and learned."""
-    with local_workers(1) as local:
-        done = subprocess.run(
-            [sys.executable, str(PROGRAM)],
-            env=local.env() | {"TF_CONVPAR_CACHE": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            timeout=280,
-        )
+    done = forks.run(
+        [PROGRAM],
+        env=cluster.env() | {"TF_CONVPAR_CACHE": str(tmp_path)},
+        timeout=280,
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     *_, line, last = done.stdout.splitlines()
     found = json.loads(last)

@@ -43,6 +43,25 @@ def test_one_process_at_a_time():
         waiter.join()
 
 
+def test_the_lock_is_every_users(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = os.umask(0o077)
+    try:
+        with _kept.alone(print):
+            (lock,) = tmp_path.iterdir()
+            assert lock.stat().st_mode & 0o777 == 0o666
+    finally:
+        os.umask(before)
+
+
+def test_a_lock_that_cannot_be_had_is_not_waited_for(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "file"))
+    (tmp_path / "file").touch()
+    said = []
+    with _kept.alone(said.append):
+        assert not said
+
+
 def test_slots():
     optimizers = keras.optimizers
     assert _updates.slots_of(optimizers.SGD()) == 0
@@ -118,7 +137,7 @@ def test_devices_that_share_cores_are_told_apart(strategy):
     processor, _, cores, *_ = machines.identity(CHIEF)
     assert processor == machines.processor(CHIEF)
     first, _, last = cores.rpartition("-")
-    assert int(last) in os.sched_getaffinity(0), (first, cores)
+    assert int(last) in machines.usable_cores(), (first, cores)
 
 
 def test_devices_on_cores_of_their_own_are_measured_side_by_side(monkeypatch):
@@ -135,7 +154,7 @@ def test_devices_on_cores_of_their_own_are_measured_side_by_side(monkeypatch):
         return answers[device]["boot_id"] + "\n"
 
     monkeypatch.setattr(_machine, "_read", read)
-    monkeypatch.setattr(_machine, "_is_gpu", lambda device: False)
+    monkeypatch.setattr(_machine, "kind_of", lambda device: "CPU")
     assert machines.sharing_cores(list("abcd")) == [["b"], ["a", "c"], ["d"]]
 
 

@@ -11,12 +11,12 @@ from test_planner_model import names
 import tf_convpar as convpar
 from tf_convpar.planner import _choose
 from tf_convpar.planner import _cuts
-from tf_convpar.planner import _described
 from tf_convpar.planner import _graph
 from tf_convpar.planner import _plan
 from tf_convpar.planner import _simulate
 from tf_convpar.planner import _step
 from tf_convpar.planner import _sweep
+from tf_convpar.planner import descriptions
 from tf_convpar.planner import simulate
 from tf_convpar.planner._costs import Costs
 from tf_convpar.planner._program import NoSolution
@@ -26,7 +26,7 @@ L = keras.layers
 
 def described(model, devices="cpu:1GFLOPS", batch=4):
     graph = _graph.of_model(model)
-    given = _described.devices(devices)
+    given = descriptions.devices(devices)
     return graph, _simulate.describe(graph, given, 1e9, 1e-4, batch)
 
 
@@ -128,7 +128,7 @@ def test_what_is_hardly_faster_leaves_it_whole():
     """At the step of one device, which waits for nobody."""
     model = MODELS["chain"]()
     graph = _graph.of_model(model)
-    given = _described.devices("2xcpu:1GFLOPS")
+    given = descriptions.devices("2xcpu:1GFLOPS")
     low, high = 1e3, 1e9
     for _ in range(30):
         rate = math.sqrt(low * high)

@@ -1,7 +1,10 @@
 """Tables and pictures of plans of whole models."""
 
 import dataclasses
+import functools
 import io
+import json
+import operator
 
 import pytest
 from plans_of_graphs import MODELS
@@ -27,6 +30,120 @@ def plan():
     found = planner.plan(model, calibration)
     assert set(map(found.way, found)) == {"samples", "filters"}
     return found
+
+
+# As it was written before its form was that of dataclasses.
+TEXT = """{
+ "kind": "plan",
+ "format": 2,
+ "fingerprint": "f00d",
+ "reason": "It is faster.",
+ "devices": [
+  {"name": "a", "memory_bytes": 1000, "single_s": 2.5},
+  {"name": "b", "memory_bytes": null, "single_s": null}
+ ],
+ "layers": [
+  {
+   "name": "one",
+   "split": "samples",
+   "of": 4,
+   "shards": [3, 1],
+   "bytes": 100,
+   "bytes_per_shard": 300
+  },
+  {
+   "name": "two",
+   "split": "filters",
+   "of": 16,
+   "shards": [0, 16],
+   "bytes": 5000,
+   "bytes_per_shard": 0
+  }
+ ],
+ "equal_s": null,
+ "prediction": {
+  "of": "ac5fe003ba0b7918",
+  "step_s": 1,
+  "sent_bytes": {"a -> b": 64},
+  "spans": [
+   {
+    "where": "a -> b",
+    "what": "send",
+    "layer": "two",
+    "phase": "forward",
+    "start": 0.0,
+    "end": 0.25
+   }
+  ]
+ }
+}
+"""
+PLAN = plans.Plan(
+    allocation={"one": (3, 1), "two": (0, 16)},
+    devices=("a", "b"),
+    prediction=plans.Prediction(
+        1.0,
+        (plans.PredictedSpan("a -> b", "send", "two", "forward", 0.0, 0.25),),
+        {"a -> b": 64},
+    ),
+    single_s={"a": 2.5},
+    equal_s=None,
+    reason="It is faster.",
+    fingerprint="f00d",
+    memory_bytes=(1000, None),
+    layer_bytes={"one": (100, 300), "two": (5000, 0)},
+    splits={"one": "samples", "two": "filters"},
+)
+
+
+def test_files_that_are_already_written(tmp_path):
+    file = tmp_path / "plan.json"
+    file.write_text(TEXT)
+    assert plans.load(file) == PLAN
+    PLAN.save(file)
+    assert json.loads(file.read_text()) == json.loads(TEXT) == PLAN.to_dict()
+    assert plans.load(file) == PLAN
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("layers", 0, "split"), "rows", r"'samples' at layers\[0\].split"),
+        (("layers", 0, "of"), 0, r"at least 1, at layers\[0\].of"),
+        (("layers", 0, "shards"), [1, 1], "2 numbers of samples"),
+        (("layers", 1, "shards"), [1, 15], "a has 1000 bytes, .* need 6000"),
+        (("devices",), [], "an array of at least 1 at devices"),
+        (("devices", 1, "name"), "a", r"distinct .* at devices\[1\].name"),
+        (("devices", 0, "single_s"), -1, r"devices\[0\].single_s"),
+        (("equal_s",), "1", "a number at equal_s"),
+        (("prediction", "spans", 0, "start"), 1, r"spans\[0\].end .*: 0.25"),
+        (("prediction", "sent_bytes", "a -> b"), 0.5,
+         r'sent_bytes\["a -> b"\] of'),
+        (("prediction", "more"), 1, "at prediction of .* unknown 'more'"),
+    ],
+)  # fmt: skip
+def test_edited_file(path, value, message, tmp_path):
+    content = json.loads(TEXT)
+    *way, last = path
+    functools.reduce(operator.getitem, way, content)[last] = value
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=message):
+        plans.load(file)
+
+
+def test_plan_of_no_convolutions(tmp_path):
+    """Models without any are planned, and their plans kept, like others."""
+    plan = dataclasses.replace(PLAN, allocation={}, layer_bytes={}, splits={})
+    plan.save(tmp_path / "plan.json")
+    assert plans.load(tmp_path / "plan.json") == plan
+
+
+def test_what_cannot_be_read_is_not_written(tmp_path):
+    wrong = dataclasses.replace(PLAN, equal_s=float("nan"))
+    with pytest.raises(ValueError, match="at equal_s of the plan"):
+        wrong.save(tmp_path / "plan.json")
+    assert not list(tmp_path.iterdir())
 
 
 def show(plan):

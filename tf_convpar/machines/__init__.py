@@ -1,7 +1,14 @@
-"""What a device's machine says of itself, wherever it is."""
+"""What device names say, what machines say of themselves, and their cores."""
 
+from tf_convpar.machines._cores import can_pin as can_pin
+from tf_convpar.machines._cores import pin as pin
+from tf_convpar.machines._cores import usable_cores as usable_cores
 from tf_convpar.machines._machine import identity as identity
 from tf_convpar.machines._machine import instructions as instructions
 from tf_convpar.machines._machine import memory_bytes as memory_bytes
 from tf_convpar.machines._machine import processor as processor
 from tf_convpar.machines._machine import sharing_cores as sharing_cores
+from tf_convpar.machines._machine import threads as threads
+from tf_convpar.machines._names import kind_of as kind_of
+from tf_convpar.machines._names import short as short
+from tf_convpar.machines._names import task_of as task_of

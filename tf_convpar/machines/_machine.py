@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import pathlib
+import platform
 import re
 from collections.abc import Sequence
 
-import tensorflow as tf
+from tf_convpar.machines._names import kind_of
 
 
-def processor(device: str) -> str:
-    """The model of the processor beside a device, "" if unknown."""
+def processor(device: str | None = None) -> str:
+    """The model of the processor beside a device, "" if unknown.
+
+    ```python
+    processor()  # "AMD EPYC 7B13", of this machine
+    ```
+    """
     found = re.search(
         r"^model name\s*:\s*(.*)$", _read(device, "cpuinfo"), re.M
     )
-    return found[1] if found else ""
+    if found:
+        return found[1]
+    return "" if device else platform.processor() or platform.machine()
 
 
 def memory_bytes(device: str) -> int | None:
-    """What is free in its machine's memory; None if unknown, or of a GPU."""
-    if tf.DeviceSpec.from_string(device).device_type != "CPU":
+    """Free bytes of the memory beside a CPU; None if unknown, or for a GPU."""
+    if kind_of(device) != "CPU":
         return None
     found = re.search(
         r"^MemAvailable:\s*(\d+) kB", _read(device, "meminfo"), re.M
@@ -27,7 +37,7 @@ def memory_bytes(device: str) -> int | None:
 
 
 def instructions(device: str) -> str:
-    """The widest vectors that the processor beside a device computes with."""
+    """The widest vectors of a device's processor: avx512, avx2 or base."""
     flags = re.search(r"^flags\s*:\s*(.*)$", _read(device, "cpuinfo"), re.M)
     has = flags[1].split() if flags else []
     for name, flag in (("avx512", "avx512f"), ("avx2", "avx2")):
@@ -36,15 +46,22 @@ def instructions(device: str) -> str:
     return "base"
 
 
-def _read(device: str, name: str) -> str:
+def _read(device: str | None, name: str) -> str:
     return _file(device, f"/proc/{name}")
 
 
-def _file(device: str, path: str) -> str:
+def _file(device: str | None, path: str) -> str:
+    if device is None:
+        with contextlib.suppress(OSError):
+            return pathlib.Path(path).read_text(errors="replace")
+        return ""
+    # Files of this machine do not need it.
+    import tensorflow as tf
+
     spec = tf.DeviceSpec.from_string(device)
     host = spec.replace(device_type="CPU", device_index=0).to_string()
     try:
-        # Asked for while a graph is traced, too.
+        # This may be called while a graph is traced.
         with tf.init_scope(), tf.device(host):
             content = tf.io.read_file(path).numpy()
     except tf.errors.OpError:
@@ -55,15 +72,14 @@ def _file(device: str, path: str) -> str:
 def identity(device: str) -> tuple[str, ...]:
     """What the speed of a device depends on, wherever it is.
 
-    Its processor, the cores that its process may use, its quota of them, and
-    how its process was started: the number of threads is an argument.
-
     ```python
     identity("/job:worker/replica:0/task:0/device:CPU:0")
     # ("AMD EPYC 7B13", "avx2", "0-3", "50000 100000", "2")
     ```
 
-    A machine that says nothing goes by its device's name.
+    These are its processor, its widest vectors, the cores that its process may
+    use, the quota of their time, and the number of threads that its process was
+    started with. The device's name stands for an unknown processor.
     """
     return (
         processor(device) or device,
@@ -73,8 +89,22 @@ def identity(device: str) -> tuple[str, ...]:
     )
 
 
+def threads(device: str) -> int:
+    """Number of threads that compute on a device.
+
+    ```python
+    threads("/job:worker/replica:0/task:0/device:CPU:0")  # 4
+    ```
+
+    It is the number that the device's process was started with, or else that
+    of the cores that the process may use.
+    """
+    cores = _numbers(_status(device, "Cpus_allowed_list"))
+    return int(_threads(device) or len(cores) or 1)
+
+
 def sharing_cores(devices: Sequence[str]) -> list[list[str]]:
-    """Devices in groups, of which no two share a core.
+    """Groups of devices; no device shares a core with one of another group.
 
     ```python
     sharing_cores(["/device:CPU:0", "/device:CPU:1"])  # one group
@@ -84,7 +114,7 @@ def sharing_cores(devices: Sequence[str]) -> list[list[str]]:
     for name in devices:
         machine = _read(name, "sys/kernel/random/boot_id").strip()
         cores = _numbers(_status(name, "Cpus_allowed_list"))
-        if _is_gpu(name):
+        if kind_of(name) == "GPU":
             cores = set()
         own = [name]
         for group in [g for g in groups if g[0] == machine and g[1] & cores]:
@@ -96,12 +126,15 @@ def sharing_cores(devices: Sequence[str]) -> list[list[str]]:
 
 
 def _cores(device: str) -> tuple[str, str]:
-    """Which the process may use, and how much of their time."""
+    """The cores that a device's process may use, and its quota of their time.
+
+    Both are as the system writes them.
+    """
     quota = ""
     for line in _read(device, "self/cgroup").splitlines():
         _, controllers, group = line.split(":", 2)
         for kind, file in (("", "cpu.max"), ("cpu", "cpu.cfs_quota_us")):
-            # The first is of version 2 of control groups.
+            # The first file is that of version 2 of control groups.
             if kind in controllers.split(","):
                 path = f"/sys/fs/cgroup/{kind}/{group}/{file}"
                 quota = quota or _file(device, path).strip()
@@ -120,13 +153,9 @@ def _status(device: str, field: str) -> str:
 
 
 def _numbers(ranges: str) -> set[int]:
-    """`"0-2,5"` is 0, 1, 2 and 5."""
+    """The numbers in a list of ranges: `"0-2,5"` is 0, 1, 2 and 5."""
     found: set[int] = set()
     for part in filter(None, ranges.split(",")):
         first, _, last = part.partition("-")
         found |= set(range(int(first), int(last or first) + 1))
     return found
-
-
-def _is_gpu(device: str) -> bool:
-    return bool(tf.DeviceSpec.from_string(device).device_type == "GPU")

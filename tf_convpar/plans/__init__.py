@@ -1,12 +1,19 @@
-"""What a plan is: mapping, file, table and picture; plain data.
+"""What a plan is: plain data, as mapping, file, table and picture.
 
-The planner makes plans. What takes them, from the strategy on, needs nothing
-of it: a plan is counts for each layer, whoever made them.
+The planner makes plans. Whatever takes them, from the strategy on, needs
+nothing of the planner: a plan is counts for each layer, whoever made them.
 """
 
 from tf_convpar.plans._file import load as load
+from tf_convpar.plans._form import FILTERS as FILTERS
+from tf_convpar.plans._form import SAMPLES as SAMPLES
+from tf_convpar.plans._form import over_memory as over_memory
 from tf_convpar.plans._picture import draw as draw
+from tf_convpar.plans._prediction import BACKWARD as BACKWARD
+from tf_convpar.plans._prediction import FORWARD as FORWARD
+from tf_convpar.plans._prediction import PredictedSpan as PredictedSpan
 from tf_convpar.plans._prediction import Prediction as Prediction
-from tf_convpar.plans._prediction import Span as Span
+from tf_convpar.plans._prediction import busiest as busiest
 from tf_convpar.plans._table import table as table
 from tf_convpar.plans._type import Plan as Plan
+from tf_convpar.plans._words import seconds_text as seconds_text

@@ -12,22 +12,22 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tf_convpar.files._whole import replace
+from tf_convpar.files import replace
+from tf_convpar.machines import short
 from tf_convpar.plans._prediction import BACKWARD
 from tf_convpar.plans._prediction import FORWARD
+from tf_convpar.plans._prediction import PredictedSpan
 from tf_convpar.plans._prediction import Prediction
-from tf_convpar.plans._prediction import Span
 from tf_convpar.plans._type import CHIEF
 from tf_convpar.plans._type import FILTERS
 from tf_convpar.plans._type import SAMPLES
 from tf_convpar.plans._type import Plan
 from tf_convpar.plans._words import seconds_text
-from tf_convpar.plans._words import short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito's colours, told apart by colour-blind readers too.
+# Okabe and Ito's colours, which colour-blind readers can tell apart too.
 _KINDS = {
     "convolutions, forward": "#0072B2",
     "convolutions, backward": "#009E73",
@@ -38,9 +38,9 @@ _KINDS = {
 _WAYS = {SAMPLES: "#56B4E9", FILTERS: "#D55E00", CHIEF: "#D8D8D8"}
 _WIDTH = 11.0
 _FONT = 8.0
-# Of a picture that nobody has to scroll.
+# The most inches of the height, so that nobody has to scroll.
 _HIGHEST = 24.0
-# Of the step: bars that are wider have an edge, and may have a name.
+# The share of the step above which bars have a white edge.
 _WIDE = 0.004
 # Inches of the strip of layers.
 _STRIP = 0.62
@@ -54,9 +54,9 @@ def draw(plan: Plan, path: str | os.PathLike[str]) -> None:
     ```
 
     Args:
-        plan: With a prediction.
-        path: The image to write, whole or not at all; its ending says in
-            which format, PNG if it has none.
+        plan: A plan that has a prediction.
+        path: The image to write, whole or not at all. Its ending says in
+            which format; without an ending that is PNG.
 
     Raises:
         ValueError: The plan has no prediction, or the format is unknown.
@@ -104,7 +104,7 @@ def draw(plan: Plan, path: str | os.PathLike[str]) -> None:
 
 
 def _layers(axes: Axes, plan: Plan) -> None:
-    """A strip of the convolutions, in their order, by how they are split."""
+    """Draws the convolutions as a strip, coloured by how they are split."""
     ways = [plan.way(layer) for layer in plan]
     for way, colour in _WAYS.items():
         axes.broken_barh(
@@ -115,7 +115,7 @@ def _layers(axes: Axes, plan: Plan) -> None:
             lw=0.5,
         )
     for way, start, end in _runs(ways):
-        # A letter is about 0.55 of its size wide.
+        # The width of a letter is about 0.55 of the font's size.
         if 0.55 * _FONT / 72 * (len(way) + 2) < _WIDTH * 0.8 * (
             end - start
         ) / len(ways):
@@ -159,7 +159,7 @@ def _layers(axes: Axes, plan: Plan) -> None:
 
 
 def _runs(ways: Sequence[str]) -> Iterator[tuple[str, int, int]]:
-    """Neighbours that are alike: which, the first, and after the last."""
+    """Runs of equal neighbours: the value, its first index, and the end."""
     start = 0
     for way, group in itertools.groupby(ways):
         end = start + len(list(group))
@@ -170,7 +170,7 @@ def _runs(ways: Sequence[str]) -> Iterator[tuple[str, int, int]]:
 def _steps(
     axes: Axes, rows: Sequence[_Row], prediction: Prediction
 ) -> set[str]:
-    """Who is busy when; the kinds of what they do."""
+    """Draws who is busy when; the kinds of work that were drawn."""
     step = max(prediction.step_s, 1e-9)
     busy = prediction.busy()
     middles = []
@@ -217,7 +217,12 @@ def _steps(
 
 @dataclasses.dataclass(frozen=True)
 class _Row:
-    """A device or a link, by its name in spans, and its label."""
+    """A row of a device or a link.
+
+    Attributes:
+        where: Name of the device or link in spans.
+        label: Text beside the row.
+    """
 
     where: str
     label: str
@@ -228,12 +233,12 @@ class _Row:
 
     @property
     def tall(self) -> float:
-        """Of the height of a device."""
+        """Height, in heights of a device's row."""
         return 0.7 if self.link else 1.0
 
 
 def _rows(plan: Plan, prediction: Prediction) -> list[_Row]:
-    """Devices, each with its links below it; none that do nothing."""
+    """Rows of the devices, each with its links below it, without idle ones."""
     chief, *others = plan.devices
     rows = [_Row(chief, short(chief))]
     busy = prediction.busy()
@@ -252,7 +257,11 @@ def _rows(plan: Plan, prediction: Prediction) -> list[_Row]:
 
 
 def _bars(
-    axes: Axes, spans: Sequence[Span], middle: float, tall: float, step: float
+    axes: Axes,
+    spans: Sequence[PredictedSpan],
+    middle: float,
+    tall: float,
+    step: float,
 ) -> None:
     tall *= 0.8
     by_look = collections.defaultdict(list)
@@ -264,7 +273,7 @@ def _bars(
             [(s.start * 1e3, (s.end - s.start) * 1e3) for s in alike],
             (middle - tall / 2, tall),
             facecolor=_KINDS[kind],
-            # Neighbours of one colour are told apart, if there is room.
+            # White edges tell neighbours of one colour apart, if there is room.
             edgecolor="white" if wide else _KINDS[kind],
             lw=0.5 if wide else 0.2,
         )
@@ -272,10 +281,11 @@ def _bars(
         _name(axes, span, middle, step)
 
 
-def _name(axes: Axes, span: Span, middle: float, step: float) -> None:
+def _name(axes: Axes, span: PredictedSpan, middle: float, step: float) -> None:
     link = span.what == "send"
     length = span.end - span.start
-    # A letter is about 0.55 of its size wide, and axes 0.8 of the picture.
+    # The width of a letter is about 0.55 of the font's size, and that of the
+    # axes 0.8 of the picture's.
     text = 0.55 * _FONT / 72 * (len(span.layer) + 1)
     if span.layer and text < 0.8 * _WIDTH * length / step:
         axes.text(
@@ -290,7 +300,7 @@ def _name(axes: Axes, span: Span, middle: float, step: float) -> None:
         )
 
 
-def _kind(span: Span) -> str:
+def _kind(span: PredictedSpan) -> str:
     if span.what == "compute":
         return {
             FORWARD: "convolutions, forward",

@@ -1,33 +1,44 @@
-"""A step as it should go: who is busy when."""
+"""`Prediction`: a step as it should go, and who is busy when."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
 
+from tf_convpar.files import Checked
+from tf_convpar.files import Name
+from tf_convpar.files import Quantity
+from tf_convpar.files import Unexpected
+
 FORWARD = "forward"
 BACKWARD = "backward"
 
 
 @dataclasses.dataclass(frozen=True)
-class Span:
+class PredictedSpan(Checked):
     """Something that keeps a device or a link busy.
 
     Attributes:
-        where: The device, or `"source -> target"`.
-        what: `"compute"`, `"send"` or `"join"`; `"rest"` for other layers.
-        layer: The convolution; empty for the rest.
+        where: Name of the device; `"source -> target"` for a link.
+        what: `"compute"` for convolutions, `"send"`, `"join"`, or `"rest"` for
+            other layers.
+        layer: Name of the convolution; empty for the rest.
         phase: `"forward"` or `"backward"`.
-        start: Seconds since the step began.
-        end: Likewise.
+        start: Time of the start, in seconds since the step began.
+        end: Time of the end, in seconds since the step began.
     """
 
-    where: str
-    what: str
+    where: Name
+    what: Name
     layer: str
     phase: str
-    start: float
-    end: float
+    start: Quantity
+    end: Quantity
+
+    def check(self) -> None:
+        """Nothing ends before it starts."""
+        if self.end < self.start:
+            raise Unexpected("an end that is not before the start", "end")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,17 +46,17 @@ class Prediction:
     """A step as it should go.
 
     Attributes:
-        step_s: Its seconds.
-        spans: Who is busy when.
-        sent_bytes: Over each link, by `"source -> target"`.
+        step_s: Seconds of the step.
+        spans: What keeps each device and link busy, and when.
+        sent_bytes: Bytes sent over each link, by `"source -> target"`.
     """
 
     step_s: float
-    spans: tuple[Span, ...]
+    spans: tuple[PredictedSpan, ...]
     sent_bytes: Mapping[str, int]
 
     def busy(self) -> dict[str, float]:
-        """Seconds in which each device or link has something to do."""
+        """Busy seconds of each device and link, by name."""
         seconds: dict[str, float] = {}
         for span in self.spans:
             seconds[span.where] = (
@@ -54,7 +65,7 @@ class Prediction:
         return seconds
 
     def received(self) -> dict[str, int]:
-        """Bytes into each device."""
+        """Bytes that each device receives, by name."""
         found: dict[str, int] = {}
         for link, count in self.sent_bytes.items():
             _, target = link.split(" -> ")
@@ -63,9 +74,13 @@ class Prediction:
 
 
 def busiest(prediction: Prediction, *, links: bool) -> tuple[str, float] | None:
-    """The device or link with the most to do, and its seconds.
+    """Name of the busiest device or link, and its busy seconds.
 
-    None if nothing is sent.
+    It is None if no device, or no link, has anything to do.
+
+    Args:
+        prediction: The predicted step.
+        links: True for the busiest link, False for the busiest device.
     """
     busy = {
         where: seconds

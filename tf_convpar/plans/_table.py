@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tf_convpar.machines import short
 from tf_convpar.plans._prediction import busiest
 from tf_convpar.plans._type import Plan
 from tf_convpar.plans._words import seconds_text
-from tf_convpar.plans._words import short
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-# More do not fit a terminal.
+# The most columns of devices and the most rows that fit a terminal.
 _COLUMNS = 4
 _ROWS = 24
 
 
 def table(plan: Plan) -> Table:
-    """A row for each layer, a column for each device that has any of it.
+    """A table with a row for each layer and a column for each device in use.
 
     ```python
     rich.print(table(plan))
     ```
 
-    How it is split says what the numbers are: kernels, or samples of the
-    step. Of more than 24 layers, neighbours that are cut alike share a row.
-    Below are the predicted step, who is busiest in it, and what one
-    device and, where that is known, equal shares would take.
+    The split of a layer says what its numbers are: kernels, or samples of the
+    step. In plans of more than 24 layers, neighbours that are cut alike share a
+    row. Below stand the predicted step, the busiest device and link, and the
+    step of one device alone and, where that is known, of equal shares.
     """
     from rich.markup import escape
     from rich.table import Table
@@ -61,7 +61,7 @@ def table(plan: Plan) -> Table:
     below = Table.grid(padding=(0, 2))
     for label, text in summary(plan):
         below.add_row(label, escape(text))
-    # Not in the table's own columns: a caption would be cut to their width.
+    # This is not a caption of the table, which would be cut to its width.
     both = Table.grid()
     both.add_row(made)
     both.add_row(below)
@@ -69,7 +69,7 @@ def table(plan: Plan) -> Table:
 
 
 def _groups(plan: Plan) -> list[list[str]]:
-    """Layers in rows: of many layers neighbours that are cut alike in one."""
+    """The layers of each row: many layers share rows if they are cut alike."""
     groups: list[list[str]] = []
     for layer, counts in plan.allocation.items():
         cut = plan.way(layer), counts
@@ -83,7 +83,7 @@ def _groups(plan: Plan) -> list[list[str]]:
 
 
 def summary(plan: Plan) -> list[tuple[str, str]]:
-    """What it takes, and what else would: labels and texts."""
+    """Labels and texts: what the plan takes, and what alternatives take."""
     rows = []
     if plan.prediction is None:
         rows.append(("Predicted step", "none: the counts were changed by hand"))

@@ -1,15 +1,6 @@
-"""Names and times as people read them."""
+"""Times as people read them."""
 
 from __future__ import annotations
-
-import re
-
-_FULL_NAME = re.compile(r"/job:(\w+)/replica:\d+/task:(\d+)/device:(\w+:\d+)")
-
-
-def short(name: str) -> str:
-    """A device, or a link's two, in a few words: `"worker 0 CPU:0"`."""
-    return _FULL_NAME.sub(r"\1 \2 \3", name)
 
 
 def seconds_text(seconds: float) -> str:

@@ -7,16 +7,16 @@ import os
 from collections.abc import Sequence
 
 
-def usable() -> list[int]:
-    """Their numbers.
+def usable_cores() -> list[int]:
+    """Numbers of the cores that this process may run on.
 
     ```python
-    usable()  # [0, 1]; under `taskset --cpu-list 1` [1]
+    usable_cores()  # [0, 1]; under `taskset --cpu-list 1` [1]
     ```
     """
     try:
         return sorted(os.sched_getaffinity(0))
-    except AttributeError:  # Linux has it, others do not.
+    except AttributeError:  # Only Linux has it.
         return list(range(os.cpu_count() or 1))
 
 
@@ -26,19 +26,19 @@ def can_pin() -> bool:
 
 
 def pin(processes: Sequence[int], cores: Sequence[int]) -> None:
-    """Binds each process to a core; with more of them, several share one.
+    """Binds each process to a core; several share one if cores are too few.
 
     ```python
     pin([chief.pid, worker.pid], cores=[0, 1])
     ```
 
-    Do it before a process starts threads: only later ones follow.
+    Do it before a process starts threads: only later threads are bound too.
 
     Args:
-        processes: Their ids.
-        cores: Numbers of cores, taken in turn.
+        processes: Ids of the processes.
+        cores: Numbers of the cores, which are taken in turn.
     """
     for index, process in enumerate(processes):
-        # One that has ended already is found out by others.
+        # Others find out that a process has ended already.
         with contextlib.suppress(ProcessLookupError):
             os.sched_setaffinity(process, {cores[index % len(cores)]})

@@ -1,0 +1,53 @@
+"""What the names of devices and tasks say.
+
+TensorFlow's own parser is not used: commands that only read a file would wait
+seconds for its import.
+"""
+
+from __future__ import annotations
+
+import re
+
+_TASK = re.compile(r"/job:(?P<job>\w+)(?:/replica:\d+)?/task:(?P<task>\d+)")
+_DEVICE = re.compile(rf"(?:{_TASK.pattern})?/device:(?P<device>\w+:\d+)")
+# The job of a program without a cluster.
+ALONE = "localhost"
+
+
+def short(text: str) -> str:
+    """The text, in which each full name of a device is put in a few words.
+
+    ```python
+    short("/job:worker/replica:0/task:1/device:CPU:0")  # "worker 1 CPU:0"
+    short("/device:CPU:0")  # "CPU:0"
+    ```
+    """
+    return _DEVICE.sub(_in_words, text)
+
+
+def task_of(name: str) -> tuple[str, int]:
+    """Job and number of the task in the name of a device or of a task.
+
+    ```python
+    task_of("/job:worker/replica:0/task:1/device:CPU:0")  # ("worker", 1)
+    task_of("/device:CPU:0")  # ("localhost", 0)
+    ```
+    """
+    found = _TASK.search(name)
+    return (found["job"], int(found["task"])) if found else (ALONE, 0)
+
+
+def kind_of(name: str) -> str:
+    """The type of a device, in capitals.
+
+    ```python
+    kind_of("/job:worker/replica:0/task:1/device:GPU:0")  # "GPU"
+    ```
+    """
+    return name.rpartition("device:")[2].partition(":")[0].upper()
+
+
+def _in_words(found: re.Match[str]) -> str:
+    if found["job"] in (None, ALONE):
+        return found["device"]
+    return f"{found['job']} {found['task']} {found['device']}"
