@@ -5,16 +5,19 @@ import dataclasses
 import pytest
 import tensorflow as tf
 
+from tf_convpar import ops
 from tf_convpar.algorithms import _candidates
 from tf_convpar.algorithms import _fft
 from tf_convpar.algorithms import _measure
+from tf_convpar.algorithms import _processor
 from tf_convpar.algorithms import _winograd
 from tf_convpar.algorithms._algorithm import FORWARD
 from tf_convpar.algorithms._algorithm import INPUT_GRADIENT
 from tf_convpar.algorithms._algorithm import PASSES
 from tf_convpar.algorithms._algorithm import Geometry
 from tf_convpar.algorithms._bilinear import Bilinear
-from tf_convpar.algorithms._passes import named
+from tf_convpar.algorithms._names import named
+from tf_convpar.algorithms._workspace import Processor
 
 CPU = "/device:CPU:0"
 GEOMETRY = Geometry((28, 28), 64, 64, window=(3, 3), padding="same", batch=8)
@@ -117,6 +120,26 @@ def test_the_workspace_that_is_allowed(monkeypatch):
         )
         assert (found.dropped or "")[:14] == (dropped or "")
         assert (found.error is None) is (dropped is not None)
+
+
+@pytest.mark.skipif(not ops.load(), reason="no compiled ops")
+def test_the_workspace_is_that_on_the_device(monkeypatch):
+    tiles = Bilinear("winograd", (4, 4))
+    cap = tiles.workspace(GEOMETRY, FORWARD)
+    monkeypatch.setattr(_candidates, "workspace_cap", lambda: cap)
+    asked = []
+
+    def many(device):
+        asked.append(device)
+        return Processor(threads=1000)
+
+    monkeypatch.setattr(_processor, "of", many)
+    _, found = _candidates.screened(
+        [named("direct", GEOMETRY), tiles], GEOMETRY, FORWARD, CPU
+    )
+    assert asked == [CPU]
+    assert found.workspace_bytes > cap
+    assert found.dropped.startswith("workspace over")
 
 
 class Broken(type(named("direct", GEOMETRY))):

@@ -4,28 +4,32 @@ import dataclasses
 import json
 import multiprocessing
 import os
-import sys
 import warnings
 
 import choices
+import forks
 import hypothesis
 import hypothesis.strategies as st
 import pytest
 import tensorflow as tf
 from choices import forget
-from processes import run
+from processes import environment
 
 import tf_convpar as convpar
+from tf_convpar import ops
 from tf_convpar.algorithms import _cache
 from tf_convpar.algorithms import _candidates
 from tf_convpar.algorithms import _choose
 from tf_convpar.algorithms import _measure
+from tf_convpar.algorithms import _processor
+from tf_convpar.algorithms import _workspace
 from tf_convpar.algorithms._algorithm import FORWARD
 from tf_convpar.algorithms._algorithm import PASSES
 from tf_convpar.algorithms._algorithm import Geometry
 from tf_convpar.algorithms._cache import Candidate
 from tf_convpar.algorithms._cache import Record
-from tf_convpar.algorithms._passes import named
+from tf_convpar.algorithms._names import named
+from tf_convpar.algorithms._workspace import Processor
 
 GEOMETRY = Geometry((14, 14), 32, 64, window=(3, 3), padding="same", batch=3)
 CPU = "/device:CPU:0"
@@ -106,6 +110,82 @@ def test_unknown_batch_is_32(races):
     assert len(races) == len(PASSES)
 
 
+@pytest.mark.parametrize(
+    ("changes", "threads", "images"),
+    [
+        # By its work, 29 million multiplications an image.
+        ({"image": (56, 56), "channels": 32, "filters": 32}, 1, 2),
+        # By its pixels: tiles of all images are rows of a product.
+        ({"image": (4, 4), "channels": 512, "filters": 512}, 1, 64),
+        ({"image": (4, 4), "channels": 512, "filters": 512}, 3, 100),
+        ({"image": (112, 112), "channels": 64, "filters": 64}, 1, 1),
+        ({"image": (112, 112), "channels": 64, "filters": 64}, 3, 3),
+        ({"image": (None, 112)}, 1, 100),
+        # A shard without any.
+        ({"filters": 0}, 1, 100),
+    ],
+)
+def test_images_that_race(changes, threads, images, races, monkeypatch):
+    monkeypatch.setattr(_workspace, "threads", lambda: threads)
+    large = dataclasses.replace(GEOMETRY, batch=100, **changes)
+    part = _choose.raced(large)
+    assert part.batch == images
+    assert part == dataclasses.replace(large, batch=images)
+
+
+def test_all_batches_share_a_race(races):
+    large = dataclasses.replace(GEOMETRY, image=(56, 56), batch=20)
+    few = _choose.choose(large)
+    raced = list(races)
+    larger = dataclasses.replace(large, batch=40)
+    assert _choose.raced(larger) == _choose.raced(large)
+    assert names(_choose.choose(larger)) == names(few)
+    assert races == raced
+
+
+def test_parts_of_a_layer_go_by_its_race(races):
+    whole = dataclasses.replace(GEOMETRY, filters=128, batch=12)
+    part = dataclasses.replace(whole, filters=64)
+    chosen = names(_choose.choose(whole))
+    assert sorted(races) == sorted(PASSES)
+    with _choose.as_with(whole.filters):
+        assert names(_choose.choose(part)) == chosen
+    assert len(races) == len(PASSES)
+    _choose.choose(part)
+    assert len(races) > len(PASSES)
+
+
+def test_memory_is_of_all_images(monkeypatch):
+    """Of a part of them an algorithm may need little."""
+    large = dataclasses.replace(
+        GEOMETRY, image=(56, 56), channels=4, filters=64, batch=4000
+    )
+    gemm = named("gemm", large)
+    part = _choose.raced(large)
+    cap = gemm.workspace(part, FORWARD) // 2**20 + 1
+    assert gemm.workspace(large, FORWARD) > cap * 2**20
+    monkeypatch.setenv(_candidates.WORKSPACE, str(cap))
+    monkeypatch.setattr(_choose, "decide", lambda times, *_: "gemm")
+    monkeypatch.setattr(_candidates, "candidates", lambda *_: [gemm])
+    assert _choose.consult(part, passes=[FORWARD])[FORWARD].chosen == "gemm"
+    assert _choose.choose(part).forward.name == "gemm"
+    assert _choose.choose(large).forward.name == "direct"
+
+
+@pytest.mark.skipif(not ops.load(), reason="no compiled ops")
+def test_memory_is_that_of_the_device(monkeypatch):
+    """Each of its threads has its own."""
+    record = Record("winograd:4")
+    monkeypatch.setattr(
+        _choose, "consult", lambda *_: dict.fromkeys(PASSES, record)
+    )
+    for threads, chosen in ((2, "winograd:4"), (1_000_000, "direct")):
+        processor = Processor(threads)
+        monkeypatch.setattr(_processor, "of", lambda device, p=processor: p)
+        assert names(_choose.choose(GEOMETRY)) == [chosen] * len(PASSES)
+        forget()
+
+
 def test_other_processes_read_it(races):
     chosen = names(_choose.choose(GEOMETRY))
     program = f"""
@@ -116,9 +196,9 @@ _measure.race = None
 choice = _choose.choose({GEOMETRY!r})
 print([getattr(choice, which).name for which in PASSES])
 """
-    code, output = run([sys.executable, "-c", program])
-    assert code == 0, output
-    assert output.splitlines()[-1] == repr(chosen)
+    done = forks.run(["-c", program], env=environment())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == repr(chosen)
 
 
 def keep_some(writer):
@@ -140,10 +220,8 @@ def test_several_processes_write():
     for i in range(4):
         for j in range(10):
             assert _cache.find(f"{i} {j}").direct == CANDIDATE
-    assert sorted(os.listdir(_cache.path().parent)) == [
-        "algorithms.json",
-        "algorithms.lock",
-    ]
+    left = set(os.listdir(_cache.path().parent))
+    assert left - {"algorithms.lock"} == {"algorithms.json"}
 
 
 def content(**changes):
@@ -160,6 +238,7 @@ def content(**changes):
         content(records=[]),
         content(records={"a": {"chosen": "direct"}}),
         content(records={"a": {"chosen": 1, "rule": None, "candidates": []}}),
+        content(records={"a": {"chosen": "x", "rule": None, "candidates": []}}),
         content(records={"a": None}),
         content(format=0),
         content(tensorflow="1.0"),

@@ -10,11 +10,12 @@ from models import train
 
 import tf_convpar as convpar
 from tf_convpar import ops
+from tf_convpar.algorithms import Windows
 from tf_convpar.algorithms import _choose
-from tf_convpar.algorithms import _passes
+from tf_convpar.algorithms import _names
 from tf_convpar.algorithms import convolve
 from tf_convpar.algorithms._algorithm import Geometry
-from tf_convpar.algorithms._passes import Choice
+from tf_convpar.algorithms._names import Choice
 
 NAMES = ("gemm", "winograd", "fft")
 TOLERANCE = {"gemm": 1e-5, "winograd": 2e-3, "fft": 1e-4}
@@ -35,7 +36,11 @@ def derivatives(algorithm, x, kernel, bias):
         with tf.GradientTape() as inner:
             inner.watch(operands)
             y = convolve(
-                x, kernel, padding="same", algorithm=algorithm, bias=bias
+                x,
+                kernel,
+                Windows(padding="same"),
+                algorithm=algorithm,
+                bias=bias,
             )
             loss = tf.reduce_sum(tf.sin(y))
         first = inner.gradient(loss, operands)
@@ -98,8 +103,8 @@ def test_auto_branches_on_a_batch_unknown_when_traced(monkeypatch):
     names = {1: "direct", 8: "winograd:2", 32: "gemm"}
 
     def choose(geometry, device=None):
-        best = _passes.named(names[geometry.batch], geometry)
-        direct = _passes.named("direct", geometry)
+        best = _names.named(names[geometry.batch], geometry)
+        direct = _names.named("direct", geometry)
         return Choice(best, direct, best)
 
     monkeypatch.setattr(_choose, "choose", choose)
@@ -124,7 +129,7 @@ def test_auto_branches_on_a_batch_unknown_when_traced(monkeypatch):
 
 
 def test_auto_makes_no_branch_where_all_agree(monkeypatch):
-    direct = _passes.named("direct", Geometry((7, 9), 5, 6, (3, 3)))
+    direct = _names.named("direct", Geometry((7, 9), 5, 6, (3, 3)))
     monkeypatch.setattr(
         _choose, "choose", lambda geometry, device=None: Choice(*[direct] * 3)
     )

@@ -79,21 +79,24 @@ def test_first_runs_never_count():
 
 
 def test_rounds_go_on_while_in_doubt():
-    def doubted(times):
-        return len(times[0]) == 6
+    def worth(times):
+        return 0.0 if len(times[0]) == 6 else 1e4
 
-    def sleep():
-        time.sleep(0.01)
-
-    times = _measure.rounds([sleep, sleep], 0.05, settled=doubted)
+    # Direct is the slower one by far: a race that it wins ends early.
+    runs = [lambda: time.sleep(0.02), lambda: time.sleep(0.01)]
+    times = _measure.rounds(runs, 0.05, worth=worth)
     assert [len(t) for t in times] == [6, 6]
-    for ratios, sure in (
-        ([0.5, 0.5, 0.5], True),
-        ([0.5, 0.5, 1.2], False),
-        ([0.97, 0.97, 1.2], True),
-        ([1.2, 1.2, 1.2], True),
+    for ratios, budgets in (
+        ([0.5, 0.5, 0.5], 1.0),
+        ([0.5, 0.5, 1.2], 3.0),
+        ([0.97, 0.97, 1.2], 1.0),
+        ([1.2, 1.2, 1.2], 1.0),
+        # Not luck any more.
+        ([0.5, 0.5, 0.5, 0.5, 0.5], 0.0),
+        ([0.5, 0.5, 0.5, 0.5, 0.8], 1.0),
     ):
-        assert _choose.settled([[1, 1, 1], ratios]) is sure
+        direct = [1.0] * len(ratios)
+        assert _choose.worth([direct, ratios]) == budgets
 
 
 def test_status_line(monkeypatch, capsys):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_convpar.algorithms import _passes
+from tf_convpar.algorithms import Windows
+from tf_convpar.algorithms import _names
 from tf_convpar.algorithms import convolve
 from tf_convpar.algorithms._algorithm import FORWARD
 from tf_convpar.algorithms._algorithm import INPUT_GRADIENT
@@ -74,7 +75,7 @@ def test_error_of_each_pass(geometry):
     for which in PASSES:
         expected = run(Direct(), geometry, which, *exact)
         for name in NAMES:
-            algorithm = _passes.named(name, geometry)
+            algorithm = _names.named(name, geometry)
             if algorithm.refuses(geometry, which):
                 continue
             bound = BOUNDS[algorithm.name.partition(":")[0]]
@@ -86,7 +87,7 @@ def test_error_of_each_pass(geometry):
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=IDS)
 def test_twin_equals_op(geometry):
     for name in ("winograd", "fft"):
-        algorithm = _passes.named(name, geometry)
+        algorithm = _names.named(name, geometry)
         if not isinstance(algorithm, Bilinear):
             continue
         twin = Bilinear(algorithm.kind, algorithm.tile, native=False)
@@ -121,7 +122,7 @@ def test_gemm_with_strides(strides, padding):
     geometry = Geometry(
         (11, 12), 5, 7, (3, 2), strides=strides, padding=padding, batch=2
     )
-    gemm = _passes.named("gemm", geometry)
+    gemm = _names.named("gemm", geometry)
     assert gemm.refuses(geometry, INPUT_GRADIENT)
     values = operands(geometry, "float64")
     for which in (FORWARD, KERNEL_GRADIENT):
@@ -132,7 +133,7 @@ def test_gemm_with_strides(strides, padding):
 
 def test_gemm_of_one_pixel_needs_no_workspace():
     geometry = Geometry((6, 6), 5, 7, (1, 1), batch=2)
-    gemm = _passes.named("gemm", geometry)
+    gemm = _names.named("gemm", geometry)
     values = operands(geometry)
     for which in PASSES:
         assert gemm.workspace(geometry, which) == 0
@@ -155,9 +156,7 @@ def test_what_is_refused_is_direct(name, unfit):
     y = convolve(
         x,
         kernel,
-        strides=geometry.strides,
-        padding="same",
-        dilation_rate=geometry.dilation,
+        Windows(geometry.strides, "same", geometry.dilation),
         algorithm=name,
     )
     expected = run(Direct(), geometry, FORWARD, x, kernel, None)
@@ -189,9 +188,9 @@ def test_unknown_algorithm(name):
 def test_names_tell_tiles():
     geometry = Geometry((9, 9), 3, 4, (3, 3), batch=1)
     for name in ("winograd:4", "fft:10x6", "gemm", "direct"):
-        assert _passes.named(name, geometry).name == name
-    best = _passes.named("winograd", geometry)
-    assert _passes.named(best.name, geometry) == best
+        assert _names.named(name, geometry).name == name
+    best = _names.named("winograd", geometry)
+    assert _names.named(best.name, geometry) == best
 
 
 def test_fewer_multiplications_than_direct():

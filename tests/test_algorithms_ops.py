@@ -1,18 +1,23 @@
 """The raw ops: bad arguments, and memory."""
 
+import functools
 import json
+import operator
 import os
 import pathlib
-import subprocess
-import sys
 
+import forks
 import pytest
 import tensorflow as tf
 
 from tf_convpar import ops
+from tf_convpar.algorithms._algorithm import FORWARD
+from tf_convpar.algorithms._algorithm import PASSES
 from tf_convpar.algorithms._algorithm import Geometry
 from tf_convpar.algorithms._bilinear import Bilinear
 from tf_convpar.algorithms._bilinear import instruction_set
+from tf_convpar.algorithms._names import named
+from tf_convpar.algorithms._workspace import Processor
 from tf_convpar.ops import _library
 
 pytestmark = pytest.mark.skipif(not ops.load(), reason="no compiled ops")
@@ -123,49 +128,52 @@ def test_bad_arguments_of_the_kernel_gradient(bad):
         gradient(**{**good, **bad})
 
 
+# Of each way that a pass can go.
+SIZES = (
+    ("winograd:4", Geometry((30, 30), 64, 64, (3, 3), batch=4)),
+    ("winograd:4", Geometry((14, 14), 300, 500, (3, 3), batch=2)),
+    ("winograd:4", Geometry((14, 14), 300, 500, (3, 3), batch=40)),
+    ("fft:10", Geometry((14, 14), 200, 500, (5, 5), batch=2)),
+    ("winograd:5", Geometry((14, 14), 20, 500, (5, 5), batch=64)),
+)
+
+
+def runs(on=None):
+    """What each pass is said to need, and the pass, the least first."""
+    found = []
+    for name, g in SIZES:
+        algorithm = named(name, g)
+        x = tf.ones((g.batch, *g.image, g.channels))
+        k = tf.ones((*g.window, g.channels, g.filters))
+        dy = tf.ones((g.batch, *g.output, g.filters))
+        calls = (
+            functools.partial(algorithm.forward, x, k, g),
+            functools.partial(algorithm.input_gradient, dy, k, g, x.shape),
+            functools.partial(algorithm.kernel_gradient, x, dy, g),
+        )
+        for which, call in zip(PASSES, calls, strict=True):
+            found.append((algorithm.workspace(g, which, on), call))
+    return sorted(found, key=operator.itemgetter(0))
+
+
 MEMORY = """
 import json
-import tensorflow as tf
-from tf_convpar.algorithms._algorithm import PASSES, Geometry
-from tf_convpar.algorithms._passes import named
-from tf_convpar.ops import _library
+import sys
 
+import tensorflow as tf
+
+sys.path.insert(0, sys.argv[1])
 tf.config.threading.set_intra_op_parallelism_threads(2)
-small = Geometry((30, 30), 64, 64, (3, 3), batch=4)
-wide = Geometry((14, 14), 300, 500, (3, 3), batch=2)
-large = Geometry((14, 14), 200, 500, (5, 5), batch=2)
-panels = Geometry((14, 14), 20, 500, (5, 5), batch=64)
-runs = []
-for name, g in (
-    ("winograd:4", small),
-    ("winograd:4", wide),
-    ("fft:10", large),
-    ("winograd:5", panels),
-):
-    algorithm = named(name, g)
-    x = tf.ones((g.batch, *g.image, g.channels))
-    k = tf.ones((*g.window, g.channels, g.filters))
-    dy = tf.ones((g.batch, *g.output, g.filters))
-    calls = (
-        lambda a=algorithm, x=x, k=k, g=g: a.forward(x, k, g),
-        lambda a=algorithm, x=x, k=k, dy=dy, g=g: a.input_gradient(
-            dy, k, g, x.shape
-        ),
-        lambda a=algorithm, x=x, dy=dy, g=g: a.kernel_gradient(x, dy, g),
-    )
-    for which, call in zip(PASSES, calls):
-        runs.append((algorithm.workspace(g, which), call))
-# Each needs more than the one before, and so replaces it.
-for predicted, call in sorted(runs, key=lambda run: run[0]):
+from test_algorithms_ops import _library, runs
+
+# None fits what the one before has left, unless it needs as much.
+for predicted, call in runs():
     call()
     measured = _library.module().TfConvpar_WorkspaceBytes().numpy().tolist()
     print(json.dumps([predicted, *measured]))
 """
 
 OVERFLOWS = """
-import sys
-
-sys.path.insert(0, sys.argv[1])
 from test_algorithms_ops import _library, gradient_arguments, native_arguments
 
 ops = _library.module()
@@ -184,34 +192,14 @@ for op, good, bad in (
 """
 
 
-@pytest.fixture(scope="module")
-def lines():
-    """What both print; a process of its own may crash."""
-    script = MEMORY + OVERFLOWS
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(pathlib.Path(__file__).parent)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
-
-
-def test_sizes_that_overflow(lines):
-    assert len([line for line in lines if line.startswith("refused")]) == 4
-
-
 ISA = "TF_CONVPAR_WIDEST_ISA"
+FOLDER = pathlib.Path(__file__).parent
 
 
 def in_a_process_with(isa, *arguments):
-    return subprocess.run(
-        [sys.executable, *arguments],
+    return forks.run(
+        arguments,
         env={**os.environ, ISA: isa},
-        cwd=pathlib.Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
         timeout=300,
     )
 
@@ -240,9 +228,7 @@ print(instruction_set())
 def test_narrower_instruction_sets(isa, every):
     if isa not in ("base", instruction_set()) and instruction_set() != "avx512":
         pytest.skip("this processor does not have it")
-    done = in_a_process_with(
-        isa, "-c", NARROWER, pathlib.Path(__file__).parent, str(every)
-    )
+    done = in_a_process_with(isa, "-c", NARROWER, FOLDER, str(every))
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [isa]
 
@@ -258,14 +244,40 @@ def test_instruction_set_that_is_none():
     assert "Received: avx9" in done.stderr
 
 
-def test_workspace_is_what_the_allocator_gives(lines):
-    runs = [json.loads(line) for line in lines if line.startswith("[")]
-    assert len(runs) == 12
-    # Formulas are for the widest instruction set: narrower ones need less.
-    widest = instruction_set() == "avx512"
-    for predicted, in_use, held, most in runs:
+@pytest.fixture(scope="module", params=[pytest.param("", id="widest"), "base"])
+def printed(request):
+    """An instruction set, and what both print; their process may crash."""
+    done = in_a_process_with(request.param, "-c", MEMORY + OVERFLOWS, FOLDER)
+    assert done.returncode == 0, done.stderr
+    return request.param or instruction_set(), done.stdout.splitlines()
+
+
+def test_sizes_that_overflow(printed):
+    _, lines = printed
+    assert len([line for line in lines if line.startswith("refused")]) == 4
+
+
+def test_workspace_is_what_the_allocator_gives(printed):
+    vectors, lines = printed
+    measured = [json.loads(line) for line in lines if line.startswith("[")]
+    assert len(measured) == len(PASSES) * len(SIZES)
+    for predicted, in_use, held, most in measured:
         assert in_use == 0
-        assert most == held
-        spare = 0.25 * held + 4 * 2**20
-        assert held - predicted <= spare
-        assert predicted - held <= (spare if widest else 2 * spare)
+        assert most == held == predicted
+    # A process with other vectors knows it too.
+    said = runs(Processor(threads=2, vectors=vectors))
+    assert [size for size, _ in said] == [line[0] for line in measured]
+
+
+def test_workspace_for_another_processor():
+    """More threads and wider vectors need more."""
+    name, geometry = SIZES[0]
+    algorithm = named(name, geometry)
+    sizes = [
+        algorithm.workspace(geometry, FORWARD, Processor(threads, vectors))
+        for threads in (8, 64)
+        for vectors in ("base", "avx512")
+    ]
+    assert sizes == sorted(set(sizes))
+    with pytest.raises(ValueError, match=r"avx512, avx2 or base.*sse"):
+        algorithm.workspace(geometry, FORWARD, Processor(2, "sse"))

@@ -1,4 +1,4 @@
-"""The process of `confirm.py`, from the side that asks."""
+"""Runs `confirm.py` as a child process, and asks it for times."""
 
 import dataclasses
 import json
@@ -10,7 +10,7 @@ HERE = pathlib.Path(__file__).parent
 
 
 class Confirm:
-    """Asks for convolutions, one after the other."""
+    """A child process that times convolutions, one after the other."""
 
     def __init__(self, threads, rounds=7, budget=1.0):
         self.process = subprocess.Popen(
@@ -27,7 +27,7 @@ class Confirm:
         )
 
     def __call__(self, geometry):
-        """A dict of passes; see `confirm.confirm`."""
+        """The passes of a convolution as a dict; see `confirm.confirm`."""
         line = json.dumps(dataclasses.asdict(geometry))
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()

@@ -1,7 +1,8 @@
-"""Training steps of whole networks: this package, plain Keras, PyTorch.
+"""Compares training steps of this package, of plain Keras and of PyTorch.
 
-Each side is a process on the same cores; they take turns, step by step, in an
-order that moves on with each round. Ratios are taken within a round.
+Each side is a process, and all have the same cores. They take turns, step by
+step, in an order that moves on with each round. Ratios are taken within a
+round.
 """
 
 import argparse
@@ -35,7 +36,7 @@ class Side:
         )
 
     def step(self):
-        """Seconds of one step, and its loss."""
+        """Makes one step, and returns its seconds and its loss."""
         self.process.stdin.write("\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline().split()
@@ -50,7 +51,7 @@ class Side:
 
 
 def compare(network, threads, rounds, progress):
-    """Seconds of each side in each round, and the first loss of each."""
+    """Median times of each side, their ratios to ours, and first losses."""
     names = SIDES
     if importlib.util.find_spec("torch") is None:
         names = [name for name in SIDES if "PyTorch" not in name]
@@ -59,8 +60,8 @@ def compare(network, threads, rounds, progress):
     )
     sides, losses = {}, {}
     for name in names:
-        # One after the other: the first step compiles, and with "auto"
-        # measures.
+        # Sides start one after the other: their first step compiles, and with
+        # "auto" measures.
         sides[name] = Side(name, network, threads)
         losses[name] = sides[name].step()[1]
         progress.advance(task)

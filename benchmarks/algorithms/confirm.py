@@ -1,8 +1,8 @@
-"""Times the choice for convolutions beside direct, after it was made.
+"""Times the algorithms chosen for convolutions beside direct, after the choice.
 
-The race that makes a choice favours who was lucky in it; so what is published
-is a second measurement, in rounds of its own. A child process for each number
-of threads: TensorFlow takes it once.
+The race that makes a choice favours algorithms that were lucky in it. So a
+second measurement, in rounds of its own, is the one that is published. There is
+a process for each number of threads, as TensorFlow takes that number only once.
 """
 
 import argparse
@@ -14,12 +14,12 @@ import time
 
 
 def confirm(geometry, rounds, budget_s):
-    """What was chosen for each pass, and seconds of both in each round."""
+    """What was chosen for each pass, and median times of it and of direct."""
     import tensorflow as tf
 
     from tf_convpar.algorithms import _choose
     from tf_convpar.algorithms import _measure
-    from tf_convpar.algorithms._passes import named
+    from tf_convpar.algorithms._names import named
 
     cpu = tf.config.list_logical_devices("CPU")[0].name
     records = _choose.consult(geometry)
@@ -28,7 +28,7 @@ def confirm(geometry, rounds, budget_s):
         row = {"chosen": record.chosen}
         passes[which] = row
         if record.chosen == "direct":
-            # The very same op: nothing to time.
+            # Both are the very same op: there is nothing to time.
             continue
         both = [named("direct", geometry), named(record.chosen, geometry)]
         begin = time.perf_counter()
@@ -49,7 +49,7 @@ def confirm(geometry, rounds, budget_s):
 
 
 def alternate(runs, rounds, budget_s):
-    """Seconds of both in each round; three rounds at least."""
+    """Seconds of both runs in each round; there are at least three rounds."""
     times = [[], []]
     for run in runs:
         run()
@@ -66,7 +66,7 @@ def alternate(runs, rounds, budget_s):
 
 
 def timed(run, repeats):
-    """Seconds of one run."""
+    """Mean seconds of `repeats` runs."""
     begin = time.perf_counter()
     for _ in range(repeats):
         run()

@@ -1,7 +1,8 @@
 """Training curves with direct and with other algorithms, five seeds each.
 
-The handwritten digits of scikit-learn, a small network of 3x3 and 5x5
-kernels. What two algorithms differ by is set beside what two seeds do.
+A small network of 3x3 and 5x5 kernels learns the handwritten digits of
+scikit-learn. The difference between algorithms is set beside that between
+seeds.
 """
 
 import argparse
@@ -25,7 +26,7 @@ HERE = pathlib.Path(__file__).parent
 
 
 def history(algorithm, seed, epochs):
-    """Loss and accuracy of each epoch, on images held out."""
+    """Loss and accuracy of each epoch, in training and on images held out."""
     digits = sklearn.datasets.load_digits()
     x = np.repeat(np.repeat(digits.images, 2, 1), 2, 2)[..., None] / 16
     y = digits.target

@@ -1,4 +1,4 @@
-"""Single convolutions: the choice for each pass beside direct."""
+"""Times the choice for each pass of single convolutions beside direct."""
 
 import argparse
 import json
@@ -11,7 +11,7 @@ from child import Confirm
 
 from tf_convpar.algorithms._algorithm import Geometry
 
-# Image, channels, filters, window; "same", batch 64.
+# Image, channels, filters and window; with "same" padding and batch 64.
 CASES = [
     (14, 512, 512, 3),
     (7, 512, 512, 3),
@@ -31,7 +31,7 @@ CASES = [
 
 
 def total(passes, key):
-    """Of all three passes; where direct was chosen both sides are direct."""
+    """Time of all three passes; None where direct was chosen for any."""
     if any(key not in row for row in passes.values()):
         return None
     return sum(row[key] for row in passes.values())

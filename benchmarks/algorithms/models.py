@@ -1,4 +1,4 @@
-"""Every convolution of eight Keras models: what auto chose beside direct."""
+"""Times what auto chose for all convolutions of eight models beside direct."""
 
 import argparse
 import json

@@ -1,7 +1,7 @@
 """One side of a comparison of training steps; `compare.py` starts several.
 
-Reads a line, makes a training step, writes its seconds; so sides can take
-turns, each alone while it works.
+It reads a line, makes a training step, and writes its seconds and its loss. So
+sides can take turns, and each is alone while it works.
 """
 
 import os
@@ -23,7 +23,10 @@ def data(name):
 
 
 def keras_step(name, threads, algorithm=None, jit=False):
-    """A Keras model, with its convolutions in parallel form if asked."""
+    """A function that makes a step of a Keras model.
+
+    With an algorithm, the model's convolutions are in parallel form.
+    """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import keras
     import tensorflow as tf

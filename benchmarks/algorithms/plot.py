@@ -48,7 +48,7 @@ def measure(threads, batch, size):
 
 
 def draw(rows, title, path):
-    """A cell for each window and number of channels."""
+    """Draws a cell for each window and number of channels."""
     gains = np.ones((len(WINDOWS), len(CHANNELS)))
     figure, axes = plt.subplots(figsize=(8, 5.5), layout="constrained")
     for row in rows:
@@ -60,7 +60,7 @@ def draw(rows, title, path):
             text += f"\n{row['direct_ms']:.3g} → {row['chosen_ms']:.3g} ms"
             text += f"\n{row['speedup']:.2f}x"
         axes.text(j, i, text, ha="center", va="center", fontsize=7.5)
-    # Text stays black: no cell darker than half.
+    # Text stays black, so no cell is darker than half.
     picture = axes.imshow(
         np.log2(gains), cmap="Greens", vmin=0, vmax=2.6, aspect="auto"
     )

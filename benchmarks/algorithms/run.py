@@ -1,4 +1,4 @@
-"""The tables of the README, one after the other; about an hour."""
+"""Makes the tables of the README one after the other, in about an hour."""
 
 import pathlib
 import subprocess

@@ -41,7 +41,7 @@ def convolution(channels, filters, window, stride=1):
 
 
 class Block(nn.Module):
-    """As in keras.applications: the first convolution has the stride."""
+    """A block of keras.applications: its first convolution has the stride."""
 
     def __init__(self, channels, filters, stride=1, shortcut=False):
         super().__init__()
@@ -59,7 +59,7 @@ class Block(nn.Module):
         )
 
     def forward(self, x):
-        """The sum of both ways."""
+        """The activated sum of the shortcut and the body."""
         return (self.shortcut(x) + self.body(x)).relu()
 
 

@@ -1,4 +1,4 @@
-"""What every algorithm offers, and the convolution it is asked for."""
+"""What every algorithm offers, and the convolution that it computes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import math
 from typing import Any
 
 import tensorflow as tf
+
+from tf_convpar.algorithms._workspace import Processor
 
 FORWARD = "forward"
 INPUT_GRADIENT = "input_gradient"
@@ -25,14 +27,14 @@ class Geometry:
 
     Attributes:
         image: Size of the input on each spatial axis; None where unknown.
-        channels: Of the input.
-        filters: Kernels, and channels of the feature maps.
+        channels: Number of channels of the input.
+        filters: Number of kernels, and so of channels of the feature maps.
         window: Size of the kernel on each spatial axis.
-        strides: One per spatial axis, all 1 if empty.
+        strides: One stride per spatial axis, all 1 if empty.
         padding: `"valid"` or `"same"`.
-        dilation: One per spatial axis, all 1 if empty.
-        batch: Images; None if unknown.
-        dtype: Of inputs and kernels.
+        dilation: One dilation rate per spatial axis, all 1 if empty.
+        batch: Number of images; None if unknown.
+        dtype: Name of the dtype of inputs and kernels.
     """
 
     image: tuple[int | None, ...]
@@ -64,7 +66,10 @@ class Geometry:
 
     @property
     def turned_pads(self) -> tuple[tuple[int, int], ...]:
-        """Of the convolution of `dy` with the kernel turned round, for dx."""
+        """Zeros before and after each axis of `dy`, for the input gradient.
+
+        That pass convolves `dy` with the kernel turned by 180 degrees.
+        """
         return tuple(
             (window - 1 - before, window - 1 - after)
             for window, (before, after) in zip(
@@ -87,7 +92,10 @@ class Geometry:
 
     @property
     def multiplications(self) -> int:
-        """Of the direct algorithm, in any pass."""
+        """Number of multiplications of the direct algorithm, in any pass.
+
+        An unknown size counts as 1.
+        """
         sizes = (*self.output, self.batch)
         return (
             math.prod(1 if n is None else n for n in sizes)
@@ -100,17 +108,19 @@ class Geometry:
 class Algorithm(abc.ABC):
     """One way to compute the passes of a convolution.
 
-    Tensors are channels last: `x` `(batch, *image, channels)`, `kernel`
-    `(*window, channels, filters)`, `dy` `(batch, *output, filters)`. An
-    algorithm is only asked for what it does not refuse.
+    Tensors are channels last: `x` is `(batch, *image, channels)`, `kernel` is
+    `(*window, channels, filters)`, and `dy`, the gradient for the feature maps,
+    is `(batch, *output, filters)`. An algorithm is only asked for passes that
+    it does not refuse.
     """
 
-    # As users and caches name it; a tile size follows a colon: "winograd:4".
+    # The name in arguments and caches; a tile size follows a colon, as in
+    # "winograd:4".
     name: str
 
     @abc.abstractmethod
     def refuses(self, geometry: Geometry, which: str) -> str | None:
-        """Why it does not compute this pass; None if it does."""
+        """The reason why it does not compute this pass; None if it does."""
 
     @abc.abstractmethod
     def forward(
@@ -126,11 +136,11 @@ class Algorithm(abc.ABC):
         Args:
             x: The input.
             kernel: The kernel.
-            geometry: Of the convolution.
-            bias: One value for each filter, added.
+            geometry: Shape of the convolution.
+            bias: One value for each filter, which is added; None for no bias.
             remember: Whether to keep what was computed from the kernel alone,
-                if anything was, for the next call. For inference: it is made
-                anew whenever the kernel has changed, but takes memory.
+                if anything was, for the next call. This is for inference. It is
+                computed anew whenever the kernel has changed, and takes memory.
         """
 
     @abc.abstractmethod
@@ -141,7 +151,14 @@ class Algorithm(abc.ABC):
         geometry: Geometry,
         input_shape: Any,
     ) -> tf.Tensor:
-        """The gradient for `x`, whose shape is an integer tensor or list."""
+        """The gradient for `x`.
+
+        Args:
+            dy: The gradient for the feature maps.
+            kernel: The kernel.
+            geometry: Shape of the convolution.
+            input_shape: Shape of `x`, an integer tensor or a list.
+        """
 
     @abc.abstractmethod
     def kernel_gradient(
@@ -151,8 +168,16 @@ class Algorithm(abc.ABC):
 
     @abc.abstractmethod
     def multiplications(self, geometry: Geometry, which: str) -> int:
-        """How many a pass takes, transforms included."""
+        """Number of multiplications of a pass, transforms included."""
 
     @abc.abstractmethod
-    def workspace(self, geometry: Geometry, which: str) -> int:
-        """Bytes a pass needs beside its arguments and its result."""
+    def workspace(
+        self, geometry: Geometry, which: str, on: Processor | None = None
+    ) -> int:
+        """Bytes that a pass needs beside its arguments and its result.
+
+        Args:
+            geometry: Shape of the convolution.
+            which: Name of the pass.
+            on: Processor that computes it; None for this process'.
+        """

@@ -2,12 +2,12 @@
 
 A convolution is linear in its input and in its kernel. So for tiles of a
 fixed size it can be written with three linear maps and products between them:
-`B` takes a tile of the input to its spectrum, `G` the kernel to its own, the
-two are multiplied point by point, and `A` takes the products to a tile of the
-feature maps. Tiles of the input overlap by `window - 1` pixels, those of the
-feature maps do not. With `c` channels and `f` filters the product at each
-point is one of matrices, (tiles, c) times (c, f), for `A` is linear and may
-wait until channels have been summed.
+`B` takes a tile of the input to its spectrum, `G` takes the kernel to its own,
+the two are multiplied point by point, and `A` takes the products to a tile of
+the feature maps. Tiles of the input overlap by `window - 1` pixels, those of
+the feature maps do not. With `c` channels and `f` filters the product at each
+point is a matrix product, (tiles, c) times (c, f): `A` is linear, and may wait
+until channels have been summed.
 
 Gradients are the transposes. For the kernel
 
@@ -17,22 +17,24 @@ summed over tiles before `G'` is applied, and for the input
 
     dx = B' [(G k) (A' dy)],
 
-whose tiles overlap and are added. The twin takes the other way to it, the
-first formula again: a convolution of `dy` with the kernel turned by 180
-degrees and its channels and filters exchanged, padded by `window - 1 - pad`.
+whose tiles overlap and are added. The twin uses the first formula for the
+input's gradient too: it is a convolution of `dy`, padded by `window - 1 - pad`,
+with the kernel turned by 180 degrees, its channels and filters exchanged.
 
 Cost, with `p` points and `t` tiles of all images: `t p c f` multiplications
 for the products, and the transforms' `t c |B| + t f |A| + c f |G|`, where
 `|M|` counts what is not zero in M's factors. Bytes: images and feature maps
-are read and written once; the kernel's spectrum (`p/window` of the kernel) is
-written once and read once for each block of tiles. Between few channels and
-many filters, or the other way round, blocks are also cut along the longer
-side: what is summed then stays in a core's own cache. Workspace: that
-spectrum and a block of tiles' spectra, see `_workspace.py`; the twin holds all
-tiles'.
+are read and written once. The kernel's spectrum, `p/window` times as large as
+the kernel, is written once and read once for each block of tiles. Between few
+channels and many filters, or the other way round, blocks are also cut along
+the longer side: what is summed then stays in a core's own cache. Workspace:
+the kernel's spectrum and the spectra of a block of tiles, see
+`custom_ops/bilinear/sizes.h`;
+the twin holds the spectra of all tiles.
 
 Sources: S. Winograd, *Arithmetic Complexity of Computations* (1980), chapter
-5, for the form and its transposes; each algorithm's module for its matrices.
+5, has the form and its transposes; each algorithm's module names those of its
+matrices.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tf_convpar import ops
 from tf_convpar.algorithms import _fft
 from tf_convpar.algorithms import _tiles
 from tf_convpar.algorithms import _winograd
@@ -56,7 +59,9 @@ from tf_convpar.algorithms._algorithm import KERNEL_GRADIENT
 from tf_convpar.algorithms._algorithm import Algorithm
 from tf_convpar.algorithms._algorithm import Geometry
 from tf_convpar.algorithms._stages import Transforms
-from tf_convpar.ops import _library
+from tf_convpar.algorithms._tensors import turn
+from tf_convpar.algorithms._tensors import wide_dtype
+from tf_convpar.algorithms._workspace import Processor
 
 _TRANSFORMS = {"winograd": _winograd.transforms, "fft": _fft.transforms}
 KINDS = tuple(_TRANSFORMS)
@@ -64,25 +69,41 @@ KINDS = tuple(_TRANSFORMS)
 
 @functools.cache
 def instruction_set() -> str | None:
-    """What the compiled ops run with here; None where the twin serves.
+    """The instruction set of the compiled ops here; None if the twin serves.
 
     ```python
     instruction_set()  # "avx512", "avx2" or "base"
     ```
 
-    `TF_CONVPAR_WIDEST_ISA` limits it.
+    The environment variable `TF_CONVPAR_WIDEST_ISA` limits it.
 
     Raises:
         ValueError: That variable names no instruction set.
     """
-    if not _library.load():
+    if not ops.load():
         return None
     with tf.init_scope(), tf.device("CPU"):
         try:
-            name = _library.module().TfConvpar_InstructionSet()
+            name = ops.module().TfConvpar_InstructionSet()
         except tf.errors.InvalidArgumentError as error:
             raise ValueError(str(error.message)) from None
         return str(name.numpy().decode())
+
+
+def instruction_set_of(device: str) -> str | None:
+    """`instruction_set` of another process; None if it has no compiled ops.
+
+    Args:
+        device: Name of a device of that process.
+    """
+    if not ops.load():
+        return None
+    with tf.init_scope(), tf.device(device):
+        try:
+            name = ops.module().TfConvpar_InstructionSet()
+            return str(name.numpy().decode())
+        except tf.errors.OpError:
+            return None
 
 
 class Bilinear(Algorithm):
@@ -92,14 +113,14 @@ class Bilinear(Algorithm):
     Bilinear("winograd", (4, 4)).forward(x, kernel, geometry)
     ```
 
-    Computes in float32, or in float64 if the inputs are; narrower floats are
-    converted on the way in and out.
+    Computes in float32, or in float64 if the inputs are float64. Narrower
+    floats are converted on the way in and out.
 
     Args:
         kind: `"winograd"` or `"fft"`.
-        tile: Outputs of a tile on each spatial axis.
-        native: False for the pure-TensorFlow twin; None for the compiled ops
-            where they are in use and fit the dtype.
+        tile: Number of outputs of a tile on each spatial axis.
+        native: False for the TensorFlow twin; None for the compiled ops where
+            they are in use and take the dtype, and the twin elsewhere.
     """
 
     def __init__(
@@ -125,7 +146,7 @@ class Bilinear(Algorithm):
         return (self.kind, self.tile, self.native)
 
     def refuses(self, geometry: Geometry, which: str) -> str | None:
-        """Why it does not compute this pass; None if it does."""
+        """The reason why it does not compute this pass; None if it does."""
         window = geometry.window
         if len(window) > 3 or len(window) != len(self.tile):
             return f"Tiles of {len(self.tile)} axes, and {len(window)} axes."
@@ -143,7 +164,7 @@ class Bilinear(Algorithm):
         return None
 
     def transforms(self, geometry: Geometry) -> Transforms:
-        """B, G and A."""
+        """The matrices B, G and A for the window of `geometry`."""
         return _TRANSFORMS[self.kind](self.tile, geometry.window)
 
     def forward(
@@ -154,7 +175,7 @@ class Bilinear(Algorithm):
         bias: tf.Tensor | None = None,
         remember: bool = False,
     ) -> tf.Tensor:
-        """The feature maps; `bias` is added while they are at hand."""
+        """The feature maps; the compiled op adds `bias` as it makes them."""
         wide = wide_dtype(x.dtype)
         images, wide_kernel = tf.cast(x, wide), tf.cast(kernel, wide)
         if self._is_compiled(wide):
@@ -218,7 +239,7 @@ class Bilinear(Algorithm):
         return tf.cast(dk, x.dtype)
 
     def multiplications(self, geometry: Geometry, which: str) -> int:
-        """Of the products and the transforms; see this module's docstring."""
+        """Number of multiplications; see this module's docstring."""
         transforms = self.transforms(geometry)
         channels, filters = geometry.channels, geometry.filters
         tiles = self._count_tiles(geometry)
@@ -229,8 +250,10 @@ class Bilinear(Algorithm):
             + channels * filters * transforms.kernel.multiplications
         )
 
-    def workspace(self, geometry: Geometry, which: str) -> int:
-        """Bytes a pass needs beside its arguments and its result."""
+    def workspace(
+        self, geometry: Geometry, which: str, on: Processor | None = None
+    ) -> int:
+        """Bytes that a pass needs beside its arguments and its result."""
         transforms = self.transforms(geometry)
         channels, filters = geometry.channels, geometry.filters
         tiles = self._count_tiles(geometry)
@@ -242,8 +265,8 @@ class Bilinear(Algorithm):
                 formula = _workspace.forward_bytes
             if which == INPUT_GRADIENT:
                 channels, filters = filters, channels
-            return formula(transforms, channels, filters, tiles)
-        # Tiles are cut out and then transformed.
+            return formula(transforms, channels, filters, tiles, on)
+        # The twin cuts tiles out before it transforms them.
         values = transforms.points * (
             tiles * (channels + filters) + channels * filters
         ) + tiles * max(
@@ -253,7 +276,7 @@ class Bilinear(Algorithm):
         return int(values * dtype.size)
 
     def _count_tiles(self, geometry: Geometry) -> int:
-        """Of all images; of one pixel where a size is unknown."""
+        """Number of tiles of all images; an unknown size counts as 1 tile."""
         return math.prod(
             1 if size is None else -(-size // m)
             for size, m in zip(
@@ -276,19 +299,7 @@ class Bilinear(Algorithm):
     def _is_compiled(self, dtype: tf.DType) -> bool:
         if self.native is False or dtype != tf.float32:
             return False
-        return _library.load()
-
-
-def turn(kernel: tf.Tensor) -> tf.Tensor:
-    """Turned by 180 degrees, with channels and filters exchanged."""
-    rank = kernel.shape.rank - 2
-    turned = tf.reverse(kernel, [*range(rank)])
-    return tf.transpose(turned, [*range(rank), rank + 1, rank])
-
-
-def wide_dtype(dtype: tf.DType) -> tf.DType:
-    """In which sums are computed: at least float32."""
-    return tf.float32 if dtype.size < 4 else dtype
+        return ops.load()
 
 
 def _pixels(outputs: int, window: int) -> int:
@@ -296,14 +307,14 @@ def _pixels(outputs: int, window: int) -> int:
 
 
 def _bias_or_none(bias: tf.Tensor | None) -> tf.Tensor:
-    """What the op takes for none is empty."""
+    """The bias as the op takes it: no bias is an empty tensor."""
     if bias is None:
         return tf.zeros([0])
     return tf.cast(bias, tf.float32)
 
 
 class _Op(NamedTuple):
-    """Which compiled op, with which attributes."""
+    """A compiled op with its attributes."""
 
     kind: str
     tile: tuple[int, ...]
@@ -313,7 +324,7 @@ class _Op(NamedTuple):
     remember: bool
 
     def run(self, *operands: tf.Tensor) -> tf.Tensor:
-        module = _library.module()
+        module = ops.module()
         attributes = {
             "step": self.tile,
             "pad_before": [before for before, _ in self.pads],
@@ -344,15 +355,15 @@ def _run_op(operands: Sequence[tf.Tensor], op: _Op) -> tf.Tensor:
 
 @functools.cache
 def _as_function(op: _Op) -> Callable[..., tf.Tensor]:
-    """For eager calls: programs are read once, not at each of them.
+    """The op as a function for eager calls, which reads its programs once.
 
-    They are thousands of numbers, and take milliseconds to hand over.
+    Programs are thousands of numbers, and take milliseconds to hand over.
     """
     image = tf.TensorSpec([None] * (len(op.window) + 2))
     operands = [image, image]
     if op.which != KERNEL_GRADIENT:
         operands.append(tf.TensorSpec([None]))
-    # Traced by itself: TensorFlow would warn of functions made in a loop.
+    # Traced once, by itself: TensorFlow would warn of functions made in a loop.
     function = tf.function(op.run, autograph=False)
     return function.get_concrete_function(*operands)
 

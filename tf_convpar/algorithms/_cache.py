@@ -2,47 +2,59 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import fcntl
 import functools
 import json
-import os
 import pathlib
-import tempfile
 import threading
 import warnings
-from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
+import filelock
 import tensorflow as tf
 
-FOLDER = "TF_CONVPAR_CACHE"
-# Of the file's form.
+from tf_convpar.files import CACHE_FOLDER as FOLDER
+from tf_convpar.files import Checked
+from tf_convpar.files import Name
+from tf_convpar.files import Natural
+from tf_convpar.files import Unexpected
+from tf_convpar.files import cache_folder
+from tf_convpar.files import checked
+from tf_convpar.files import read_json
+from tf_convpar.files import whole
+
+# Version of the file's form.
 FORMAT = 1
-# Of what is measured: raised when an algorithm's speed changes, or a race.
+# Version of what is measured. It is raised when the speed of an algorithm
+# changes, or the way it is measured.
 ALGORITHMS = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class Candidate:
+class Candidate(Checked):
     """One algorithm for one pass, and what was found out about it.
 
     Attributes:
-        name: As users write it, `"winograd:4"`.
-        multiplications: Predicted, transforms included.
-        workspace_bytes: Beside arguments and result.
-        error: Relative, against float64; None where not measured.
-        time_ms: Median; None where not measured.
-        spread_ms: Between the quartiles.
-        ratio: Of its time to direct's in the same rounds, the median.
-        dropped: Why it could not be chosen; None if it could.
+        name: The name as users write it, `"winograd:4"`.
+        multiplications: Predicted number of multiplications of the pass,
+            transforms included.
+        workspace_bytes: Memory needed beside arguments and result.
+        error: Relative error against float64; None where not measured.
+        time_ms: Median time of the pass; None where not measured.
+        spread_ms: Distance between the quartiles of its times; None where not
+            measured.
+        ratio: Median ratio of its times to direct's in the same rounds; None
+            where not measured.
+        dropped: The reason why it could not be chosen; None if it could.
     """
 
-    name: str
-    multiplications: int
-    workspace_bytes: int
+    # `error` may be NaN.
+    __pydantic_config__ = {**Checked.__pydantic_config__, "allow_inf_nan": True}
+
+    name: Name
+    multiplications: Natural
+    workspace_bytes: Natural
     error: float | None = None
     time_ms: float | None = None
     spread_ms: float | None = None
@@ -51,43 +63,44 @@ class Candidate:
 
 
 @dataclasses.dataclass(frozen=True)
-class Record:
+class Record(Checked):
     """The choice for one pass of one convolution.
 
     Attributes:
-        chosen: The candidate's name.
-        candidates: All that were thought of, direct first; none where a rule
-            decides.
-        rule: The rule that decided without measuring, None if none did.
+        chosen: Name of the algorithm chosen.
+        candidates: All algorithms considered, direct first; empty where a rule
+            decided.
+        rule: The rule that decided without measuring; None if none did.
     """
 
-    chosen: str
+    chosen: Name
     candidates: tuple[Candidate, ...] = ()
     rule: str | None = None
 
+    def check(self) -> None:
+        """A candidate was chosen, unless a rule decided."""
+        if self.rule is None and self.winner is None:
+            raise Unexpected("the name of a candidate", "chosen")
+
     @property
     def direct(self) -> Candidate | None:
-        """The candidate that the others are compared with."""
+        """The candidate that all others are compared with, if there is any."""
         return self.candidates[0] if self.candidates else None
 
     @property
     def winner(self) -> Candidate | None:
-        """The chosen candidate."""
+        """The candidate chosen; None where a rule decided."""
         found = [c for c in self.candidates if c.name == self.chosen]
         return found[0] if found else None
 
 
 def path() -> pathlib.Path:
-    """The file: in `$TF_CONVPAR_CACHE`, else the user's cache folder."""
-    folder = os.environ.get(FOLDER)
-    if folder:
-        return pathlib.Path(folder).expanduser() / "algorithms.json"
-    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return pathlib.Path(caches).expanduser() / "tf_convpar/algorithms.json"
+    """Path of the file, in `$TF_CONVPAR_CACHE` or the user's cache folder."""
+    return cache_folder() / "algorithms.json"
 
 
 def find(key: str) -> Record | None:
-    """What is known under a key, in this process or in the file."""
+    """The record of a key, from this process' memory or the file, if any."""
     file = path()
     with _lock:
         memo = _memo.setdefault(str(file), {})
@@ -103,27 +116,30 @@ def find(key: str) -> Record | None:
 def keep(records: Mapping[str, Record]) -> None:
     """Adds records to this process' memory and to the file.
 
-    The file is replaced as a whole under a lock, with what other processes
-    have written meanwhile: a reader sees the old one or the new one. Where it
-    cannot be written there is one warning, and each process measures anew.
+    The file is replaced as a whole, under a lock, and keeps what other
+    processes have written meanwhile: a reader sees either the old file or the
+    new one. Where it cannot be written there is one warning, and each process
+    measures anew.
     """
     file = path()
     with _lock:
         _memo.setdefault(str(file), {}).update(records)
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            with _locked(file):
-                _replace(file, {**_read(file), **records})
-        except OSError as error:
+            # Not the file itself: it is replaced while others wait.
+            with filelock.FileLock(file.with_suffix(".lock")):
+                _write(file, {**_read(file), **records})
+        except (OSError, NotImplementedError) as error:
+            why = getattr(error, "strerror", None) or error
             _warn_once(
-                f"Could not write {file}: {error.strerror or error}. "
+                f"Could not write {file}: {why}. "
                 "Convolution algorithms will be measured again by the next "
                 f"program. Set {FOLDER} to a folder that can be written."
             )
 
 
 def forget() -> None:
-    """Empties this process' memory; the file stays."""
+    """Empties this process' memory of records; the file stays."""
     with _lock:
         _memo.clear()
         _seen.clear()
@@ -135,7 +151,7 @@ _seen: dict[str, tuple[int, ...]] = {}
 
 
 def _state(file: pathlib.Path) -> tuple[int, ...]:
-    """What differs when a file has been replaced."""
+    """Facts of a file that differ when it has been replaced."""
     try:
         found = file.stat()
     except OSError:
@@ -143,35 +159,21 @@ def _state(file: pathlib.Path) -> tuple[int, ...]:
     return (found.st_ino, found.st_mtime_ns, found.st_size)
 
 
-@contextlib.contextmanager
-def _locked(file: pathlib.Path) -> Iterator[None]:
-    # Not the file itself: it is replaced while others wait for its lock.
-    with open(file.with_suffix(".lock"), "a", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _replace(file: pathlib.Path, records: Mapping[str, Record]) -> None:
+def _write(file: pathlib.Path, records: Mapping[str, Record]) -> None:
     content = {
         **_versions(),
         "records": {k: dataclasses.asdict(r) for k, r in records.items()},
     }
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=".algorithms-")
-    try:
-        with open(handle, "w", encoding="utf-8") as temporary:
-            json.dump(content, temporary, indent=1)
-        os.replace(name, file)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
+    with whole(file) as part:
+        part.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
 def _read(file: pathlib.Path) -> dict[str, Record]:
-    """What the file holds, {} if it is not there or of no use."""
+    """The records in the file; {} if the file is missing or unusable."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        found = {name: content.get(name) for name in _versions()}
+        content = read_json(file)
+        fields = content if isinstance(content, dict) else {}
+        found = {name: fields.get(name) for name in _versions()}
         if found != _versions():
             _warn_once(
                 f"{file} was written with {_described(found)}, and this "
@@ -179,26 +181,15 @@ def _read(file: pathlib.Path) -> dict[str, Record]:
                 "algorithms are measured again."
             )
             return {}
-        return {k: _parsed(entry) for k, entry in content["records"].items()}
+        return checked(dict[str, Record], fields.get("records"), str(file))
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         _warn_once(
-            f"{file} cannot be used: {error!r}. Convolution algorithms are "
+            f"{file} cannot be used. {error} Convolution algorithms are "
             "measured again."
         )
         return {}
-
-
-def _parsed(entry: Mapping[str, Any]) -> Record:
-    record = Record(
-        chosen=entry["chosen"],
-        candidates=tuple(Candidate(**c) for c in entry["candidates"]),
-        rule=entry["rule"],
-    )
-    if record.rule is None and record.winner is None:
-        raise ValueError(f"no candidate is named {record.chosen!r}")
-    return record
 
 
 def _versions() -> dict[str, Any]:

@@ -12,35 +12,43 @@ from typing import Any
 
 from tf_convpar.algorithms import _fft
 from tf_convpar.algorithms import _measure
+from tf_convpar.algorithms import _processor
 from tf_convpar.algorithms import _winograd
 from tf_convpar.algorithms._algorithm import Algorithm
 from tf_convpar.algorithms._algorithm import Geometry
 from tf_convpar.algorithms._bilinear import Bilinear
 from tf_convpar.algorithms._cache import Candidate
-from tf_convpar.algorithms._passes import named
+from tf_convpar.algorithms._names import named
 
 WORKSPACE = "TF_CONVPAR_WORKSPACE_MIB"
-# What a candidate may take of direct's multiplications, and how far it may
-# be from float64.
+# The largest share of direct's multiplications that a candidate may take, and
+# its largest relative error against float64.
 MOST_MULTIPLICATIONS = 0.8
 LARGEST_ERROR = 1e-4
-# Tiles of a kind that are measured.
+# The number of tiles of a kind that are measured.
 _PER_KIND = 3
-# What it takes to write and read a number of the workspace that caches do not
-# hold, in multiplications: some 20 GB/s against 100 billion a second.
+# The cost, in multiplications, of writing and reading a float of the workspace
+# that caches do not hold: some 20 GB/s against 100 billion multiplications a
+# second; and the floats that caches do hold.
 _MULTIPLICATIONS_PER_FLOAT = 40
 _CACHED_FLOATS = 1 << 19
-# A candidate whose cost is further from the cheapest has not won yet.
+# How many times as dear as the cheapest a candidate may be. None that was
+# dearer has won yet.
 _FAR = 2
-# About 0.1 ms of one core: the dispatch of several ops would cost as much.
+# The multiplications of a run, some milliseconds of a core, and the pixels of
+# its feature maps that tell which algorithm is fastest, for each thread.
+_TELLING = 50_000_000
+_TELLING_PIXELS = 1024
+# The fewest multiplications for which algorithms are measured: about 0.1 ms of
+# one core. The dispatch of several ops would cost as much.
 _SMALLEST = 10_000_000
 
 
 def workspace_cap() -> int:
-    """Bytes that a candidate may use beside arguments and result.
+    """Bytes that a candidate may take beside its arguments and its result.
 
     Raises:
-        ValueError: `TF_CONVPAR_WORKSPACE_MIB` is no number of MiB.
+        ValueError: `TF_CONVPAR_WORKSPACE_MIB` is not a whole number.
     """
     text = os.environ.get(WORKSPACE) or "2048"
     if not text.isdecimal():
@@ -52,7 +60,7 @@ def workspace_cap() -> int:
 
 
 def rule(geometry: Geometry, device: str | None) -> str | None:
-    """Why it is direct without measuring; None if that is open."""
+    """Why direct is chosen without measuring; None if measuring decides."""
     if device is None:
         return "cuDNN chooses on a GPU"
     if None in geometry.image:
@@ -62,6 +70,26 @@ def rule(geometry: Geometry, device: str | None) -> str | None:
     if geometry.multiplications < _SMALLEST:
         return "too small to gain"
     return None
+
+
+def images(geometry: Geometry, threads: int) -> int:
+    """Number of images that tell which algorithm is fastest.
+
+    With more images the times of all algorithms grow in proportion. With fewer
+    they do not shrink in proportion, because the rows of a matrix product are
+    the tiles of all images.
+
+    Args:
+        geometry: Shape of the convolution, whose image is known.
+        threads: Number of threads of the device; each has its own images.
+    """
+    one = dataclasses.replace(geometry, batch=1)
+    pixels = math.prod(n or 1 for n in geometry.output)
+    # A shard without filters has no work.
+    return threads * max(
+        math.ceil(_TELLING / max(one.multiplications, 1)),
+        math.ceil(_TELLING_PIXELS / max(pixels, 1)),
+    )
 
 
 def candidates(geometry: Geometry, which: str) -> list[Algorithm]:
@@ -95,7 +123,7 @@ _first = operator.itemgetter(0)
 
 
 def _cost(algorithm: Algorithm, geometry: Geometry, which: str) -> int:
-    """Multiplications that would take as long."""
+    """Multiplications that would take as long as the pass."""
     floats = algorithm.workspace(geometry, which) // 4 - _CACHED_FLOATS
     return algorithm.multiplications(
         geometry, which
@@ -105,8 +133,8 @@ def _cost(algorithm: Algorithm, geometry: Geometry, which: str) -> int:
 def _gemm_may_pay(geometry: Geometry) -> bool:
     """Whether a matrix of patches may beat direct's loops.
 
-    It saves no multiplication: there is something to gain only where the
-    patches are the image itself, or where direct has too few channels or
+    The matrix saves no multiplications. There is something to gain only where
+    the patches are the image itself, or where direct has too few channels or
     pixels to fill its vectors and blocks.
     """
     if set(geometry.window) == {1}:
@@ -123,11 +151,16 @@ def screened(
     which: str,
     device: str,
 ) -> list[Candidate]:
-    """Candidates, of which those that may not be chosen are dropped."""
+    """Candidates with their workspace and error, some of them dropped.
+
+    Dropped are those whose workspace or error is too large, and those that
+    fail on the device. The first algorithm, direct, stays.
+    """
     cap = workspace_cap()
     found = []
+    on = _processor.of(device)
     for algorithm in algorithms:
-        workspace = algorithm.workspace(geometry, which)
+        workspace = algorithm.workspace(geometry, which, on)
         dropped = None
         if workspace > cap and algorithm is not algorithms[0]:
             dropped = f"workspace over {cap // 2**20} MiB"
@@ -149,7 +182,7 @@ def screened(
         if isinstance(error, str):
             found[i] = dataclasses.replace(found[i], dropped=error)
             continue
-        # A comparison that NaN fails.
+        # An error of NaN must fail this comparison.
         accurate = i == 0 or error <= LARGEST_ERROR
         found[i] = dataclasses.replace(
             found[i],

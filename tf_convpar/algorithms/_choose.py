@@ -1,59 +1,64 @@
 """The front door of the choice: by rule where one is sure, else by time.
 
-Each pass of a convolution is chosen by itself, because the same algorithm may
-win forward and lose in a gradient. The way there:
+Each pass of a convolution has a choice of its own, because the same algorithm
+may win forward and lose in a gradient. The steps:
 
-1. Rules that need no measurement; they all say direct.
-2. Candidates, by predicted multiplications, workspace and error; both in
-   `_candidates`.
+1. Rules that need no measurement, all of which say direct (`_candidates`).
+2. Candidates, by predicted multiplications, workspace and error
+   (`_candidates`).
 3. A race of those that are left (`_measure`), and `decide`.
-4. A second race, later, of direct and a winner by little.
+4. A second race, later, of direct and the winner, if it won by little.
 5. The record, kept for later processes (`_cache`).
 """
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
-import functools
 import os
-import pathlib
-import platform
 import threading
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tf_convpar import machines
 from tf_convpar.algorithms import _cache
 from tf_convpar.algorithms import _candidates
 from tf_convpar.algorithms import _measure
-from tf_convpar.algorithms import _workspace
+from tf_convpar.algorithms import _processor
 from tf_convpar.algorithms._algorithm import PASSES
 from tf_convpar.algorithms._algorithm import Algorithm
 from tf_convpar.algorithms._algorithm import Geometry
-from tf_convpar.algorithms._bilinear import instruction_set
 from tf_convpar.algorithms._cache import Candidate
 from tf_convpar.algorithms._cache import Record
-from tf_convpar.algorithms._passes import Choice
-from tf_convpar.algorithms._passes import named
+from tf_convpar.algorithms._names import Choice
+from tf_convpar.algorithms._names import named
+from tf_convpar.algorithms._workspace import Processor
 
 DIRECT = "direct"
-# What a candidate must save of direct's time.
+# The share of direct's time that a candidate must save.
 MARGIN = 0.08
-# A race favours who was lucky in it, and a second of another's noise may slow
-# direct down by more than the others. Who took more than this share of
-# direct's time, and that was up to twice what it takes, was found to be slower
-# ten minutes later; so it must win again, after the races of other passes.
+# A race favours whoever was lucky in it: a second of another program's noise
+# may slow direct down by more than the others, to twice the time it takes.
+# Winners with more than this share of direct's time were found to be slower
+# than direct ten minutes later. So they must win again, after the races of the
+# other passes.
 _CLEAR = 0.65
-# Where a model is traced for any batch.
+# After so many rounds it is no luck to have been that clear in all of them.
+_CLEAR_ROUNDS = 5
+# How many times the budget may be spent on a race whose result is in doubt.
+_PATIENCE = 3.0
+# The batch that is assumed where a model is traced for any batch.
 ASSUMED_BATCH = 32
-# Of rounds, for the three passes of a convolution.
-_BUDGET_S = 1.0
+# Seconds for the rounds of all three passes of a convolution.
+_BUDGET_S = 0.6
 
 
-# Called while a graph is traced, AutoGraph would take it for a part of that.
+# It may be called while a graph is traced: without this AutoGraph would take it
+# for a part of that graph.
 @tf.autograph.experimental.do_not_convert
 def choose(geometry: Geometry, device: str | None = None) -> Choice:
     """The algorithm for each pass, by measurement the first time.
@@ -65,28 +70,73 @@ def choose(geometry: Geometry, device: str | None = None) -> Choice:
     ```
 
     May be called while a graph is traced, under tapes and in the scope of any
-    strategy. A convolution of unknown batch is measured with 32 images.
+    strategy. Only as many images of the batch are measured as tell which
+    algorithm is fastest (`raced`). An unknown batch counts as 32 images.
 
     Args:
-        geometry: The convolution.
-        device: Where it runs; None for this process' CPU, or for its GPU if
-            it has one.
+        geometry: Shape of the convolution.
+        device: Name of the device that it runs on; None for this process' CPU,
+            or for its GPU if it has one.
 
     Returns:
-        The choice. Direct unless another algorithm was measured to be at
-        least 8 % faster on that device, within the workspace that
-        `TF_CONVPAR_WORKSPACE_MIB` allows (2048 by default) and with a
+        The algorithm for each pass. It is direct unless another algorithm was
+        measured to be at least 8 % faster on that device, within the workspace
+        that `TF_CONVPAR_WORKSPACE_MIB` allows (2048 by default) and with a
         relative error against float64 of at most 1e-4.
     """
-    # Eager layers come here at every step.
-    found = _choices.get((geometry, device, _settings()))
+    # Eager layers come here at every step, so choices are remembered.
+    filters = _filters.get() or geometry.filters
+    key = geometry, filters, device, _settings()
+    found = _choices.get(key)
     if found is None:
-        records = consult(geometry, device)
+        whole = dataclasses.replace(geometry, filters=filters)
+        records = consult(raced(whole, device), device)
+        name = _processor.cpu(device)
+        on = None if name is None else _processor.of(name)
         found = Choice(
-            *(named(records[which].chosen, geometry) for which in PASSES)
+            *(_within(records[which], geometry, which, on) for which in PASSES)
         )
-        _choices[geometry, device, _settings()] = found
+        _choices[key] = found
     return found
+
+
+@contextlib.contextmanager
+def as_with(filters: int | None) -> Iterator[None]:
+    """Within it, `choose` goes by the race of a layer with `filters` filters.
+
+    ```python
+    with as_with(filters=512):
+        choose(Geometry((14, 14), 512, 128, window=(3, 3), batch=8))
+    ```
+
+    It is for parts of a layer that are only measured: the algorithms race once
+    for the layer, and not for each part too. With None every convolution goes
+    by its own race.
+    """
+    token = _filters.set(filters)
+    try:
+        yield
+    finally:
+        _filters.reset(token)
+
+
+def raced(geometry: Geometry, device: str | None = None) -> Geometry:
+    """The convolution with the part of its batch that algorithms race with.
+
+    ```python
+    raced(Geometry((112, 112), 64, 64, window=(3, 3), batch=64)).batch  # 1
+    ```
+
+    Args:
+        geometry: Shape of the convolution.
+        device: Name of the device that it runs on; see `choose`.
+    """
+    batch = geometry.batch or ASSUMED_BATCH
+    name = _processor.cpu(device)
+    if name is None or None in geometry.image:
+        return geometry
+    images = _candidates.images(geometry, _processor.threads(name))
+    return dataclasses.replace(geometry, batch=min(batch, images))
 
 
 @tf.autograph.experimental.do_not_convert
@@ -98,15 +148,15 @@ def consult(
     refresh: bool = False,
     report: _measure.Report | None = None,
 ) -> dict[str, Record]:
-    """What `choose` goes by, of the passes asked for.
+    """The records that `choose` goes by; measures those that are missing.
 
     Args:
-        geometry: As for `choose`.
-        device: As for `choose`.
-        passes: Those wanted.
-        refresh: Whether to measure what is known already.
-        report: Gets a few words now and then; None for a line on the
-            terminal where it takes long.
+        geometry: Shape of the convolution; all images of its batch race.
+        device: Name of the device that it runs on; see `choose`.
+        passes: Names of the passes wanted.
+        refresh: Whether to measure anew what is known already.
+        report: Called with a few words now and then; None for a line on the
+            terminal where measuring takes long.
 
     Returns:
         A record for each of `passes`.
@@ -114,11 +164,12 @@ def consult(
     geometry = dataclasses.replace(
         geometry, batch=geometry.batch or ASSUMED_BATCH
     )
-    name = _device(device)
+    name = _processor.cpu(device)
     rule = _candidates.rule(geometry, name)
     if name is None or rule is not None:
         return {which: Record(DIRECT, rule=rule) for which in passes}
-    keys = {which: _key(geometry, which, name) for which in passes}
+    facts = _processor.facts(name)
+    keys = {which: _key(geometry, which, facts) for which in passes}
     with _lock:
         known = {which: _cache.find(key) for which, key in keys.items()}
         records = {w: r for w, r in known.items() if r and not refresh}
@@ -148,7 +199,7 @@ def consult(
 
 
 def decide(times: Mapping[str, Sequence[float]], margin: float = MARGIN) -> str:
-    """The fastest of those that are surely faster than direct, else direct.
+    """The fastest algorithm that is surely faster than direct, else direct.
 
     ```python
     decide({"direct": [9, 9, 9], "fft:10": [5, 5, 5]})  # "fft:10"
@@ -156,14 +207,16 @@ def decide(times: Mapping[str, Sequence[float]], margin: float = MARGIN) -> str:
     ```
 
     Args:
-        times: Of each algorithm in each round, seconds. Element i is from
-            round i, so that times are compared with direct's next to them;
-            who has fewer than three rounds was left behind.
-        margin: What must be saved of direct's time, a share of it.
+        times: Seconds of each algorithm in each round, by the algorithm's name.
+            Element i is from round i, so that each time is compared with
+            direct's next to it. An algorithm with fewer than three rounds was
+            left behind.
+        margin: The share of direct's time that must be saved.
 
     Returns:
-        A name. Not direct's only where the median ratio of times is at most
-        1 - `margin`, and the upper quartile is below 1.
+        Name of an algorithm. It is another than direct's only where the median
+        ratio of its times to direct's is at most 1 - `margin`, and their upper
+        quartile is below 1.
     """
     surely = {}
     for name, own in times.items():
@@ -175,28 +228,37 @@ def decide(times: Mapping[str, Sequence[float]], margin: float = MARGIN) -> str:
     return min(surely, key=surely.__getitem__, default=DIRECT)
 
 
-def settled(times: Sequence[Sequence[float]]) -> bool:
-    """Whether none looks faster than direct, the first, without being sure.
+def worth(times: Sequence[Sequence[float]]) -> float:
+    """How many times the budget may be spent on a race, by its times so far.
 
-    More rounds may then change what `decide` says.
+    The race ends where one algorithm is far ahead of direct, which is the
+    first, in every round: others like it would gain little over it. The budget
+    is larger while one looks faster without being sure, because more rounds
+    may change what `decide` says.
     """
     direct, *others = times
+    if any(
+        len(own) >= _CLEAR_ROUNDS and max(paired(own, direct)) <= _CLEAR
+        for own in others
+    ):
+        return 0.0
     compared = [_compared(own, direct) for own in others if own]
-    return not any(
+    doubt = any(
         ratio <= 1 - MARGIN and quartile >= 1 for ratio, quartile in compared
     )
+    return _PATIENCE if doubt else 1.0
 
 
 def _compared(
     own: Sequence[float], direct: Sequence[float]
 ) -> tuple[float, float]:
-    """Median and upper quartile of the ratios of times."""
+    """Median and upper quartile of the ratios of times to direct's."""
     ratios = sorted(paired(own, direct))
     return _measure.median(ratios), ratios[3 * len(ratios) // 4]
 
 
 def paired(own: Sequence[float], direct: Sequence[float]) -> list[float]:
-    """Ratios of times of the same rounds."""
+    """Ratios of times to direct's in the same rounds."""
     return [a / b for a, b in zip(own, direct, strict=False)]
 
 
@@ -214,12 +276,15 @@ def describe(geometry: Geometry) -> str:
 
 
 _choices: dict[Any, Choice] = {}
+_filters: contextvars.ContextVar[int | None] = contextvars.ContextVar(
+    "filters", default=None
+)
 # Two threads that measure at once would measure each other.
 _lock = threading.RLock()
 
 
 def _settings() -> tuple[str | None, ...]:
-    """What the user may change between two calls."""
+    """Environment variables that the user may change between two calls."""
     names = (_candidates.WORKSPACE, _cache.FOLDER, "XDG_CACHE_HOME")
     return tuple(os.environ.get(name) for name in names)
 
@@ -250,13 +315,13 @@ def _confirmed(
     device: str,
     report: _measure.Report,
 ) -> Record:
-    """The record; one of direct if a winner by little does not win again."""
+    """The record; one of direct if a narrow winner does not win again."""
     shares = {c.name: c.ratio or 0.0 for c in record.candidates}
     if record.chosen == DIRECT or shares[record.chosen] <= _CLEAR:
         return record
     both = [named(name, geometry) for name in (DIRECT, record.chosen)]
     times = _raced(both, geometry, which, device, report)
-    # It need not be as lucky as the first time.
+    # The winner need not be as lucky as the first time.
     if decide(times, MARGIN / 2) != DIRECT:
         return record
     return Record(DIRECT, _with_times(record.candidates, times))
@@ -276,7 +341,7 @@ def _raced(
         device,
         _BUDGET_S / len(PASSES),
         report,
-        settled,
+        worth,
     )
     names = (algorithm.name for algorithm in algorithms)
     return dict(zip(names, times, strict=True))
@@ -289,6 +354,20 @@ def _with_times(
         _timed(c, times[c.name], times[DIRECT]) if c.name in times else c
         for c in candidates
     )
+
+
+def _within(
+    record: Record, geometry: Geometry, which: str, on: Processor | None
+) -> Algorithm:
+    """The algorithm chosen; direct if it needs too much memory for the batch.
+
+    The race may have been with a part of the batch.
+    """
+    chosen = named(record.chosen, geometry)
+    batch = geometry.batch or ASSUMED_BATCH
+    whole = dataclasses.replace(geometry, batch=batch)
+    within = chosen.workspace(whole, which, on) <= _candidates.workspace_cap()
+    return chosen if within else named(DIRECT, geometry)
 
 
 def _timed(
@@ -304,60 +383,17 @@ def _timed(
     )
 
 
-def _device(device: str | None) -> str | None:
-    """The full name of a CPU, None where a GPU computes."""
-    own = tf.config.list_logical_devices("CPU")[0].name
-    if device is None:
-        return None if tf.config.list_logical_devices("GPU") else str(own)
-    name = device if device.startswith("/") else f"/device:{device.upper()}"
-    spec = tf.DeviceSpec.from_string(own).make_merged_spec(
-        tf.DeviceSpec.from_string(name)
-    )
-    return spec.to_string() if spec.device_type == "CPU" else None
-
-
-def _key(geometry: Geometry, which: str, device: str) -> str:
-    """Everything that a measurement depends on, readable."""
-    here = tf.DeviceSpec.from_string(
-        tf.config.list_logical_devices("CPU")[0].name
-    )
-    spec = tf.DeviceSpec.from_string(device)
-    if _task(spec) == _task(here):
-        where = _processor()
-        threads = f"{_workspace.threads()} threads"
-        vectors = instruction_set() or "twin"
-    else:
-        # Not its name: another cluster calls another machine so.
-        where, vectors, *others = machines.identity(device)
-        threads = " ".join(others)
+def _key(geometry: Geometry, which: str, facts: Sequence[str]) -> str:
+    """A readable key with everything that a measurement depends on."""
     return " | ".join(
         (
             describe(geometry),
             f"batch {geometry.batch}",
             geometry.dtype,
             which,
-            where,
-            threads,
-            vectors,
-            # Off, direct's gradients are three times slower.
+            *facts,
+            # Without oneDNN direct's gradients are three times slower.
             f"oneDNN {os.environ.get('TF_ENABLE_ONEDNN_OPTS', '1')}",
             f"workspace {_candidates.workspace_cap() // 2**20} MiB",
         )
     )
-
-
-def _task(spec: tf.DeviceSpec) -> tuple[str, int]:
-    # Without a cluster a device goes by its short name or by the full one.
-    return spec.job or "localhost", spec.task or 0
-
-
-@functools.cache
-def _processor() -> str:
-    try:
-        lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        lines = ""
-    for line in lines.splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

@@ -2,10 +2,10 @@
 
     y[i] = sum over j of k[j] x[i + j]
 
-as the definition has it, `|output| |window| c f` multiplications for each
-image, by oneDNN or Eigen on a CPU and by cuDNN on a GPU, which knows several
-algorithms of its own. No workspace that TensorFlow would report. The exact
-one: float32 as plain Keras computes it, bit for bit.
+as the definition has it, with `|output| |window| c f` multiplications for each
+image. oneDNN or Eigen computes it on a CPU, and cuDNN, which knows several
+algorithms of its own, on a GPU. TensorFlow reports no workspace for it. It is
+the exact algorithm: its float32 results are those of plain Keras, bit for bit.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import tensorflow as tf
 from tf_convpar.algorithms._algorithm import FORWARD
 from tf_convpar.algorithms._algorithm import Algorithm
 from tf_convpar.algorithms._algorithm import Geometry
+from tf_convpar.algorithms._workspace import Processor
 
 
 class Direct(Algorithm):
@@ -30,10 +31,10 @@ class Direct(Algorithm):
     name = "direct"
 
     def refuses(self, geometry: Geometry, which: str) -> str | None:
-        """Only what TensorFlow has no op for."""
+        """A reason only where TensorFlow has no op for the pass."""
         if len(geometry.window) == 3 and max(geometry.dilation) > 1:
-            # TensorFlow computes these in pieces, of which only it knows the
-            # gradient.
+            # TensorFlow computes these in pieces, and no single op has their
+            # gradients.
             return None if which == FORWARD else "Dilation on three axes."
         return None
 
@@ -96,11 +97,13 @@ class Direct(Algorithm):
         return tf.squeeze(dk, 0) if len(geometry.window) == 1 else dk
 
     def multiplications(self, geometry: Geometry, which: str) -> int:
-        """Those of the definition."""
+        """Number of multiplications of the definition."""
         return geometry.multiplications
 
-    def workspace(self, geometry: Geometry, which: str) -> int:
-        """None that TensorFlow would report."""
+    def workspace(
+        self, geometry: Geometry, which: str, on: Processor | None = None
+    ) -> int:
+        """0: TensorFlow reports no workspace."""
         return 0
 
 
@@ -123,7 +126,7 @@ def run(
 
 
 def _two_axes(x: tf.Tensor, axis: int, geometry: Geometry) -> tf.Tensor:
-    """With an axis more where there is only one: no op takes less."""
+    """Adds an axis where there is only one: the ops take two at least."""
     return tf.expand_dims(x, axis) if len(geometry.window) == 1 else x
 
 

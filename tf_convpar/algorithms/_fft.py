@@ -18,10 +18,10 @@ so `B = K_x S F`, `G = K_k S F` of the kernel turned round, and `A` is the
 inverse of F and S after K's sums. All are chains of sparse matrices; `factor`
 finds the butterflies of the fast transform in F.
 
-Cost of a tile of `m^d` outputs, of one channel and filter: about `1.5 N^d`
-products, instead of `(m r)^d`. For a window of 7 and tiles of 16 that is 3.8
+Cost of a tile of `m^d` outputs, for one channel and filter: about `1.5 N^d`
+products instead of `(m r)^d`. For a window of 7 and tiles of 16 that is 3.8
 products an output instead of 49. Spectra are larger than Winograd's by Gauss'
-third number; rounding does not grow with N: relative error about 5e-7.
+third number. Rounding errors do not grow with N: they are about 5e-7, relative.
 
 Source: M. Mathieu, M. Henaff and Y. LeCun, *Fast Training of Convolutional
 Networks through FFTs* (2014), sections 2 and 3; tiles after N. Vasilache et
@@ -42,12 +42,12 @@ from tf_convpar.algorithms._stages import Program
 from tf_convpar.algorithms._stages import Stage
 from tf_convpar.algorithms._stages import Transforms
 from tf_convpar.algorithms._stages import along_axes
-from tf_convpar.algorithms._winograd import is_even
-from tf_convpar.algorithms._winograd import products
+from tf_convpar.algorithms._tilings import is_even
+from tf_convpar.algorithms._tilings import products
 
-# Tiles of pixels whose transforms factor well.
+# Sizes of tiles, in pixels, whose transforms factor well.
 SIZES = (8, 12, 14, 16, 18, 20, 24, 28, 32)
-# What the compiled op takes as one tile, over all axes.
+# The most pixels of a tile, over all axes, that the compiled op takes.
 MOST_VALUES = 1024
 
 
@@ -56,7 +56,7 @@ def transforms(tile: tuple[int, ...], window: tuple[int, ...]) -> Transforms:
     """The transforms for tiles of `tile` outputs.
 
     Args:
-        tile: Outputs on each axis.
+        tile: Number of outputs on each axis.
         window: Size of the kernel on each axis.
     """
     sizes = [m + r - 1 for m, r in zip(tile, window, strict=True)]
@@ -77,7 +77,7 @@ def transforms(tile: tuple[int, ...], window: tuple[int, ...]) -> Transforms:
 
 
 def tiles(geometry: Geometry) -> list[tuple[int, ...]]:
-    """Tiles for a convolution, those of the fewest products first."""
+    """Tiles for a convolution, those with the fewest products first."""
     choices = []
     for window, size in zip(geometry.window, geometry.output, strict=True):
         if window == 1 or size == 1:
@@ -85,7 +85,8 @@ def tiles(geometry: Geometry) -> list[tuple[int, ...]]:
             continue
         found = {n - window + 1 for n in SIZES if n > window}
         if size is not None:
-            # The image in one tile, whatever its size, or in equal ones.
+            # Either one tile holds the whole image, whatever its size, or
+            # several tiles of those sizes do.
             enough = [m for m in found if m >= size]
             found -= set(enough)
             if size + window - 1 <= SIZES[-1]:
@@ -106,7 +107,11 @@ def _pixels(outputs: int, window: int) -> int:
 
 @functools.cache
 def _real_transform(n: int) -> np.ndarray:
-    """Rows: frequency 0, real and imaginary part of 1, 2, ..., then n/2."""
+    """The real transform of `n` values, as an orthogonal matrix.
+
+    Its rows are frequency 0, then the real and the imaginary part of each
+    frequency 1, 2, ..., and last, for even `n`, frequency n/2.
+    """
     # Exact zeros and ones where angles are multiples of a quarter turn.
     angle = np.arange(n)
     rows: list[np.ndarray] = [np.ones(n)]
@@ -121,7 +126,7 @@ def _real_transform(n: int) -> np.ndarray:
 
 
 def _inverse(matrix: np.ndarray) -> np.ndarray:
-    # Rows are orthogonal: the transpose, scaled.
+    # Rows are orthogonal, so the inverse is the transpose, scaled.
     inverse = matrix.T / (matrix**2).sum(axis=1)
     return np.asarray(inverse)
 
@@ -132,9 +137,9 @@ def _complex_numbers(
     """The numbers that a spectrum over several axes consists of.
 
     Returns:
-        For each number, in order, whether it is complex; and the orthogonal
-        matrix from products of real transforms to real parts and imaginary
-        parts, two rows for a complex number.
+        Whether each number is complex, in order; and the orthogonal matrix
+        from products of real transforms to the real and imaginary parts of
+        the numbers, with two rows for a complex number.
     """
     kinds, mix = [False], np.ones((1, 1))
     for n in sizes:
@@ -172,7 +177,7 @@ def _combine(
 
 
 def _starts(kinds: list[bool]) -> list[int]:
-    """Where each number's rows begin."""
+    """Index of the first row of each number."""
     widths = [1 + is_complex for is_complex in kinds]
     return [sum(widths[:i]) for i in range(len(kinds))]
 
@@ -180,7 +185,10 @@ def _starts(kinds: list[bool]) -> list[int]:
 def _gauss(
     kinds: list[bool],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """`K` of image and of kernel, and its sums: three products for a pair."""
+    """`K` for the image, `K` for the kernel, and the sums of products.
+
+    A complex number, which is a pair of values, takes three products.
+    """
     inputs = sum(1 + c for c in kinds)
     points = sum(1 + 2 * c for c in kinds)
     image = np.zeros((points, inputs))

@@ -1,16 +1,15 @@
 """Convolution as one matrix product of unfolded images (im2col).
 
-Each window of the input is written out as a row: with `n` outputs of all
-images, a matrix (n, |window| c). The feature maps are its product with the
-kernel as a matrix (|window| c, f), and the kernel's gradient is the product
-of its transpose with `dy` as (n, f). The input's gradient is such a product
-too, of unfolded feature maps and the kernel turned by 180 degrees.
+Each window of the input is written out as a row. With `n` outputs of all
+images this gives a matrix (n, |window| c). The feature maps are its product
+with the kernel as a matrix (|window| c, f), and the kernel's gradient is the
+product of its transpose with `dy` as (n, f). The input's gradient is such a
+product too, of unfolded gradients `dy` and the kernel turned by 180 degrees.
 
 Cost: the direct algorithm's multiplications, `n |window| c f`, at the speed
-of one large matrix product. Bytes: the unfolded images are `|window|` times
-as large as the image, written once and read once, and are the workspace. A
-kernel of one pixel needs no unfolding: nothing is written that is not asked
-for.
+of one large matrix product. Bytes: the unfolded images are the workspace. They
+are `|window|` times as large as the images, and are written once and read once.
+A kernel of one pixel needs no unfolding: only the result is written.
 
 Source: K. Chellapilla, S. Puri and P. Simard, *High Performance Convolutional
 Neural Networks for Document Processing* (2006), section 3.
@@ -27,14 +26,15 @@ import tensorflow as tf
 from tf_convpar.algorithms._algorithm import INPUT_GRADIENT
 from tf_convpar.algorithms._algorithm import Algorithm
 from tf_convpar.algorithms._algorithm import Geometry
-from tf_convpar.algorithms._bilinear import turn
-from tf_convpar.algorithms._bilinear import wide_dtype
-from tf_convpar.algorithms._tiles import sizes_of
-from tf_convpar.algorithms._tiles import windows
+from tf_convpar.algorithms._tensors import sizes_of
+from tf_convpar.algorithms._tensors import turn
+from tf_convpar.algorithms._tensors import wide_dtype
+from tf_convpar.algorithms._tensors import windows
+from tf_convpar.algorithms._workspace import Processor
 
 
 class Gemm(Algorithm):
-    """Unfolds windows and multiplies; strides in all but one pass.
+    """Unfolds windows and multiplies; takes strides in all passes but one.
 
     ```python
     Gemm().forward(x, kernel, geometry)
@@ -44,7 +44,7 @@ class Gemm(Algorithm):
     name = "gemm"
 
     def refuses(self, geometry: Geometry, which: str) -> str | None:
-        """Why it does not compute this pass; None if it does."""
+        """The reason why it does not compute this pass; None if it does."""
         if any(n > 1 for n in geometry.dilation):
             return "Dilated windows are left to the direct algorithm."
         if which == INPUT_GRADIENT and not geometry.is_dense:
@@ -94,11 +94,13 @@ class Gemm(Algorithm):
         return tf.cast(dk, x.dtype)
 
     def multiplications(self, geometry: Geometry, which: str) -> int:
-        """As many as the direct algorithm's."""
+        """As many multiplications as the direct algorithm has."""
         return geometry.multiplications
 
-    def workspace(self, geometry: Geometry, which: str) -> int:
-        """The unfolded images; none for kernels of one pixel."""
+    def workspace(
+        self, geometry: Geometry, which: str, on: Processor | None = None
+    ) -> int:
+        """Bytes of the unfolded images; 0 for kernels of one pixel."""
         if math.prod(geometry.window) == 1:
             return 0
         sizes, channels = geometry.output, geometry.channels
@@ -127,7 +129,7 @@ def _multiply(
         tf.reshape(tf.cast(kernel, wide), [depth, filters]),
     )
     if bias is not None:
-        # Next to the product, with which TensorFlow makes it one op.
+        # Right after the product: TensorFlow fuses the two into one op.
         maps = tf.nn.bias_add(maps, tf.cast(bias, wide))
     return tf.cast(tf.reshape(maps, [*shape, filters]), x.dtype)
 
@@ -138,7 +140,10 @@ def _unfold(
     pads: Sequence[tuple[Any, Any]],
     strides: Sequence[int],
 ) -> tf.Tensor:
-    """`(batch, *output, *window, channels)`."""
+    """The windows as rows, `(batch, *output, *window, channels)`.
+
+    A window of one pixel is not unfolded: `(batch, *output, channels)`.
+    """
     if math.prod(window) == 1:
         # No copy, unless strides skip pixels.
         every = (slice(None, None, stride) for stride in strides)
@@ -154,7 +159,7 @@ def _unfold(
 
 
 def _pads(image: Sequence[Any], geometry: Geometry) -> list[tuple[Any, Any]]:
-    """Zeros before and after each axis; with strides they depend on it."""
+    """Zeros before and after each axis; with strides its size counts too."""
     if geometry.padding == "valid" or geometry.is_dense:
         return list(geometry.pads)
     pads = []

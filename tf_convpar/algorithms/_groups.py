@@ -2,8 +2,8 @@
 
 TensorFlow has no gradient of a grouped convolution on a CPU, and Keras turns to
 XLA there, which cannot follow a device scope. Groups of one channel, as in
-ConvNeXt, are a depthwise convolution, of which TensorFlow has all gradients;
-of others each is a convolution of its own.
+ConvNeXt, are a depthwise convolution, for which TensorFlow has all gradients.
+Of other groups, each is a convolution of its own.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ def by_group(
     first: int,
     axis: int,
 ) -> tf.Tensor:
-    """A range of filters, one convolution for each group that it touches.
+    """Feature maps of a range of filters, one convolution for each group.
 
     Args:
-        run: One of them, of the group's channels and filters.
-        x: All channels.
-        kernel: `(*window, channels of a group, width)`.
-        bias: Of these filters, or None.
-        per_group: Filters of a whole group.
-        first: Filter of the range.
-        axis: Of the channels.
+        run: A convolution without groups. It is called with the channels, the
+            kernel and the bias of each group that the range touches.
+        x: Input with the channels of all groups.
+        kernel: Kernel of the range, `(*window, channels of a group, width)`.
+        bias: Bias of the range, one value for each filter, or None.
+        per_group: Number of filters of a whole group.
+        first: Number of the layer's filter with which the range begins.
+        axis: Axis of `x` that holds the channels.
     """
     width, channels = kernel.shape[-1], kernel.shape[-2]
     maps = []
@@ -56,10 +57,11 @@ def is_depthwise(
     strides: Sequence[int],
     dilation: Sequence[int],
 ) -> bool:
-    """Whether a range is whole groups of one channel, which TensorFlow takes.
+    """Whether one depthwise convolution of TensorFlow computes the range.
 
-    It has depthwise convolutions of one and two dimensions, strides that are
-    alike, and dilation without strides.
+    The range must consist of whole groups of one channel. TensorFlow's
+    depthwise convolutions have one or two dimensions, equal strides on all
+    axes, and dilation only without strides.
     """
     window, (channels, width) = kernel.shape[:-2], kernel.shape[-2:]
     whole = first % per_group == 0 and width % per_group == 0
@@ -76,7 +78,7 @@ def depthwise(
     axis: int,
     **kwargs: object,
 ) -> tf.Tensor:
-    """The same in one operation, where `is_depthwise` says so."""
+    """`by_group` in one operation, for ranges that are `is_depthwise`."""
     width = kernel.shape[-1]
     count = width // per_group
     own = channels_of(x, first // per_group, count, axis)
@@ -87,10 +89,11 @@ def depthwise(
 def depthwise_conv(
     x: tf.Tensor, kernel: tf.Tensor, **kwargs: object
 ) -> tf.Tensor:
-    """As of `keras.ops`, with a gradient for the kernel of no samples too.
+    """`keras.ops.depthwise_conv`, with a kernel gradient of 0 for no samples.
 
-    TensorFlow's leaves that one as it finds the memory; devices that share a
-    small batch may have none of it.
+    TensorFlow does not write that gradient where the batch is empty, so it
+    holds whatever was in memory. Devices that share a small batch may have no
+    sample of it.
     """
     if not x.shape[0]:
         kernel = _learning(kernel, tf.shape(x)[0] > 0)
@@ -98,7 +101,7 @@ def depthwise_conv(
 
 
 def _learning(kernel: tf.Tensor, learns: tf.Tensor) -> tf.Tensor:
-    """The same, its gradient 0 unless it learns."""
+    """The same kernel, whose gradient is 0 unless `learns` is true."""
 
     @tf.custom_gradient
     def same(kernel: tf.Tensor) -> Any:
@@ -111,7 +114,7 @@ def _learning(kernel: tf.Tensor, learns: tf.Tensor) -> tf.Tensor:
 
 
 def channels_of(x: tf.Tensor, first: int, count: int, axis: int) -> tf.Tensor:
-    """Some channels."""
+    """The `count` channels of `x` from `first` on."""
     begin, size = [0] * x.shape.rank, [-1] * x.shape.rank
     begin[axis], size[axis] = first, count
     return tf.slice(x, begin, size)

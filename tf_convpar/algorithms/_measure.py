@@ -1,8 +1,8 @@
 """Times algorithms side by side, on the device that they are for.
 
-Noise of a shared machine comes in stretches: what is timed first suffers from
-another's burst and what is timed next does not. So candidates take turns,
-each round in another order, and are compared round by round.
+The noise of a shared machine comes in bursts: what is timed first may suffer
+from another program's burst when what is timed next does not. So algorithms
+take turns, each round in another order, and are compared round by round.
 """
 
 from __future__ import annotations
@@ -24,21 +24,20 @@ from tf_convpar.algorithms._algorithm import Geometry
 
 FEWEST_ROUNDS = 3
 _MOST_ROUNDS = 25
-# A sample shorter than this says more about the clock and the dispatch.
+# A shorter sample says more about the clock and the dispatch than the pass.
 _SAMPLE_S = 2e-3
-# How much slower than the best ends the race for one, after one round and
-# after two, by its best time: a burst of others may have hit it once. And how
-# much slower than direct all must be for the race to end.
+# An algorithm leaves the race after one round, or after two, if its best time
+# is more than this many times the best of all. Its best time counts because a
+# burst of another program may have hit it once. The race ends when all are
+# slower than direct by the factor `_BEHIND`.
 _HOPELESS = (3.0, 2.0)
 _BEHIND = 1.1
-# A run of this length averages over bursts: one round says much, who is behind
-# is so for good, and direct leaves the race like any other.
+# A run that is longer than this averages over bursts. One round then says much:
+# who is behind stays behind, and direct may leave the race like any other.
 _LONG_S = 0.1
 _HOPELESS_IF_LONG = (2.0, 1.3)
-# How many budgets are spent before doubt stays doubt.
-_PATIENCE = 3
 
-# Where a measurement stands, in a few words.
+# Called with a few words that say how far a measurement is.
 Report = Callable[[str], None]
 Times = list[list[float]]
 
@@ -50,34 +49,37 @@ def race(
     device: str,
     budget_s: float,
     report: Report,
-    settled: Callable[[Times], bool],
+    worth: Callable[[Times], float],
 ) -> Times:
-    """Seconds of each algorithm in each round; the first is direct.
+    """Seconds of each algorithm in each round.
 
     Works wherever a layer may be called: it leaves the graph that is being
     traced, and takes no part in tapes. On a remote device the operands are
-    made there, and of the result one number travels.
+    made there, and only one number of the result travels.
 
     Args:
-        algorithms: None of which refuses the pass.
-        geometry: With its image and batch known.
-        which: The pass.
-        device: A device name.
-        budget_s: For the rounds. Takes longer where three take longer.
-        report: Called often, between runs.
-        settled: Whether times so far leave no doubt.
+        algorithms: Algorithms to compare, direct first. None of them may
+            refuse the pass.
+        geometry: Shape of the convolution, whose image and batch are known.
+        which: Name of the pass.
+        device: Name of the device.
+        budget_s: Seconds for all rounds. Three rounds are run even where they
+            take longer.
+        report: Called often, between runs, with a few words.
+        worth: Takes the times so far, and returns how many times the budget
+            may be spent.
 
     Returns:
-        For each algorithm one list, element i of round i. A list ends early
-        where the algorithm was left behind; direct's only where runs are
-        long.
+        One list for each algorithm, whose element i is from round i. A list
+        ends early where the algorithm was left behind. Direct's list does so
+        only where runs are long.
     """
     with tf.init_scope():
         return rounds(
             runners(algorithms, geometry, which, device),
             budget_s,
             report,
-            settled,
+            worth,
         )
 
 
@@ -87,7 +89,7 @@ def runners(
     which: str,
     device: str,
 ) -> list[Callable[[], Any]]:
-    """Functions that each make the pass once, and wait for it; see `race`."""
+    """Functions that each compute the pass once and wait for it; see `race`."""
     with tf.device(device):
         operands = _operands(geometry, which)
         return [
@@ -100,15 +102,18 @@ def rounds(
     runs: Sequence[Callable[[], Any]],
     budget_s: float,
     report: Report = lambda text: None,
-    settled: Callable[[Times], bool] = lambda times: True,
+    worth: Callable[[Times], float] = lambda times: 1.0,
 ) -> Times:
-    """Runs all in turn until it is clear or `budget_s` is spent; see `race`."""
+    """Times `runs` in turn until it is clear who wins, or time is spent.
+
+    See `race`.
+    """
     first_times = []
     for run in runs:
         report("first round")
-        # Never counts, also where it is long: memory that nobody had before
-        # costs seconds per GiB in virtual machines, which made winograd:5 of
-        # 201 ms one of 959.
+        # The first run never counts, however long it is. In virtual machines,
+        # memory that is used for the first time costs seconds per GiB: 959 ms
+        # were measured for a winograd:5 that takes 201 ms.
         first_times.append(_timed(run, 1))
     long = min(first_times) > _LONG_S
     repeats = 1
@@ -133,14 +138,13 @@ def rounds(
         direct = median(times[0])
         if all(median(times[i]) > _BEHIND * direct for i in racing if i):
             break
-        spent = (time.perf_counter() - start) / budget_s
-        if spent > _PATIENCE or (spent > 1 and settled(times)):
+        if time.perf_counter() - start > budget_s * worth(times):
             break
     return times
 
 
 def _hopeful(racing: Sequence[int], times: Times, most: float) -> list[int]:
-    """Those whose best time is at most `most` times the best of all."""
+    """Indices of the runs whose best time is at most `most` times the best."""
     limit = most * min(min(t) for t in times if t)
     return [i for i in racing if min(times[i]) <= limit]
 
@@ -151,14 +155,16 @@ def relative_errors(
     which: str,
     device: str,
 ) -> list[float | str]:
-    """Of each algorithm against direct's result in float64, the first's too.
+    """Relative error of each algorithm against the first in float64.
 
-    Measured on a part of the work, in which no sum is cut short if that can
-    be: rounding grows with its length.
+    The first algorithm is direct; its own error is among the results. Errors
+    are measured on a part of the work in which no sum is shorter, if possible:
+    rounding errors grow with the length of the sums.
 
     Returns:
-        Norms of differences, relative to the norm of the result; what went
-        wrong where an algorithm fails, as on a worker without compiled ops.
+        For each algorithm the norm of the difference, relative to the norm of
+        the result; or, where it fails, as on a worker without compiled ops, the
+        error as a string.
     """
     part = sample(geometry, which)
     exact = dataclasses.replace(part, dtype="float64")
@@ -174,18 +180,18 @@ def relative_errors(
             except tf.errors.OpError as error:
                 if algorithm is algorithms[0]:
                     raise
-                # The cause stands after the places it came through.
+                # The cause is at the end, after the places it came through.
                 cause = " ".join(error.message.split())[-300:]
                 errors.append(f"{type(error).__name__}: {cause}")
     return errors
 
 
 def sample(geometry: Geometry, which: str) -> Geometry:
-    """A part of the work that takes milliseconds in float64."""
-    # Transforms are in float32 for narrower floats: that is what is judged.
+    """A part of the convolution that takes milliseconds in float64."""
+    # Narrower floats are transformed in float32, and that is what is judged.
     dtype = "float64" if geometry.dtype == "float64" else "float32"
     if which == KERNEL_GRADIENT:
-        # That sums over images and pixels: few channels and filters do.
+        # This pass sums over images and pixels: few channels and filters do.
         part = dataclasses.replace(
             geometry,
             channels=min(geometry.channels, 4),
@@ -209,21 +215,21 @@ def sample(geometry: Geometry, which: str) -> Geometry:
 
 
 def median(values: Sequence[float]) -> float:
-    """The middle one, or the mean of the two in the middle."""
+    """The middle value, or the mean of the two in the middle."""
     ordered = sorted(values)
     middle = len(ordered) // 2
     return (ordered[middle] + ordered[-middle - 1]) / 2
 
 
 def _operands(geometry: Geometry, which: str) -> list[tf.Tensor]:
-    """The two arguments of a pass, of numbers around 0, as wide as normal."""
+    """The two arguments of a pass: uniform numbers of mean 0 and variance 1."""
     x = (geometry.batch, *geometry.image, geometry.channels)
     kernel = (*geometry.window, geometry.channels, geometry.filters)
     dy = (geometry.batch, *geometry.output, geometry.filters)
     shapes = {FORWARD: (x, kernel), INPUT_GRADIENT: (dy, kernel)}
     wide = 3**0.5
     return [
-        # Normal ones take several times as long to make.
+        # Normal numbers take several times as long to make.
         tf.cast(
             tf.random.stateless_uniform(shape, (1, i), -wide, wide),
             geometry.dtype,
@@ -257,7 +263,7 @@ def _runner(
     def compute(*operands: tf.Tensor) -> tf.Tensor:
         with tf.device(device):
             result = _apply(algorithm, geometry, which, operands)
-            # One number, which may travel, and for which all is computed.
+            # One number is cheap to send, and needs all to be computed.
             return tf.reshape(result, [-1])[0]
 
     return _traced(compute, *operands)
@@ -278,8 +284,8 @@ def _error_of(
 def _traced(
     compute: Callable[..., tf.Tensor], *operands: tf.Tensor
 ) -> Callable[[], Any]:
-    # Traced by itself: TensorFlow would warn that a function which is made
-    # again and again is traced again and again.
+    # Traced once, by itself: TensorFlow would warn that functions which are
+    # made again and again are traced again and again.
     function = tf.function(compute, autograph=False)
     concrete = function.get_concrete_function(*operands)
     return lambda: concrete(*operands).numpy()
@@ -300,7 +306,8 @@ class StatusLine:
         report("winograd:4")
     ```
 
-    On stderr, gone when done, and nothing where that is no terminal.
+    The line is on stderr and disappears at the end. There is none where stderr
+    is no terminal.
     """
 
     PATIENCE_S = 2.0
@@ -328,7 +335,7 @@ class StatusLine:
             from rich.console import Console
             from rich.live import Live
 
-            # No thread that draws: it would be measured too.
+            # Without a thread that draws, which would be measured too.
             self._live = Live(
                 line,
                 console=Console(stderr=True, markup=False, highlight=False),

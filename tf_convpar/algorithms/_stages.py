@@ -10,7 +10,13 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """A matrix that acts on the middle axis of `(outer, columns, inner)`."""
+    """A matrix that acts on the middle axis of `(outer, columns, inner)`.
+
+    Attributes:
+        matrix: The matrix, (rows, columns).
+        outer: Size of all axes before, taken as one.
+        inner: Size of all axes after, taken as one.
+    """
 
     matrix: np.ndarray
     outer: int = 1
@@ -23,13 +29,16 @@ class Stage:
 
     @property
     def multiplications(self) -> int:
-        """Of one application."""
+        """Number of multiplications of one application."""
         return int(np.count_nonzero(self.matrix)) * self.outer * self.inner
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """Stages, first to last; `structure` and `values` are the op's form."""
+    """A linear map as a chain of stages, first to last.
+
+    The compiled ops take it as its `structure` and its `values`.
+    """
 
     stages: tuple[Stage, ...]
 
@@ -40,18 +49,18 @@ class Program:
 
     @property
     def multiplications(self) -> int:
-        """Of one application."""
+        """Number of multiplications of one application."""
         return sum(stage.multiplications for stage in self.stages)
 
     @property
     def inputs(self) -> int:
-        """How many values it takes."""
+        """Number of values that it takes."""
         first = self.stages[0]
         return first.outer * first.matrix.shape[1] * first.inner
 
     @property
     def outputs(self) -> int:
-        """How many values it gives."""
+        """Number of values that it gives."""
         last = self.stages[-1]
         return last.outer * last.matrix.shape[0] * last.inner
 
@@ -66,7 +75,7 @@ class Program:
         return dense.reshape(self.outputs, self.inputs)
 
     def structure(self) -> list[int]:
-        """Sizes and places of the values, stage after stage."""
+        """Sizes of the stages and places of their values, stage after stage."""
         numbers: list[int] = []
         for stage in self.stages:
             rows, columns = stage.matrix.shape
@@ -77,7 +86,7 @@ class Program:
         return numbers
 
     def values(self) -> list[float]:
-        """The values that are not zero, row after row."""
+        """The values that are not zero, stage after stage, row after row."""
         return [
             float(value)
             for stage in self.stages
@@ -103,17 +112,18 @@ def along_axes(matrices: Sequence[np.ndarray]) -> list[Stage]:
 
 
 def factor(matrix: np.ndarray) -> list[np.ndarray]:
-    """Matrices whose product, last times ... times first, is `matrix`.
+    """Factors of `matrix`: last times ... times first is `matrix`.
 
     ```python
     first, last = factor(np.array([[1, 2], [1, -2]]))  # sums and differences
     ```
 
-    Two rows whose entries agree up to sign, such as those of the points a and
-    -a of a Winograd transform or of the frequencies u and N/2 - u of a Fourier
-    transform, are the sum and the difference of their common and their
-    opposite part: half the multiplications. The same holds for columns.
-    Repeated, this finds the butterflies of the fast Fourier transform.
+    Some pairs of rows have entries that agree up to sign, such as the rows of
+    the points a and -a of a Winograd transform, or of the frequencies u and
+    N/2 - u of a Fourier transform. They are the sum and the difference of their
+    common part and their opposite part, which halves the multiplications. The
+    same holds for columns. Repeated, this finds the butterflies of the fast
+    Fourier transform.
     """
     best = [matrix]
     for of_columns in (False, True):
@@ -132,14 +142,14 @@ def factor(matrix: np.ndarray) -> list[np.ndarray]:
 
 
 def _cost(parts: Sequence[np.ndarray]) -> float:
-    """Multiplications, and what it costs to load and store each value."""
+    """Multiplications, and the cost of loading and storing each value."""
     return float(
         sum(int(np.count_nonzero(part)) + 2 * len(part) for part in parts)
     )
 
 
 def _split_pairs(m: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """`(butterfly, rest)` with `m = butterfly @ rest`, None without pairs."""
+    """`(butterfly, rest)` with `m = butterfly @ rest`; None without pairs."""
     magnitude = np.abs(m)
     scale = max(float(magnitude.max()), 1e-300)
     butterfly, rest = np.eye(len(m)), m.copy()
@@ -179,5 +189,5 @@ class Transforms:
 
     @property
     def points(self) -> int:
-        """Products of a channel and a filter for each tile."""
+        """Number of products of one channel and one filter in each tile."""
         return self.image.outputs

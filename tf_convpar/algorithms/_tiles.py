@@ -1,8 +1,8 @@
-"""Windows of images, and the bilinear passes, in plain TensorFlow ops.
+"""The bilinear passes in plain TensorFlow ops.
 
-The twin of the compiled ops: the same sums, with dense matrices and all
-spectra in memory at once. It serves float64, and where there is no compiled
-library.
+This is the twin of the compiled ops: it computes the same sums, with dense
+matrices and all spectra in memory at once. It serves float64, and all dtypes
+where there is no compiled library.
 """
 
 from __future__ import annotations
@@ -14,44 +14,8 @@ import tensorflow as tf
 
 from tf_convpar.algorithms._stages import Program
 from tf_convpar.algorithms._stages import Transforms
-
-
-def sizes_of(x: tf.Tensor) -> list[Any]:
-    """The shape, in plain integers where they are known."""
-    dynamic = tf.shape(x)
-    return [
-        dynamic[axis] if size is None else size
-        for axis, size in enumerate(x.shape)
-    ]
-
-
-def windows(
-    x: tf.Tensor,
-    counts: Sequence[Any],
-    sizes: Sequence[int],
-    steps: Sequence[int],
-) -> tf.Tensor:
-    """Windows of channels-last images, which must hold them all.
-
-    Args:
-        x: `(batch, *image, channels)`.
-        counts: Windows along each axis.
-        sizes: Of a window along each axis.
-        steps: From one window to the next.
-
-    Returns:
-        `(batch, *counts, *sizes, channels)`.
-    """
-    rank = len(sizes)
-    for axis in range(rank):
-        first = tf.range(counts[axis]) * steps[axis]
-        places = first[:, None] + tf.range(sizes[axis])
-        # Axes before it have become two.
-        x = tf.gather(x, places, axis=1 + 2 * axis)
-    first_axes = range(1, 2 * rank, 2)
-    return tf.transpose(
-        x, [0, *first_axes, *(a + 1 for a in first_axes), 2 * rank + 1]
-    )
+from tf_convpar.algorithms._tensors import sizes_of
+from tf_convpar.algorithms._tensors import windows
 
 
 def forward(
@@ -61,13 +25,13 @@ def forward(
     step: Sequence[int],
     pads: Sequence[tuple[int, int]],
 ) -> tf.Tensor:
-    """`A [(G k) * (B x)]`, for images `(batch, *image, channels)`.
+    """The feature maps `A [(G k) * (B x)]`, `(batch, *output, filters)`.
 
     Args:
-        x: The images.
-        kernel: `(*window, channels, filters)`.
+        x: Images, `(batch, *image, channels)`.
+        kernel: Kernel, `(*window, channels, filters)`.
         transforms: B, G and A.
-        step: Outputs of a tile along each axis.
+        step: Number of outputs of a tile along each axis.
         pads: Zeros before and after each axis.
     """
     window = kernel.shape[:-2].as_list()
@@ -111,7 +75,10 @@ def kernel_gradient(
     step: Sequence[int],
     pads: Sequence[tuple[int, int]],
 ) -> tf.Tensor:
-    """`G' [(B x)' (A' dy)]`, `(*window, channels, filters)`."""
+    """The kernel's gradient `G' [(B x)' (A' dy)]`.
+
+    Its shape is `(*window, channels, filters)`; see `forward`.
+    """
     output = sizes_of(dy)[1:-1]
     channels, filters = sizes_of(x)[-1], sizes_of(dy)[-1]
     counts = [-(-size // m) for size, m in zip(output, step, strict=True)]
@@ -140,7 +107,7 @@ def _image_spectrum(
     """`B x` of every tile, `(points, tiles, channels)`."""
     image = sizes_of(x)[1:-1]
     tile = [m + w - 1 for m, w in zip(step, window, strict=True)]
-    # As far as the last tile reaches.
+    # Zeros as far as the last tile reaches.
     wanted = [
         (before, n * m + w - 1 - size - before)
         for size, (before, _), n, m, w in zip(
@@ -152,7 +119,10 @@ def _image_spectrum(
 
 
 def _spectrum(tiles: tf.Tensor, program: Program) -> tf.Tensor:
-    """Of `(batch, *counts, *sizes, channels)`: `(points, tiles, channels)`."""
+    """Spectra of tiles, `(points, tiles, channels)`.
+
+    The tiles are `(batch, *counts, *sizes, channels)`.
+    """
     rank = (tiles.shape.rank - 2) // 2
     *places, channels = sizes_of(tiles)
     number = 1
@@ -165,7 +135,11 @@ def _spectrum(tiles: tf.Tensor, program: Program) -> tf.Tensor:
 
 
 def _apply(program: Program, values: tf.Tensor) -> tf.Tensor:
-    """The program on leading axes of as many values as it takes."""
+    """Applies a program to the leading axes, as many as hold its inputs.
+
+    Returns:
+        The program's outputs, and all other axes as one.
+    """
     matrix = tf.constant(program.matrix(), values.dtype)
     total = 1
     for size in sizes_of(values):

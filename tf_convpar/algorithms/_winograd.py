@@ -3,28 +3,28 @@
 F(m, r) gives `m` outputs of a window of `r` with `n = m + r - 1` products
 where the definition takes `m r`. Along one axis, the product of two
 polynomials of degrees `m - 1` and `r - 1` is known by its values at `n`
-points, one of them infinity (Toom and Cook): with Vandermonde's matrices
+points, one of them infinity (Toom and Cook). With the Vandermonde matrices
 `V_m`, `V_r` and `V = V_n` of those points, `s = V^-1 [(V_r k) * (V_m y)]`.
-A convolution as networks have it is the transpose of that product,
+The convolution of neural networks is the transpose of that product,
 
     y = V_m' [(V_r k) * (V^-T x)],
 
 so that `A = V_m'`, `G = V_r` and `B = V^-T`. Rows of `B` are Lagrange's basis
-polynomials; their denominators are moved to `G`, which leaves small dyadic
+polynomials. Their denominators are moved to `G`, which leaves small dyadic
 numbers in `B` and `A`, exact in binary. On several axes the matrices act on
 each in turn.
 
-Cost of a tile of `m^d` outputs, of one channel and filter: `n^d` products,
-instead of `(m r)^d`: F(4, 3) on two axes saves four times, F(6, 3) five. The
-transforms are a few additions for each value and are paid once for a channel,
-not for a channel and a filter. The spectra are `(n/m)^d` times as large as
-images and feature maps, and `(n/r)^d` times as large as kernels; only a block
-of the former is ever in memory.
+Cost of a tile of `m^d` outputs, for one channel and filter: `n^d` products
+instead of `(m r)^d`. On two axes F(4, 3) takes a fourth of the products, and
+F(6, 3) a fifth. The transforms are a few additions for each value. They are
+paid once for each channel, not for each channel and filter. The spectra are
+`(n/m)^d` times as large as images and feature maps, and `(n/r)^d` times as
+large as kernels; only a block of the former is ever in memory.
 
-Rounding grows with `n`, because high powers of the points meet low ones, and
-with the number of channels: over 400 of them the relative error of F(4, 3) is
-about 3e-6 in float32, of nine points 2e-5, of ten about 1e-4, which is why
-there are no tiles of ten.
+Rounding errors grow with `n`, because high powers of the points meet low ones,
+and with the number of channels. With 400 channels in float32 the relative error
+of F(4, 3) is about 3e-6, that of nine points 2e-5, and that of ten about 1e-4,
+which is why there are no tiles of ten.
 
 Source: A. Lavin and S. Gray, *Fast Algorithms for Convolutional Neural
 Networks* (2016), sections 3 and 4; the points after B. Barabasz et al.,
@@ -46,14 +46,17 @@ from tf_convpar.algorithms._algorithm import Geometry
 from tf_convpar.algorithms._stages import Program
 from tf_convpar.algorithms._stages import Transforms
 from tf_convpar.algorithms._stages import along_axes
+from tf_convpar.algorithms._tilings import is_even
+from tf_convpar.algorithms._tilings import products
 
-# Beside infinity: small, dyadic, with small sums and differences. Found by
-# trying some hundreds of sets on random images and kernels.
+# Points beside infinity. They are small and dyadic, with small sums and
+# differences, and were found by trying some hundreds of sets on random images
+# and kernels.
 UP_TO_EIGHT = tuple(map(Fraction, "0 1 -1 1/2 -2 -1/2 2".split()))
 FOR_NINE = tuple(map(Fraction, "0 1 -1 1/2 -1/2 3/2 -3/2 -3".split()))
 LARGEST_TILE = 9
-# Points along an axis that are worth trying: of 5 and 7 the pairs of opposite
-# sign are not complete.
+# Numbers of points along an axis that are worth trying: with 5 or 7 not every
+# point has its opposite.
 TRIED = (4, 6, 8, 9)
 
 
@@ -62,7 +65,7 @@ def transforms(tile: tuple[int, ...], window: tuple[int, ...]) -> Transforms:
     """The transforms for tiles of `tile` outputs.
 
     Args:
-        tile: Outputs on each axis.
+        tile: Number of outputs on each axis.
         window: Size of the kernel on each axis.
 
     Raises:
@@ -77,7 +80,7 @@ def transforms(tile: tuple[int, ...], window: tuple[int, ...]) -> Transforms:
 
 
 def tiles(geometry: Geometry) -> list[tuple[int, ...]]:
-    """Tiles for a convolution, those of the fewest products first."""
+    """Tiles for a convolution, those with the fewest products first."""
     choices = []
     for window, size in zip(geometry.window, geometry.output, strict=True):
         largest = LARGEST_TILE - window + 1
@@ -95,24 +98,6 @@ def tiles(geometry: Geometry) -> list[tuple[int, ...]]:
     return sorted(found, key=lambda tile: products(tile, geometry))
 
 
-def is_even(tile: Sequence[int], geometry: Geometry) -> bool:
-    """Whether axes that are alike have equal tiles: others gain nothing."""
-    alike = zip(geometry.window, geometry.output, strict=True)
-    return len(set(zip(alike, tile, strict=True))) == len(
-        set(zip(geometry.window, geometry.output, strict=True))
-    )
-
-
-def products(tile: Sequence[int], geometry: Geometry) -> float:
-    """Products of a channel and a filter, for one image."""
-    return math.prod(
-        (step + window - 1) * (-(-size // step) if size else 100 / step)
-        for step, window, size in zip(
-            tile, geometry.window, geometry.output, strict=True
-        )
-    )
-
-
 @functools.cache
 def matrices(
     outputs: int, window: int
@@ -125,7 +110,7 @@ def matrices(
             f"lose accuracy. Received: {outputs} outputs, window {window}."
         )
     if outputs == 1 or window == 1:
-        # Nothing to save: the definition itself.
+        # There is nothing to save: this is the definition itself.
         return (
             np.eye(n),
             np.ones((n, window)) if window == 1 else np.eye(n),

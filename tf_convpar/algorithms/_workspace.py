@@ -1,155 +1,139 @@
 """How much memory the compiled ops take beside arguments and results.
 
-The formulas of `custom_ops/bilinear/passes_impl.h`, for the widest instruction
-set: narrower ones round to fewer channels and need somewhat less.
+The library says it itself, by the sizes that its kernels go by: for any
+number of threads and any instruction set, so that another machine's can be
+asked for here.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
+from typing import NamedTuple
+
 import tensorflow as tf
 
-from tf_convpar import cores
+from tf_convpar import machines
+from tf_convpar import ops
 from tf_convpar.algorithms._stages import Program
 from tf_convpar.algorithms._stages import Transforms
 
-# Floats of a vector, filters of a panel, rows of a product in registers.
-LANES = 16
-PANEL = 2 * LANES
-ROWS = 14
-# Floats that a core keeps close, and those of its nearest and farthest caches
-# that a part of the kernels' spectrum and the spectra of tiles may fill.
-CACHE = 320 << 10
-NEAR = 160 << 10
-FAR = 3 << 20
-# Channels at a time where the sums over them stay close.
-SOME = 64
-# Floats of a kernels' spectrum that is made as a whole.
-SMALL = 1 << 20
-# What the ops' memory is counted in.
-PAGE = 2 << 20
+WIDEST = "TF_CONVPAR_WIDEST_ISA"
+
+
+class Processor(NamedTuple):
+    """The facts about a processor on which memory depends.
+
+    ```python
+    Processor(threads=8, vectors="avx512")
+    ```
+
+    Attributes:
+        threads: Number of threads of an operation.
+        vectors: Instruction set of the compiled ops: `"avx512"`, `"avx2"` or
+            `"base"`; None for the one that they use in this process.
+    """
+
+    threads: int
+    vectors: str | None = None
 
 
 def threads() -> int:
-    """How many TensorFlow gives to one op on this machine's CPU."""
+    """Number of threads that TensorFlow gives to one op on this CPU."""
     asked = tf.config.threading.get_intra_op_parallelism_threads()
-    return int(asked) if asked else len(cores.usable())
+    return int(asked) if asked else len(machines.usable_cores())
+
+
+class Extent(ctypes.Structure):
+    """`Extent` of `custom_ops/bilinear/sizes.h`, field by field."""
+
+    _fields_ = [
+        (name, ctypes.c_int64)
+        for name in (
+            "points",
+            "tiles",
+            "channels",
+            "filters",
+            "image_largest",
+            "maps_largest",
+            "kernel_largest",
+            "threads",
+        )
+    ]
 
 
 def forward_bytes(
-    transforms: Transforms, channels: int, filters: int, tiles: int
+    transforms: Transforms,
+    channels: int,
+    filters: int,
+    tiles: int,
+    on: Processor | None = None,
 ) -> int:
-    """Of `BilinearForward`, whose spectra of tiles each thread has its own of.
+    """Bytes that `BilinearForward` needs, where the compiled ops are in use.
 
     Args:
-        transforms: Of the algorithm.
-        channels: Of what is transformed: the feature maps' in the pass of the
-            input's gradient.
-        filters: Of the result.
-        tiles: Of all images.
+        transforms: Transforms of the algorithm.
+        channels: Number of channels of the images that are transformed. In the
+            pass of the input gradient those are the feature maps.
+        filters: Number of channels of the result.
+        tiles: Number of tiles of all images.
+        on: Processor that computes the pass; None for this process'.
+
+    Raises:
+        ValueError: There is no such instruction set.
     """
-    row, width = _row(channels), _round_up(filters, PANEL)
-    points = transforms.points
-    block = _block(points * (row + width), tiles, 3 * ROWS, 32 * ROWS)
-    of_kernel = _scratch(transforms.kernel)
-    of_tiles = _scratch(transforms.image, transforms.maps)
-    if _by_parts(points, tiles, block, channels, filters):
-        depth = _part(channels, NEAR // (points * PANEL))
-        own = points * (_plane(depth, PANEL) + _plane(tiles, PANEL))
-        own += max(of_kernel, of_tiles)
-        return _pages(points * _plane(tiles, row) + threads() * own)
-    fit = CACHE // (points * (SOME + width)) // ROWS * ROWS
-    if (
-        points * block * (row + width) > CACHE
-        and fit >= 2 * ROWS
-        and channels >= 2 * SOME
-    ):
-        block, row = min(fit, tiles), SOME
-    own = points * (_plane(block, row) + _plane(block, width)) + of_tiles
-    spectrum = points * _plane(width // PANEL * channels, PANEL)
-    return _pages(threads() * max(own, of_kernel) + spectrum)
+    extent = _extent(transforms, channels, filters, tiles, on)
+    return _ask("TfConvparForwardBytes", extent, on)
 
 
 def kernel_gradient_bytes(
-    transforms: Transforms, channels: int, filters: int, tiles: int
+    transforms: Transforms,
+    channels: int,
+    filters: int,
+    tiles: int,
+    on: Processor | None = None,
 ) -> int:
-    """Of `BilinearKernelGradient`, whose threads share all or nothing."""
-    row, width = _row(channels), _round_up(filters, PANEL)
-    points = transforms.points
-    programs = (transforms.image, transforms.maps, transforms.kernel)
-    if (
-        points * tiles * row <= FAR
-        and points * tiles * width > FAR
-        and width // PANEL >= threads()
-    ):
-        is_near = points * channels * PANEL <= NEAR
-        fit = max(3 * ROWS, NEAR // (points * PANEL))
-        some = _part(tiles, fit) if is_near else tiles
-        own = points * (_plane(some, PANEL) + _plane(channels, PANEL))
-        own += _scratch(*programs)
-        return _pages(points * _plane(tiles, row) + threads() * own)
-    block = _block(points * (row + width), tiles, 8 * ROWS, 24 * ROWS)
-    of_tiles = points * (_plane(block, row) + _plane(block, width))
-    of_kernel = points * _plane(channels, width)
-    if _by_parts(points, tiles, block, channels, filters):
-        each = -(-channels // threads())
-        rows = _part(each, FAR // (points * width))
-        of_kernel = threads() * points * _plane(rows, width)
-    elif threads() > 1 and of_kernel <= FAR // threads():
-        of_tiles *= threads()
-        of_kernel *= threads()
-    own = block * ROWS + 2 * LANES + _scratch(*programs)
-    return _pages(of_tiles + of_kernel + threads() * own)
+    """Bytes that `BilinearKernelGradient` needs; see `forward_bytes`."""
+    extent = _extent(transforms, channels, filters, tiles, on)
+    return _ask("TfConvparKernelGradientBytes", extent, on)
 
 
-def _by_parts(
-    points: int, tiles: int, block: int, channels: int, filters: int
-) -> bool:
-    """Whether the kernels' spectrum is made and used a part at a time."""
-    return (
-        tiles <= block
-        and points * tiles * _row(channels) <= FAR
-        and points * channels * filters > SMALL
+def _extent(
+    transforms: Transforms,
+    channels: int,
+    filters: int,
+    tiles: int,
+    on: Processor | None,
+) -> Extent:
+    return Extent(
+        points=transforms.points,
+        tiles=tiles,
+        channels=channels,
+        filters=filters,
+        # Transposed programs have stages as large.
+        image_largest=_largest(transforms.image),
+        maps_largest=_largest(transforms.maps),
+        kernel_largest=_largest(transforms.kernel),
+        threads=threads() if on is None else on.threads,
     )
 
 
-def _part(whole: int, fit: int) -> int:
-    """Equal parts of at most `fit`."""
-    return -(-whole // -(-whole // max(fit, 1)))
-
-
-def _row(width: int) -> int:
-    return _round_up(width, LANES) + (LANES if width % 128 == 0 else 0)
-
-
-def _block(floats_per_tile: int, tiles: int, enough: int, many: int) -> int:
-    """Tiles that are transformed before they are multiplied."""
-    fit = CACHE // max(floats_per_tile, 1)
-    if fit < enough:
-        fit = many
-    fit = min(fit, many) // ROWS * ROWS
-    return min(max(fit, ROWS), tiles)
-
-
-def _plane(tiles: int, width: int) -> int:
-    return _round_up(tiles * width, 32) + 16
-
-
-def _scratch(*programs: Program) -> int:
-    """Three buffers, each of some vectors of the largest stage's values."""
-    sizes = []
-    for program in programs:
-        largest = max(
-            stage.outer * stage.inner * max(stage.matrix.shape)
-            for stage in program.stages
+def _ask(name: str, extent: Extent, on: Processor | None) -> int:
+    vectors = None if on is None else on.vectors
+    function = getattr(ops.functions(), name)
+    function.restype = ctypes.c_int64
+    found = int(function(vectors and vectors.encode(), ctypes.byref(extent)))
+    if found < 0:
+        raise ValueError(
+            "Expected an instruction set: avx512, avx2 or base. Received: "
+            f"{vectors or os.environ.get(WIDEST)}."
         )
-        vectors = min(4, max(1, 2048 // largest))
-        sizes.append(3 * LANES * vectors * largest)
-    return max(sizes)
+    return found
 
 
-def _round_up(n: int, unit: int) -> int:
-    return -(-n // unit) * unit
-
-
-def _pages(floats: int) -> int:
-    return _round_up(4 * floats, PAGE)
+def _largest(program: Program) -> int:
+    """Number of values of the largest stage, before or after it."""
+    return max(
+        stage.outer * stage.inner * max(stage.matrix.shape)
+        for stage in program.stages
+    )

@@ -1,0 +1,119 @@
+"""A choice for batches of unknown size: one choice for each of a few sizes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_convpar.algorithms import _choose
+from tf_convpar.algorithms._algorithm import Algorithm
+from tf_convpar.algorithms._algorithm import Geometry
+from tf_convpar.algorithms._names import Choice
+from tf_convpar.algorithms._workspace import Processor
+
+# Batches that are measured where the batch is unknown, and the batches from
+# which on the second and the third of them count.
+BATCHES = (1, 8, 32)
+_BEGINS = (4, 16)
+
+
+def by_measurement(geometry: Geometry, device: str | None) -> Choice:
+    """The fastest algorithm for each pass, whatever the batch turns out to be.
+
+    Where the batch is unknown, a pass may have several algorithms, of which
+    the batch selects one at run time.
+    """
+    if geometry.batch is not None:
+        return _choose.choose(geometry, device)
+    choices = [
+        _choose.choose(dataclasses.replace(geometry, batch=batch), device)
+        for batch in BATCHES
+    ]
+    return Choice(
+        _by_batch([choice.forward for choice in choices]),
+        _by_batch([choice.input_gradient for choice in choices]),
+        _by_batch([choice.kernel_gradient for choice in choices]),
+    )
+
+
+def _by_batch(algorithms: Sequence[Algorithm]) -> Algorithm:
+    if len({algorithm.name for algorithm in algorithms}) == 1:
+        return algorithms[0]
+    return _ByBatch(algorithms)
+
+
+class _ByBatch(Algorithm):
+    """Runs one of several algorithms, selected by the batch at run time."""
+
+    def __init__(self, algorithms: Sequence[Algorithm]) -> None:
+        self._algorithms = algorithms
+        self.name = "|".join(algorithm.name for algorithm in algorithms)
+
+    def refuses(self, geometry: Geometry, which: str) -> str | None:
+        for algorithm in self._algorithms:
+            reason = algorithm.refuses(geometry, which)
+            if reason is not None:
+                return reason
+        return None
+
+    def forward(
+        self,
+        x: tf.Tensor,
+        kernel: tf.Tensor,
+        geometry: Geometry,
+        bias: tf.Tensor | None = None,
+        remember: bool = False,
+    ) -> tf.Tensor:
+        return self._switch(
+            x,
+            lambda algorithm: algorithm.forward(
+                x, kernel, geometry, bias, remember
+            ),
+        )
+
+    def input_gradient(
+        self,
+        dy: tf.Tensor,
+        kernel: tf.Tensor,
+        geometry: Geometry,
+        input_shape: Any,
+    ) -> tf.Tensor:
+        return self._switch(
+            dy,
+            lambda algorithm: algorithm.input_gradient(
+                dy, kernel, geometry, input_shape
+            ),
+        )
+
+    def kernel_gradient(
+        self, x: tf.Tensor, dy: tf.Tensor, geometry: Geometry
+    ) -> tf.Tensor:
+        return self._switch(
+            x, lambda algorithm: algorithm.kernel_gradient(x, dy, geometry)
+        )
+
+    def multiplications(self, geometry: Geometry, which: str) -> int:
+        return max(a.multiplications(geometry, which) for a in self._algorithms)
+
+    def workspace(
+        self, geometry: Geometry, which: str, on: Processor | None = None
+    ) -> int:
+        return max(a.workspace(geometry, which, on) for a in self._algorithms)
+
+    def _switch(
+        self, x: tf.Tensor, run: Callable[[Algorithm], tf.Tensor]
+    ) -> tf.Tensor:
+        batch = tf.shape(x)[0]
+        index = tf.add_n([tf.cast(batch >= n, tf.int32) for n in _BEGINS])
+        return tf.switch_case(
+            index,
+            [
+                functools.partial(run, algorithm)
+                for algorithm in self._algorithms
+            ],
+        )

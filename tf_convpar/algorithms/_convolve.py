@@ -1,0 +1,182 @@
+"""The convolution of a layer's filters, or of a part of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_convpar.algorithms import _direct
+from tf_convpar.algorithms import _groups
+from tf_convpar.algorithms import _names
+from tf_convpar.algorithms import _passes
+from tf_convpar.algorithms._algorithm import Geometry
+from tf_convpar.algorithms._batches import by_measurement
+
+
+def check_algorithm(name: Any) -> None:
+    """Raises ValueError unless `convolve` takes `name` for `algorithm`.
+
+    ```python
+    check_algorithm("winograd")
+    ```
+    """
+    if name != "auto":
+        _names.check_name(name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Windows:
+    """Where the windows of a layer lie, by the arguments of a Keras layer.
+
+    ```python
+    Windows(strides=(2, 2), padding="same")
+    ```
+
+    Attributes:
+        strides: One stride per spatial axis.
+        padding: `"valid"` or `"same"`.
+        dilation_rate: One dilation rate per spatial axis.
+        groups: Number of groups of the *whole* layer.
+        channels_last: True where the channels are the last axis of images,
+            False where they are the first after the batch. On a CPU TensorFlow
+            supports only True.
+    """
+
+    strides: Sequence[int] = (1, 1)
+    padding: str = "valid"
+    dilation_rate: Sequence[int] = (1, 1)
+    groups: int = 1
+    channels_last: bool = True
+
+
+def convolve(
+    inputs: tf.Tensor,
+    kernel: tf.Tensor,
+    windows: Windows = Windows(),
+    *,
+    filters: tuple[int, int] | None = None,
+    algorithm: str = "direct",
+    bias: tf.Tensor | None = None,
+    remember: bool = False,
+    device: str | None = None,
+) -> tf.Tensor:
+    """A convolution with all or some of a layer's filters.
+
+    ```python
+    y = convolve(x, kernel)  # all filters
+    y = convolve(  # filters 8 to 15 of 32 in four groups
+        x, kernel[..., 8:16], Windows(groups=4), filters=(8, 32)
+    )
+    y = convolve(x, kernel, algorithm="auto")
+    ```
+
+    Args:
+        inputs: Images, `(batch, *spatial, channels)`, or
+            `(batch, channels, *spatial)` where channels are not last.
+        kernel: Kernel of the filters wanted,
+            `(*window, channels // groups, width)`. They may be any contiguous
+            range of the layer's filters.
+        windows: Strides, padding, dilation, groups and data format.
+        filters: First filter of the range, and the layer's number of filters;
+            needed only where there is more than one group.
+        algorithm: `"direct"`, TensorFlow's own; `"auto"`, the fastest by
+            measurement for the forward pass and each gradient; or `"fft"`,
+            `"winograd"` or `"gemm"`, of which the first two may name a tile
+            size, `"winograd:4"`. What an algorithm does not compute is direct:
+            strides and dilation (gemm takes strides, except in the input
+            gradient), windows of one pixel (gemm takes them), and channels
+            first. Algorithms other than `"direct"` are for CPUs.
+        bias: One value for each filter wanted, which is added; None for no
+            bias.
+        remember: Whether the kernel's spectrum is kept for the next call, for
+            inference. It is computed anew when the kernel has changed.
+        device: Name of the device that `"auto"` measures; None for this
+            process' own.
+
+    Returns:
+        The feature maps, `(batch, *new_spatial, width)`, or channels first
+        where the inputs are.
+
+    Raises:
+        ValueError: There is no such algorithm.
+    """
+    check_algorithm(algorithm)
+    run = functools.partial(
+        _ungrouped,
+        windows=windows,
+        algorithm=algorithm,
+        remember=remember,
+        device=device,
+    )
+    if windows.groups == 1:
+        return run(inputs, kernel, bias)
+    first, total = filters or (0, kernel.shape[-1])
+    per_group = total // windows.groups
+    axis = -1 if windows.channels_last else 1
+    if not _groups.is_depthwise(
+        kernel, per_group, first, windows.strides, windows.dilation_rate
+    ):
+        return _groups.by_group(
+            run, inputs, kernel, bias, per_group, first, axis
+        )
+    maps = _groups.depthwise(
+        inputs,
+        kernel,
+        per_group,
+        first,
+        axis,
+        strides=tuple(windows.strides),
+        padding=windows.padding,
+        dilation_rate=tuple(windows.dilation_rate),
+        data_format=(
+            "channels_last" if windows.channels_last else "channels_first"
+        ),
+    )
+    return _add_bias(maps, bias, windows)
+
+
+def _ungrouped(
+    x: tf.Tensor,
+    kernel: tf.Tensor,
+    bias: tf.Tensor | None,
+    *,
+    windows: Windows,
+    algorithm: str,
+    remember: bool,
+    device: str | None,
+) -> tf.Tensor:
+    image = x.shape[1:-1] if windows.channels_last else x.shape[2:]
+    geometry = Geometry(
+        image=tuple(image),
+        channels=kernel.shape[-2],
+        filters=kernel.shape[-1],
+        window=tuple(kernel.shape[:-2]),
+        strides=tuple(windows.strides),
+        padding=windows.padding,
+        dilation=tuple(windows.dilation_rate),
+        batch=x.shape[0],
+        dtype=x.dtype.name,
+    )
+    if algorithm == "direct" or not windows.channels_last:
+        maps = _direct.run(x, kernel, geometry, windows.channels_last)
+        return _add_bias(maps, bias, windows)
+    if algorithm == "auto":
+        choice = by_measurement(geometry, device)
+    else:
+        choice = _names.by_name(algorithm, geometry)
+    return _passes.convolution(x, kernel, geometry, choice, bias, remember)
+
+
+def _add_bias(
+    maps: tf.Tensor, bias: tf.Tensor | None, windows: Windows
+) -> tf.Tensor:
+    if bias is None:
+        return maps
+    if windows.channels_last:
+        # TensorFlow fuses this op with the convolution.
+        return tf.nn.bias_add(maps, bias)
+    return maps + tf.reshape(bias, [-1] + [1] * (maps.shape.rank - 2))
