@@ -13,7 +13,7 @@ layers = keras.layers
 
 def by_the_allocator(model, batch, optimizer, image=None, **changes):
     """An estimate, and what the allocator says in a process of its own."""
-    command = [sys.executable, "-m", "tf_convpar", "estimate", "memory"]
+    command = [sys.executable, "-m", "tf_convpar_cli", "estimate", "memory"]
     command += [model, f"--batch={batch}", f"--optimizer={optimizer}"]
     command += ["--measure", "--json"]
     if image is not None:

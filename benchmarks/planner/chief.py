@@ -1,6 +1,7 @@
 """The chief of a benchmark: calibrates, plans, then makes real steps.
 
-Prints one line of JSON for each split: what was predicted, what was measured.
+Prints one line of JSON for each split, with the predicted and the measured
+step.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""Unequal machines and slow links, out of this machine's kernel.
+"""Emulates unequal machines and slow links by this machine's kernel.
 
-A worker's speed is a quota of its control group (`cpu`, version 1 or 2), its
-link a pair of virtual interfaces with a token bucket on either side. Needs
-root.
+A worker's speed is a quota of its control group (`cpu`, version 1 or 2). Its
+link is a pair of virtual interfaces with a token bucket on either side. Both
+need root.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ def quota(share):
     try:
         yield lambda pid: (group / "cgroup.procs").write_text(str(pid))
     finally:
-        # Its processes have ended; the kernel may need a moment.
+        # The group's processes have ended; the kernel may need a moment.
         for _ in range(50):
             with contextlib.suppress(OSError):
                 group.rmdir()
@@ -58,11 +58,11 @@ while True:
 
 @contextlib.contextmanager
 def company(cores):
-    """Keeps cores busy with what gives way to anything else.
+    """Keeps cores busy with processes that give way to all others.
 
-    Cores of one machine share its memory, and the kernel its clock: what one
-    does alone it does faster than beside the others. Machines of a cluster
-    have no such neighbours, so that here nobody must ever be without.
+    Cores of one machine share its memory and its clock: a core alone is faster
+    than one beside busy ones. Machines of a cluster have no such neighbours.
+    So here every core must have them all the time.
     """
     busy = [
         subprocess.Popen([sys.executable, "-c", _BUSY, str(core)])
@@ -78,10 +78,10 @@ def company(cores):
 
 @contextlib.contextmanager
 def link(rate):
-    """Yields the command prefix of a worker behind a link of that rate.
+    """Yields a worker's command prefix, and addresses of chief and worker.
 
-    And the addresses of chief and worker; `rate` as `tc` writes it, such as
-    `"100mbit"`. None for no limit: both are then on this machine's loopback.
+    The worker is behind a link of this rate, as `tc` writes it, such as
+    `"100mbit"`. None is for no limit: both are then on this machine's loopback.
     """
     if rate is None:
         yield [], "localhost", "localhost"

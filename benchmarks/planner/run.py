@@ -1,8 +1,8 @@
-"""Predicted and measured steps, on clusters made of this machine's cores.
+"""Compares predicted and measured steps on clusters of this machine's cores.
 
-One process; two with a core each; two of which one has half a core, or a
-third; and behind links of 1 Gbit/s and 100 Mbit/s. Needs root for all but the
-first two.
+A cluster is one process; two processes with a core each; two of which one has
+half a core, or a third; or two with a link of 1 Gbit/s or 100 Mbit/s. All but
+the first two clusters need root.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def free_port():
 
 
 def start(command, core, put, **kwargs):
-    """A process on one core, in its group before it starts a thread."""
+    """Starts a process on one core, in its group before it starts a thread."""
 
     def prepare():
         os.sched_setaffinity(0, {core})
@@ -53,7 +53,7 @@ def start(command, core, put, **kwargs):
 
 
 def rows(cluster, network, splits):
-    """What the chief prints."""
+    """The rows that the chief prints for a network on a cluster."""
     workers, chief_share, worker_share, rate = CLUSTERS[cluster]
     with contextlib.ExitStack() as stack:
         env = dict(os.environ)

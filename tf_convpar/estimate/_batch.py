@@ -1,12 +1,12 @@
 """The largest mini-batch, and the best one: paper 2's procedure.
 
 Zou et al. (2017) choose a mini-batch together with the algorithms of its
-convolutions: for each candidate, what memory is left beside feature maps and
-parameters; within that, the algorithms that take the least time; then the
-mini-batch that trains fastest. The procedure and its integer program are
-theirs, as far as abstract, claims of a related patent (US 11,144,828) and
-citations tell; the text of the paper was not at hand, and the formulas here
-are ours.
+convolutions. For each candidate they find the memory that is left beside
+feature maps and parameters, and within that the algorithms that take the least
+time. Then they take the mini-batch that trains fastest. The procedure and its
+integer program are theirs, as far as the abstract, the claims of a related
+patent (US 11,144,828) and citations tell. The text of the paper was not at
+hand, and the formulas here are ours.
 
 For passes `k` with algorithms `l` that take `T_kl` seconds and a workspace of
 `M_kl` bytes, and binary `x_kl` (pass `k` uses algorithm `l`):
@@ -16,10 +16,10 @@ For passes `k` with algorithms `l` that take `T_kl` seconds and a workspace of
     and either  sum_kl x_kl M_kl <= budget    each pass has a workspace
     or          max_kl x_kl M_kl <= budget    all passes share one
 
-The first form is the paper's, a multiple-choice knapsack. This package's
-passes run one after the other and use the same workspace again, so that the
-second is what it needs: there every `x_kl` with `M_kl > budget` is 0, and
-nothing else binds.
+The first form is the paper's, a multiple-choice knapsack. This package needs
+the second: its passes run one after the other and use the same workspace again.
+In that form every `x_kl` with `M_kl > budget` is 0, and no other constraint
+binds.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ from typing import Any
 
 import numpy as np
 
-from tf_convpar.estimate.memory._step import Step
-from tf_convpar.estimate.memory._step import check_batch
+from tf_convpar._compat.keras import layers_of
+from tf_convpar.estimate.memory import Step
+from tf_convpar.estimate.memory import check_batch
 
-# The objective's scale: HiGHS stops 1e-6 from the optimum.
+# The scale of the objective: the solver HiGHS stops 1e-6 from the optimum.
 _SCALE = 1e4
-# Where a search for the largest batch ends.
+# The largest batch that is searched for.
 _MOST = 1 << 20
 # The candidates of `best_batch`, by default.
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -48,9 +49,9 @@ class Option:
     """One algorithm for one pass.
 
     Attributes:
-        name: `"winograd:4"`.
-        time_s: Seconds.
-        workspace_bytes: Beside arguments and result.
+        name: Name of the algorithm, such as `"winograd:4"`.
+        time_s: Seconds of the pass.
+        workspace_bytes: Bytes that it needs beside arguments and result.
     """
 
     name: str
@@ -60,17 +61,20 @@ class Option:
 
 @dataclasses.dataclass(frozen=True)
 class BatchRow:
-    """What a step with a batch takes.
+    """What a training step with a batch takes.
 
     Attributes:
-        batch: Images.
-        memory_bytes: At the peak, without workspaces.
-        left_bytes: For workspaces.
-        step_s: Of the whole step where that was measured, else of the
+        batch: Number of images.
+        memory_bytes: Memory at the peak, without workspaces.
+        left_bytes: Memory that is left for workspaces; negative where the
+            batch does not fit.
+        step_s: Seconds of the whole step where that was measured, else of the
             convolutions that have a choice; None where the batch does not
             fit.
-        choices: The algorithm of each pass with a choice, by layer.
-        workspace_bytes: Of those: the largest, or their sum.
+        choices: For each layer, by name, the algorithm of each pass that has a
+            choice.
+        workspace_bytes: Workspace of those algorithms: the largest where passes
+            share it, else the sum.
     """
 
     batch: int
@@ -82,11 +86,11 @@ class BatchRow:
 
     @property
     def image_s(self) -> float | None:
-        """Seconds for one image."""
+        """Seconds for one image; None where the batch does not fit."""
         return None if self.step_s is None else self.step_s / self.batch
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """The row as plain data, for JSON."""
         return {**dataclasses.asdict(self), "image_s": self.image_s}
 
 
@@ -95,7 +99,7 @@ def choose_algorithms(
     budget_bytes: int,
     shared: bool = True,
 ) -> list[Option]:
-    """One option for each pass, of the least time within a budget.
+    """One option for each pass, which take the least time within a budget.
 
     ```python
     direct = Option("direct", 2e-3, 0)
@@ -107,13 +111,13 @@ def choose_algorithms(
     ```
 
     Args:
-        candidates: Of each pass.
-        budget_bytes: For workspaces.
+        candidates: The options of each pass.
+        budget_bytes: Memory for workspaces.
         shared: Whether all passes use one workspace, so that the largest
-            counts; else their sum does, as in the paper.
+            counts. Otherwise their sum counts, as in the paper.
 
     Returns:
-        An option of each pass.
+        One option for each pass, in the order of `candidates`.
 
     Raises:
         ValueError: Not even the smallest workspaces fit.
@@ -159,7 +163,7 @@ def choose_algorithms(
         total = sum(options[i].workspace_bytes for i in taken)
         if shared or total <= budget_bytes:
             return [options[i] for i in taken]
-        # Within the solver's tolerance, but not within the budget.
+        # This is within the solver's tolerance, but not within the budget.
         row = np.zeros((1, len(options)))
         row[0, taken] = 1
         rules.append(
@@ -207,26 +211,28 @@ def largest_batch(
     largest_batch(keras.applications.VGG16(weights=None), 8 << 30, "adam")
     ```
 
-    By bisection on `training_memory`, which only grows with the batch.
+    It is found by bisection: `training_memory` only grows with the batch.
 
     Args:
-        model: As for `training_memory`, or a `Step`.
-        memory_bytes: What the step may take.
-        optimizer: As for `training_memory`.
-        algorithm: As for `training_memory`, but not `"auto"`: that would
-            measure each batch of the search. `best_batch` does, for few.
+        model: A Keras model, see `training_memory`; or a `Step`.
+        memory_bytes: Memory that the step may take.
+        optimizer: An optimizer or its name; see `training_memory`.
+        algorithm: Name of the algorithm of all convolutions, see
+            `training_memory`; but not `"auto"`, which would measure each batch
+            of the search. `best_batch` measures, for a few batches.
 
     Returns:
-        Images; at most about a million.
+        Number of images; at most about a million.
 
     Raises:
-        ValueError: Not even one image fits; says what it would take.
+        ValueError: Not even one image fits, and the message says what one would
+            take; or an algorithm is `"auto"`.
     """
     step = _step(model, optimizer)
     _check_memory(memory_bytes)
     choosing = [
         layer.name
-        for layer in step.model._flatten_layers(include_self=False)
+        for layer in layers_of(step.model)
         if (algorithm or getattr(layer, "algorithm", None)) == "auto"
     ]
     if choosing:
@@ -267,34 +273,35 @@ def best_batch(
     shared: bool = True,
     direct_step_s: Callable[[int], float] | None = None,
 ) -> list[BatchRow]:
-    """Batches by seconds for an image, with algorithms that fit.
+    """Batches ordered by the seconds for an image, with algorithms that fit.
 
     ```python
     rows = best_batch(model, 8 << 30, batches=(16, 32, 64))
     rows[0].batch, rows[0].choices["conv2d"]["forward"]  # 32, "winograd:4"
     ```
 
-    The candidates of each pass are those that `algorithm="auto"` measures,
-    on this machine and only once; see `convpar algorithms`. Time says what an
-    image costs, not what it teaches: how many epochs a batch takes to learn
-    as much is another matter.
+    The algorithms that each pass may have are those that `algorithm="auto"`
+    measures, on this machine and only once; see `convpar algorithms`. Time says
+    what an image costs, not what it teaches: how many epochs a batch takes to
+    learn as much is another matter.
 
     Args:
-        model: As for `training_memory`, or a `Step`. What its layers say of
-            algorithms does not count.
-        memory_bytes: What the step may take.
-        batches: Candidates.
-        optimizer: As for `training_memory`.
-        shared: As for `choose_algorithms`.
-        direct_step_s: Gives the measured seconds of a whole step with a
-            batch and TensorFlow's own convolutions; what the choice saves is
-            taken off. None to go by the convolutions with a choice only.
+        model: A Keras model, see `training_memory`; or a `Step`. The algorithms
+            of its layers do not count.
+        memory_bytes: Memory that the step may take.
+        batches: Numbers of images to compare.
+        optimizer: An optimizer or its name; see `training_memory`.
+        shared: Whether all passes use one workspace; see `choose_algorithms`.
+        direct_step_s: Takes a batch and returns the measured seconds of a whole
+            step with TensorFlow's own convolutions; what the choice saves is
+            subtracted. None compares by the convolutions with a choice alone.
 
     Returns:
-        The best first; those that do not fit last.
+        A row for each batch, the best first. Batches that do not fit are last.
 
     Raises:
-        ValueError: No candidate fits; says what the smallest would take.
+        ValueError: No batch fits, and the message says what the smallest would
+            take.
     """
     step = _step(model, optimizer)
     _check_memory(memory_bytes)
@@ -339,9 +346,9 @@ def _row(
 
 
 def _options(model: Any, batch: int) -> dict[tuple[str, str], list[Option]]:
-    """Of each layer and pass with a choice: direct first, then others."""
-    from tf_convpar.algorithms._choose import consult
-    from tf_convpar.layers._geometries import convolutions
+    """Options of each layer and pass with a choice; direct is the first."""
+    from tf_convpar.algorithms import consult
+    from tf_convpar.layers import convolutions
 
     found = {}
     for name, geometry in convolutions(model, batch):
@@ -351,7 +358,7 @@ def _options(model: Any, batch: int) -> dict[tuple[str, str], list[Option]]:
                 for c in record.candidates
                 if c.time_ms is not None and c.dropped is None
             ]
-            # Where direct ran alone it has no time: nothing to choose.
+            # Where direct ran alone it has no time, and there is no choice.
             if len(timed) > 1:
                 found[name, which] = timed
     return found

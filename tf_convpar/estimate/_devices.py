@@ -5,7 +5,7 @@ That there are two such lemmas, and what they are for, is from Zou et al.,
 paper was not at hand: definitions, formulas and derivations are ours.
 
 The first is about data parallelism. Let one device take `T_C` seconds for the
-part of a step that replicas share between them, and let every step cost `T_O`
+part of a step that replicas share between them. Let every step cost `T_O`
 seconds that do not shrink with their number `G`: exchange of gradients,
 update, input that arrives late. With the *overhead ratio* `R = T_O / T_C` a
 step of `G` devices takes
@@ -31,21 +31,22 @@ from __future__ import annotations
 import math
 from typing import Any
 
-# What rounding may do to a quotient that should be whole.
+# The relative rounding error of a quotient that should be whole.
 _ROUNDING = 1e-12
 
 
 def speedup(devices: int, overhead_ratio: float) -> float:
-    """Of a training step on several equal devices, against one.
+    """Speedup of a training step on several equal devices, against one.
 
     ```python
-    speedup(8, 0.05)  # 6.0: seconds of one device by seconds of eight
+    speedup(8, 0.05)  # 6.0: seconds of one device / seconds of eight
     ```
 
     Args:
-        devices: Replicas, each with its share of the mini-batch.
-        overhead_ratio: `R = T_O / T_C`, without a unit: seconds of a step
-            that devices do not share, by seconds that they do, on one.
+        devices: Number of replicas, each with its share of the mini-batch.
+        overhead_ratio: `R = T_O / T_C`, without a unit: the seconds of a step
+            that devices do not share, divided by the seconds that one device
+            takes for what they share.
 
     Returns:
         `G (1 + R) / (1 + G R)`: between 1 and `devices`.
@@ -57,21 +58,21 @@ def speedup(devices: int, overhead_ratio: float) -> float:
 
 
 def efficiency(devices: int, overhead_ratio: float) -> float:
-    """Of each of several devices: their speedup by their number.
+    """Efficiency of several devices: their speedup divided by their number.
 
     ```python
     efficiency(8, 0.05)  # 0.75
     ```
 
     Args:
-        devices: As for `speedup`.
-        overhead_ratio: As for `speedup`.
+        devices: Number of replicas; see `speedup`.
+        overhead_ratio: `R = T_O / T_C`; see `speedup`.
 
     Returns:
         `(1 + R) / (1 + G R)`: at most 1, and more than `1 / devices`.
 
     Raises:
-        ValueError: As for `speedup`.
+        ValueError: Less than one device, or a negative ratio.
     """
     count = _whole("devices", devices)
     ratio = _ratio(overhead_ratio)
@@ -86,14 +87,15 @@ def devices_for(speedup: float, overhead_ratio: float) -> int:
     ```
 
     Args:
-        speedup: Wanted, at least 1.
-        overhead_ratio: As for `speedup`.
+        speedup: The speedup wanted, at least 1.
+        overhead_ratio: `R = T_O / T_C`; see the function `speedup`.
 
     Returns:
-        `S / (1 + R - S R)`, up to the next whole number.
+        `S / (1 + R - S R)`, rounded up to a whole number.
 
     Raises:
-        ValueError: No number of devices reaches it; says the limit.
+        ValueError: No number of devices reaches the speedup, and the message
+            says the limit; or the speedup is below 1, or the ratio negative.
     """
     wanted = _number("speedup", speedup)
     ratio = _ratio(overhead_ratio)
@@ -119,22 +121,22 @@ def devices_for(speedup: float, overhead_ratio: float) -> int:
 
 
 def overhead_for(efficiency: float, devices: int) -> float:
-    """The overhead ratio up to which devices are that efficient.
+    """The largest overhead ratio with which devices are so efficient.
 
     ```python
     overhead_for(0.8, 4)  # 0.0909: 9.1 % of one device's computation
     ```
 
     Args:
-        efficiency: Wanted: more than 0, at most 1.
-        devices: As for `speedup`.
+        efficiency: The efficiency wanted, more than 0 and at most 1.
+        devices: Number of replicas.
 
     Returns:
-        `(1 - a) / (a G - 1)`; infinite where `a <= 1/G`, an efficiency that
-        any overhead leaves.
+        `(1 - a) / (a G - 1)`. It is infinite where `a <= 1/G`: any overhead
+        leaves that efficiency.
 
     Raises:
-        ValueError: An efficiency that is none, or less than one device.
+        ValueError: An efficiency that is out of range, or less than one device.
     """
     wanted = _number("efficiency", efficiency)
     count = _whole("devices", devices)
@@ -170,26 +172,27 @@ def parameter_servers(
 
         2 S_p N_w / (N_ps B)  seconds
 
-    with pushes and pulls one after the other, and half of it where both go
-    on at once. Workers compute the while for `T_C` seconds. All traffic can
-    hide behind that if
+    if pushes and pulls take turns, and half as long if both go on at once.
+    Meanwhile workers compute for `T_C` seconds. All traffic can hide behind
+    that if
 
         N_ps >= 2 S_p N_w / (B T_C)
 
-    Even shares and perfect overlap are the best case: it is a lower bound.
+    Even shares and perfect overlap are the best case, so it is a lower bound.
 
     Args:
-        parameter_bytes: `S_p`: of all parameters, as they travel.
-        workers: `N_w`.
-        bytes_per_s: `B`: bytes, not bits, in one direction.
-        compute_s: `T_C`: seconds of forward and backward pass of a worker.
+        parameter_bytes: `S_p`, the bytes of all parameters as they travel.
+        workers: `N_w`, the number of workers.
+        bytes_per_s: `B`, the bytes (not bits) per second of a server's
+            interface in one direction.
+        compute_s: `T_C`, the seconds of a worker's forward and backward pass.
         full_duplex: Whether a server sends and receives at full rate at once.
 
     Returns:
-        Servers, at least one.
+        Number of servers, at least one.
 
     Raises:
-        ValueError: Something that is not positive.
+        ValueError: An argument that is not positive.
     """
     size = _positive("parameter_bytes", parameter_bytes)
     count = _whole("workers", workers)
@@ -200,7 +203,7 @@ def parameter_servers(
 
 
 def _up(quotient: float) -> int:
-    """To the next whole number, but not past one by rounding."""
+    """Rounds up to a whole number of at least 1, but no rounding errors."""
     if not math.isfinite(quotient):
         raise ValueError(
             "Expected numbers whose quotient is finite. Received: one of "

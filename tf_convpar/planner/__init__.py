@@ -1,37 +1,48 @@
-"""Which convolution is split how, and what comes of it.
+"""Plans how each convolution of a model is split, and predicts the step.
 
-Measured (`calibrate`) and proven (`plan`) for the graph that runs, or described
-(`simulate`). TensorFlow is imported where it is needed, and not before. `star`
-plans what paper 1 does.
+`calibrate` measures devices and links. `plan` proves the best plan for the
+graph that runs. `simulate` plans for devices that are only described. `star`
+has the plans of paper 1. TensorFlow is imported when it is first needed.
 """
 
+import importlib
+from typing import TYPE_CHECKING
 from typing import Any
 
 from tf_convpar.planner._calibration import Calibration as Calibration
-from tf_convpar.planner._calibration import Device as Device
+from tf_convpar.planner._calibration import MeasuredDevice as MeasuredDevice
 from tf_convpar.planner._calibration import Work as Work
 from tf_convpar.planner._calibration_file import load as load
 from tf_convpar.planner._calibration_file import save as save
+from tf_convpar.planner._calibration_file import to_json as to_json
 from tf_convpar.planner._link import Link as Link
 from tf_convpar.plans import Plan as Plan
 from tf_convpar.plans import Prediction as Prediction
 
+if TYPE_CHECKING:
+    from tf_convpar.planner._kinds import kinds as kinds
+    from tf_convpar.planner._kinds import seconds_alone as seconds_alone
+    from tf_convpar.planner._plan import plan as plan
+    from tf_convpar.planner._plan_of import plan_of as plan_of
+    from tf_convpar.planner._simulate import simulate as simulate
+    from tf_convpar.planner._sweep import SweepRow as SweepRow
+    from tf_convpar.planner._sweep import sweep as sweep
+    from tf_convpar.planner.measure._calibrate import calibrate as calibrate
+
+# Names whose modules need TensorFlow, and these modules.
+_LATER = {
+    "SweepRow": "_sweep",
+    "calibrate": "measure._calibrate",
+    "kinds": "_kinds",
+    "plan": "_plan",
+    "plan_of": "_plan_of",
+    "seconds_alone": "_kinds",
+    "simulate": "_simulate",
+    "sweep": "_sweep",
+}
+
 
 def __getattr__(name: str) -> Any:
-    if name == "plan":
-        from tf_convpar.planner import _plan
-
-        return _plan.plan
-    if name == "plan_of":
-        from tf_convpar.planner import _plan_of
-
-        return _plan_of.plan_of
-    if name == "simulate":
-        from tf_convpar.planner import _simulate
-
-        return _simulate.simulate
-    if name == "calibrate":
-        from tf_convpar.planner.measure import _calibrate
-
-        return _calibrate.calibrate
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)

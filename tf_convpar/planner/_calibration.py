@@ -6,38 +6,57 @@ All times are seconds, all sizes bytes.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from collections.abc import Sequence
 
 import numpy as np
 
+from tf_convpar.files import Checked
+from tf_convpar.files import Count
+from tf_convpar.files import Name
+from tf_convpar.files import Natural
+from tf_convpar.files import Quantity
+from tf_convpar.files import Some
+from tf_convpar.files import Unexpected
 from tf_convpar.planner._link import Link
 
 PASSES = ("forward", "backward")
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
+class Work(Checked):
     """The times of a layer on one device.
 
     Attributes:
-        samples: At which it was measured, with all filters; ascending.
-        forward: Seconds for each of them.
-        backward: Of both gradients, likewise.
-        filters: Parts of its filters, of the most samples; ascending up to 1.
-        forward_of: Seconds for each of them, as parts of those with all.
-        backward_of: Likewise.
-        on_shards: Seconds forward and backward of what devices compute of it
-            on shards, as parts of those of the layer itself.
+        samples: Numbers of samples at which the whole layer was measured,
+            ascending.
+        forward: Seconds of the forward pass, one for each number in `samples`.
+        backward: Seconds of both gradients, one for each number in `samples`.
+        filters: Fractions of the layer's filters that were measured, at the
+            largest number in `samples`; ascending, the last is 1.
+        forward_of: Forward time at each of `filters`, as a fraction of the
+            time with all filters.
+        backward_of: Backward time at each of `filters`, as a fraction of the
+            time with all filters.
+        on_shards: Time that a device takes to compute the layer on shards,
+            relative to the layer itself: one number forward, one backward.
     """
 
-    samples: tuple[int, ...]
-    forward: tuple[float, ...]
-    backward: tuple[float, ...]
-    filters: tuple[float, ...] = (1.0,)
-    forward_of: tuple[float, ...] = (1.0,)
-    backward_of: tuple[float, ...] = (1.0,)
-    on_shards: tuple[float, ...] = (1.0, 1.0)
+    samples: tuple[Count, ...]
+    forward: tuple[Quantity, ...]
+    backward: tuple[Quantity, ...]
+    filters: tuple[Quantity, ...] = (1.0,)
+    forward_of: tuple[Quantity, ...] = (1.0,)
+    backward_of: tuple[Quantity, ...] = (1.0,)
+    on_shards: tuple[Quantity, ...] = (1.0, 1.0)
+
+    def check(self) -> None:
+        """Points ascend, and each has its times."""
+        check_points(self, "samples", "forward", "backward")
+        check_points(self, "filters", "forward_of", "backward_of")
+        if len(self.on_shards) != len(PASSES):
+            raise Unexpected("a number forward, and one backward", "on_shards")
 
     def at(
         self,
@@ -46,17 +65,17 @@ class Work:
         filters: float = 1.0,
         on_shards: bool = True,
     ) -> float:
-        """Seconds of a pass; 0 of nothing.
+        """Seconds of a pass; 0 for no samples or no filters.
 
-        Linear between what was measured, and beyond it on the line through
-        the two nearest points, but never less than in proportion below the
-        first.
+        Time is linear between measured points. Beyond them the line through
+        the two nearest points goes on. Below the first point time is at least
+        proportional to it.
 
         Args:
             which: `"forward"` or `"backward"`.
-            samples: Of them.
-            filters: A part of the filters.
-            on_shards: Whether they lie in shards; the layer itself otherwise.
+            samples: Number of samples; need not be whole.
+            filters: Fraction of the filters.
+            on_shards: Whether the layer is computed on shards.
         """
         if samples <= 0 or filters <= 0:
             return 0.0
@@ -67,6 +86,30 @@ class Work:
             return seconds
         part = _line(self.filters, getattr(self, f"{which}_of"), filters)
         return seconds * part
+
+
+def check_points(value: Checked, points: str, *measured: str) -> None:
+    """Checks that points ascend, and that there is a time for each.
+
+    Args:
+        value: Dataclass with these fields.
+        points: Field of the numbers of samples or filters that were measured.
+        *measured: Fields with a number for each of them.
+
+    Raises:
+        Unexpected: They do not, or there is not.
+    """
+    found = getattr(value, points)
+    if not found or list(found) != sorted(set(found)):
+        raise Unexpected("numbers, each more than the one before,", points)
+    for name in measured:
+        count = len(getattr(value, name))
+        if count != len(found):
+            raise Unexpected(
+                f"{len(found)} numbers, one for each of `{points}`,",
+                name,
+                received=f"{count}",
+            )
 
 
 def _line(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
@@ -82,50 +125,68 @@ def _line(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
 
 
 @dataclasses.dataclass(frozen=True)
-class Device:
+class MeasuredDevice(Checked):
     """One device.
 
     Attributes:
-        name: TensorFlow's: `"/job:worker/replica:0/task:0/device:CPU:0"`.
+        name: TensorFlow's name of it, such as
+            `"/job:worker/replica:0/task:0/device:CPU:0"`.
         works: Times of each layer, by its key (`_works.key`).
-        update_s: Of the optimizer, for one parameter.
-        byte_s: By which a byte that it sends or receives holds up what it
-            computes.
-        message_s: By which each message that it sends or receives does,
-            however small.
-        memory_bytes: What it can give to the model; None if no limit.
+        update_s: Seconds of the optimizer's update of one parameter.
+        byte_s: Seconds by which each byte that it sends or receives delays
+            its computing.
+        message_s: Seconds by which each message that it sends or receives
+            delays its computing, however small the message is.
+        memory_bytes: Memory that it can give to the model; None for no limit.
     """
 
-    name: str
+    name: Name
     works: Mapping[str, Work]
-    update_s: float = 0.0
-    byte_s: float = 0.0
-    message_s: float = 0.0
-    memory_bytes: int | None = None
+    update_s: Quantity = 0.0
+    byte_s: Quantity = 0.0
+    message_s: Quantity = 0.0
+    memory_bytes: Natural | None = None
 
 
 @dataclasses.dataclass(frozen=True)
-class Calibration:
-    """Everything that a plan goes by, beside the model.
+class Calibration(Checked):
+    """The measurements from which a model is planned.
 
     Attributes:
-        model: A hash of its layers and their shapes.
+        model: Hash of the model's layers and their shapes.
         batch: Samples of a step.
-        devices: The first is the chief's.
-        links: Both directions between any two.
+        devices: All devices, the chief's first.
+        links: Links in both directions between any two devices.
         slots: Numbers that the optimizer keeps for each parameter.
-        facts: Of the environment in which it was measured, for readers.
+        facts: Facts about the environment of the measurement, for readers.
     """
 
-    model: str
-    batch: int
-    devices: tuple[Device, ...]
+    model: Name
+    batch: Count
+    devices: Some[MeasuredDevice]
     links: tuple[Link, ...]
-    slots: int = 0
+    slots: Natural = 0
     facts: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
+    def check(self) -> None:
+        """Devices have the same layers, and links to each other."""
+        for i, device in enumerate(self.devices):
+            if set(device.works) != set(self.devices[0].works):
+                raise Unexpected(
+                    "the same layers for every device", "devices", i
+                )
+        names = [device.name for device in self.devices]
+        linked = {(link.source, link.target) for link in self.links}
+        for a, b in itertools.permutations(names, 2):
+            if a != b and (a, b) not in linked:
+                raise Unexpected(f"a link from {a} to {b}", "links")
+
     def link(self, source: str, target: str) -> Link:
-        """From one device to another."""
+        """Returns the link from one device to another.
+
+        Raises:
+            ValueError: The calibration has no such link.
+        """
         for link in self.links:
             if (link.source, link.target) == (source, target):
                 return link

@@ -1,8 +1,8 @@
-"""The ways of all convolutions with the shortest step: a proven optimum.
+"""Chooses the ways of all convolutions for the shortest step, with a proof.
 
-A mixed-integer program with two or three binary variables for each
-convolution; where anything else runs follows from them by linear constraints,
-as does what is sent. `_step` is the function that it minimises.
+The choice is a mixed-integer program with two or three binary variables for
+each convolution. Where all other calls run, and what is sent, follows from them
+by linear constraints. The program minimises the function in `_step`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from tf_convpar.planner._costs import Costs
 from tf_convpar.planner._costs import Sent
 from tf_convpar.planner._program import Linear
-from tf_convpar.planner._program import Program
+from tf_convpar.planner._program import LinearProgram
 from tf_convpar.planner._program import total
 from tf_convpar.planner._ways import CHIEF
 from tf_convpar.planner._ways import FILTERS
@@ -36,29 +36,29 @@ def choose(
     ```
 
     Args:
-        costs: Of a cut of the work.
-        time_limit_s: For the proof.
-        below: Seconds that are known to be possible: only a shorter step is
-            looked for. That there is none is proven far sooner than which is
-            the best.
+        costs: Costs of all ways, for one cut of the work.
+        time_limit_s: Seconds that the proof may take.
+        below: Seconds of a step that is known to be possible: only a shorter
+            one is looked for. To prove that there is none takes far less time
+            than to find the best.
 
     Raises:
         NoSolution: No step fits the memory of devices, or is shorter than
             `below`.
-        RuntimeError: There is no proof in this time.
+        RuntimeError: There is no proof within the time.
     """
     return _Model(costs).solve(time_limit_s, below)
 
 
 @dataclasses.dataclass
 class _Needed:
-    """A tensor that may have to lie elsewhere."""
+    """A tensor that may have to move to where it is needed."""
 
-    # By the tensor's state.
+    # Seconds of the move, by the tensor's state.
     sent: dict[str, Sent] = dataclasses.field(default_factory=dict)
-    # Whether it is, by state.
+    # Whether it moves, 1 or 0, by the tensor's state.
     moves: dict[str, Linear] = dataclasses.field(default_factory=dict)
-    # Behind whose computing its gradient travels, by call and way.
+    # Seconds of computing behind which its gradient travels, by call and way.
     hidden: dict[tuple[int, str], Linear] = dataclasses.field(
         default_factory=dict
     )
@@ -69,7 +69,7 @@ class _Model:
 
     def __init__(self, costs: Costs) -> None:
         self._costs = costs
-        self._program = Program()
+        self._program = LinearProgram()
         self._binaries: dict[str, dict[str, Linear]] = {}
         self._states: dict[int, dict[str, Linear]] = {}
         self._ways: list[dict[str, Linear]] = []
@@ -113,7 +113,7 @@ class _Model:
                 self._program.at_least(1 - needed, 0)
 
     def _state(self, tensor: int) -> dict[str, Linear]:
-        """Whether a tensor is in each state; inputs of the model are whole."""
+        """Whether a tensor is in each state; the model's inputs are whole."""
         return self._states.get(tensor) or {CHIEF: Linear({}, 1.0)}
 
     def _call(self, index: int) -> None:
@@ -146,7 +146,7 @@ class _Model:
                     self._need(x, state, both, move, ways[name], index, name)
 
     def _convolution(self, layer: str, names: list[str]) -> None:
-        """A layer goes one way, whoever calls it."""
+        """Adds a layer's variables: it goes one way, whoever calls it."""
         if layer in self._binaries:
             return
         program = self._program
@@ -155,12 +155,18 @@ class _Model:
         self._binaries[layer] = ways
 
     def _leads(self, layer: str) -> dict[str, Linear]:
-        """As `_step.follow`: on samples if that convolution is."""
+        """The ways of a call that leads to a convolution, as `_step.follow`.
+
+        It is on samples if the convolution is.
+        """
         on_samples = self._binaries.get(layer, {}).get(SAMPLES, Linear())
         return {SAMPLES: on_samples, CHIEF: 1 - on_samples}
 
     def _follows(self, inputs: Any, possible: Any) -> dict[str, Linear]:
-        """As `_step._follows`: samples first, then shards of channels."""
+        """The ways of any other call, as `_step._follows`.
+
+        Samples come first, then shards of channels.
+        """
         program = self._program
         ways: dict[str, Linear] = {}
         nothing = Linear()
@@ -198,7 +204,7 @@ class _Model:
         index: int | None = None,
         name: str = "",
     ) -> None:
-        """Notes that a tensor in a state is sent if this is 1."""
+        """Notes that a tensor in `state` moves if `is_needed` is 1."""
         needed = self._needed[tensor, move.wanted, move.width]
         if state not in needed.sent:
             needed.sent[state] = self._costs.sent(move)
@@ -210,7 +216,7 @@ class _Model:
                 needed.hidden[index, name] = hides * way
 
     def _seconds(self) -> Linear:
-        """Of the step."""
+        """The seconds of the step."""
         parts = []
         for needed in self._needed.values():
             back = Linear()
@@ -255,7 +261,7 @@ class _Model:
         return total([*parts, *waited])
 
     def _sum(self, value: Linear) -> Linear:
-        """A variable for a long sum, so that constraints stay short."""
+        """Adds a variable for a long sum, so that constraints stay short."""
         found = self._program.variable()
         self._program.equal(found - value, 0)
         return found

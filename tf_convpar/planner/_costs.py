@@ -1,7 +1,7 @@
 """What each way of each call costs: the constants of the plan's program.
 
-Every number is for one cut of the work (`Cut`), so that what is left to decide
-is which way each convolution goes.
+Every number is for one cut of the work (`Cut`). What is left to decide is the
+way of each convolution.
 """
 
 from __future__ import annotations
@@ -23,33 +23,38 @@ from tf_convpar.planner._ways import SAMPLES
 from tf_convpar.planner._ways import Cut
 from tf_convpar.planner._ways import Ways
 
-# Of a convolution's two gradients, that of the kernel takes about half; it is
-# computed last, while the other travels.
+# The kernel's gradient takes about half the time of a convolution's two
+# gradients. It is computed last, while the input's gradient travels.
 _KERNELS_PART = 0.5
 # Devices that wait for one another at every layer never end at the same moment:
-# steps of several took 3 to 10 % longer than the sum of their parts
+# steps of several devices took 3 to 10 % longer than the sum of their parts
 # (`benchmarks/cluster`).
 _WAITING = 0.05
-# Bytes of a number of a weight.
+# Bytes of one number of a weight.
 _WIDTH = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Of one way of a call, in seconds.
+    """What one way of a call costs; times are seconds.
 
     Attributes:
-        forward: Of each device, computing.
-        backward: Likewise, with the update of weights.
-        hides: Of a convolution: in which its input's gradient may travel.
-        sends: In the forward pass, while nothing else goes on.
-        returns: Likewise in the backward pass.
-        early: On the busiest interface, of what may travel before it is
-            needed.
-        late: Likewise, of what may travel after, until the step ends.
-        memory: Bytes of each device: weights, slots and gradients where they
-            are stored, copies of those that are gathered, and the feature
-            maps, which are kept for the backward pass.
+        forward: Time that each device computes in the forward pass, with the
+            delay by weights that travel meanwhile.
+        backward: Time that each device computes in the backward pass, with
+            the same delay and the update of weights.
+        hides: Time of computing behind which the gradient of a convolution's
+            input can travel; 0 for other calls.
+        sends: Time of transfers in the forward pass while no device computes.
+        returns: Time of transfers in the backward pass while no device
+            computes.
+        early: Time on the busiest interface of weights that may travel before
+            the forward pass needs them.
+        late: Time on the busiest interface of gradients that may travel from
+            the backward pass until the step ends.
+        memory: Bytes on each device: weights, slots and gradients where they
+            are stored; copies of weights that are gathered; and feature maps,
+            which are kept for the backward pass.
     """
 
     forward: tuple[float, ...]
@@ -64,11 +69,11 @@ class Cost:
 
 @dataclasses.dataclass(frozen=True)
 class Sent:
-    """What it costs that a tensor is to lie elsewhere.
+    """What the move of a tensor costs.
 
     Attributes:
-        forward: Seconds there.
-        backward: And back.
+        forward: Seconds of the tensor in the forward pass.
+        backward: Seconds of its gradient, which returns in the backward pass.
     """
 
     forward: float
@@ -76,7 +81,7 @@ class Sent:
 
 
 class Costs:
-    """The constants.
+    """The costs of all ways of all calls.
 
     ```python
     costs = Costs(graph, calibration, cut)
@@ -84,8 +89,11 @@ class Costs:
     ```
 
     Attributes:
-        ways: What can be chosen.
-        of: For each call those of its ways.
+        graph: Graph of the model.
+        calibration: Measurements of its layers and of the devices.
+        cut: How the work is cut.
+        ways: Ways of each call.
+        of: For each call, the cost of each of its ways, by the way's name.
     """
 
     def __init__(
@@ -108,7 +116,7 @@ class Costs:
         ]
 
     def sent(self, move: Move) -> Sent:
-        """A move while nothing else goes on."""
+        """Seconds of a move while nothing else happens."""
         there, back = _both(move)
         return Sent(self._seconds(there), self._seconds(back))
 
@@ -172,7 +180,7 @@ class Costs:
         )
 
     def _parts_of(self, call: Call, name: str) -> Sequence[float]:
-        """Of its feature maps, what each device has."""
+        """Fraction of the call's feature maps that each device has."""
         if name == SAMPLES:
             return [n / self.cut.batch for n in self.cut.shares]
         if name == FILTERS:
@@ -205,8 +213,8 @@ class Costs:
         return (own,) + (0.0,) * (len(devices) - 1)
 
     def _parts(self, call: Call) -> list[float]:
-        """Of the channels, those of each device."""
-        # Of a layer that adds up on the chief, those of its input.
+        """Fraction of the channels that each device works on."""
+        # A layer whose output is on the chief has shards in its input only.
         layout = next(
             layout
             for tensor in (*call.outputs, *call.inputs)
@@ -222,7 +230,7 @@ class Costs:
         seconds: Iterable[float],
         moves: Sequence[Mapping[tuple[str, str], int]],
     ) -> tuple[float, ...]:
-        """Computing, held up by what travels at the same time."""
+        """Time of computing, with the delay by what travels meanwhile."""
         found = []
         for s, device in zip(seconds, self.calibration.devices, strict=True):
             messages = [
@@ -239,7 +247,7 @@ class Costs:
         return tuple(found)
 
     def _seconds(self, bytes_: Mapping[tuple[str, str], int]) -> float:
-        """Of what travels between devices, all at once."""
+        """Time of bytes that travel between devices, all at once."""
         pairs = [pair for pair, n in bytes_.items() if n]
         if not pairs:
             return 0.0
@@ -247,7 +255,7 @@ class Costs:
         return latency + self._on_wire(bytes_)
 
     def _on_wire(self, bytes_: Mapping[tuple[str, str], int]) -> float:
-        """Of the busiest link or interface, in whichever direction."""
+        """Time on the busiest link or interface, in either direction."""
         out: dict[str, float] = collections.defaultdict(float)
         into: dict[str, float] = collections.defaultdict(float)
         longest = 0.0
@@ -262,7 +270,7 @@ class Costs:
 def _both(
     move: Move,
 ) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], int]]:
-    """Bytes there, and those that return."""
+    """Bytes of a move over each link, and of the gradient that returns."""
     there = {k: move.width * n for k, n in move.numbers().items()}
     if not move.returns:
         return there, {}

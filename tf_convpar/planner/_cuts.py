@@ -1,4 +1,4 @@
-"""How work is cut: shares of samples, and counts of filters, that balance."""
+"""Cuts of the work: shares of samples and counts of filters that balance."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tf_convpar.planner._graph import Graph
 from tf_convpar.planner._ways import Cut
 from tf_convpar.planner._ways import filters_of
 
-# Kernels that a vector holds: of fewer some lanes are idle.
+# Kernels that fill a vector: with fewer, some of its lanes are idle.
 _QUANTUM = 8
 
 
 def cuts(
     graph: Graph, calibration: Calibration, wire: str | None
 ) -> Iterator[Cut]:
-    """Cuts worth a look: the fastest device alone, the two fastest, and so on.
+    """Cuts to try: the fastest device alone, the two fastest, and so on.
 
     ```python
     next(cuts(graph, calibration, None)).shares  # (64, 0): one device alone
     ```
 
-    Within each the shares are those by which devices are done at the same
-    time, and so are the counts of the layers of as many filters.
+    The shares of a cut let its devices finish at about the same time. So do its
+    counts, for the layers with the same number of filters together.
     """
     names = tuple(device.name for device in calibration.devices)
     seconds = alone(graph, calibration)
@@ -44,7 +44,7 @@ def cuts(
 
 
 def whole(graph: Graph, calibration: Calibration, wire: str | None) -> Cut:
-    """The chief has all."""
+    """The cut that leaves all work on the chief."""
     names = tuple(device.name for device in calibration.devices)
     rest = (0,) * (len(names) - 1)
     numbers = {filters_of(graph, call) for call in graph.convolutions}
@@ -58,7 +58,7 @@ def whole(graph: Graph, calibration: Calibration, wire: str | None) -> Cut:
 
 
 def alone(graph: Graph, calibration: Calibration) -> dict[str, float]:
-    """Seconds of a step on each device by itself."""
+    """Seconds of a step on each device alone, by the device's name."""
     weights = sum(
         math.prod(weight.shape)
         for layer in {id(c.layer): c.layer for c in graph.calls}.values()
@@ -141,17 +141,17 @@ def balanced(
     seconds: Sequence[Callable[[int], float] | None],
     quantum: int = 1,
 ) -> tuple[int, ...]:
-    """Gives out so many things that the last device is done soonest.
+    """Gives out things so that the last device finishes as soon as possible.
 
     ```python
     balanced(12, [lambda n: 1.0 * n, lambda n: 2.0 * n])  # (8, 4)
     ```
 
     Args:
-        number: Of things.
-        seconds: Of each device for some of them, growing; None for devices
-            that get none.
-        quantum: Things that stay together, but for what is left over.
+        number: Number of things.
+        seconds: For each device, its seconds for a number of things, which
+            grow with that; None for a device that gets none.
+        quantum: Number of things that stay together, except for a remainder.
     """
     units = -(-number // quantum)
 
@@ -160,7 +160,7 @@ def balanced(
 
     given = [0] * len(seconds)
     for _ in range(units):
-        # One more to the device that is done with it first.
+        # One more goes to the device that finishes it first.
         first = min(
             (d for d, of in enumerate(seconds) if of is not None),
             key=lambda d: seconds[d](things(given[d] + 1)),  # type: ignore

@@ -1,4 +1,4 @@
-"""The graph of a model as the planner sees it: calls, tensors, what learns."""
+"""The planner's view of a model: its calls, its tensors, and what learns."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_convpar.sharding import _twins
-from tf_convpar.sharding import _walk
-from tf_convpar.sharding._where import leading
-from tf_convpar.sharding._whole import why_whole
+from tf_convpar import sharding
+from tf_convpar.sharding import leading
+from tf_convpar.sharding import why_whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,9 +19,10 @@ class Tensor:
     """Feature maps, or whatever else goes from layer to layer.
 
     Attributes:
-        shape: Of one sample.
-        width: Bytes of a number.
-        learns: Whether anything before it does, so that a gradient returns.
+        shape: Shape of one sample, without the batch axis.
+        width: Bytes of one number.
+        learns: Whether a layer that it depends on has trainable weights, so
+            that its gradient is computed.
     """
 
     shape: tuple[int, ...]
@@ -30,23 +30,24 @@ class Tensor:
     learns: bool
 
     def of(self, samples: int) -> tuple[int, ...]:
-        """The shape of so many samples."""
+        """Returns the shape of a batch of `samples`."""
         return samples, *self.shape
 
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """One call of a layer.
+    """One call of a layer, or the border of a model within the model.
 
     Attributes:
-        node: Of Keras' graph; None at the border of a model within the model.
-        layer: A layer or an operation; None likewise.
-        inputs: Tensors, by their numbers.
-        outputs: Likewise.
-        before: Whether anything before the layer learns.
+        node: Node of Keras' graph; None at a border.
+        layer: Layer or operation that is called; None at a border.
+        inputs: Numbers of the input tensors in `Graph.tensors`.
+        outputs: Numbers of the output tensors in `Graph.tensors`.
+        before: Whether a layer before this one learns.
         splits: Whether it is a convolution that may be split.
-        leads_to: The convolution whose samples it works on, if that is split
-            by samples: its layer's name. Empty but for what comes first.
+        leads_to: For a call before the model's first convolutions, the name of
+            the one that it leads to. If that is split by samples, this call
+            works on the same samples. Empty for all other calls.
     """
 
     node: Any
@@ -59,20 +60,21 @@ class Call:
 
     @property
     def name(self) -> str:
-        """Of the layer."""
+        """Name of the layer; empty at a border."""
         return str(getattr(self.layer, "name", ""))
 
 
 @dataclasses.dataclass(frozen=True)
 class Graph:
-    """Calls in the order in which they run.
+    """A model's calls, in the order in which they run.
 
     Attributes:
-        name: Of the model.
-        calls: All of them, those of models within the model included.
-        tensors: What goes between them.
-        outputs: Of the model: tensors that are joined on the chief.
-        keys: Of calls, as `_works.key` finds them: by identity, once each.
+        name: Name of the model.
+        calls: All calls, those of models within the model included.
+        tensors: Tensors that go between the calls.
+        outputs: Numbers of the model's output tensors, which are joined on
+            the chief.
+        keys: Results of `_works.key`, by the identity of the call.
     """
 
     name: str
@@ -85,25 +87,25 @@ class Graph:
 
     @property
     def convolutions(self) -> tuple[Call, ...]:
-        """Those that may be split, each layer once."""
+        """Calls of the convolutions that may be split, one for each layer."""
         found = {id(call.layer): call for call in self.calls if call.splits}
         return tuple(found.values())
 
 
 def of_model(model: keras.Model) -> Graph:
-    """The graph of a model.
+    """Reads the graph of a model.
 
     ```python
     of_model(keras.applications.ResNet50(weights=None)).convolutions
     ```
 
     Args:
-        model: Sequential or functional, built for images of known size.
+        model: Sequential or functional model, built for images of known size.
 
     Raises:
-        ValueError: It has no graph, or a tensor of unknown size.
+        ValueError: The model has no graph, or a tensor of unknown size.
     """
-    if not _walk.is_graph(model) or not model.built:
+    if not sharding.is_graph(model) or not model.built:
         raise ValueError(
             "Expected a built Sequential or functional model: only those have "
             f"a graph that can be planned. Received: '{model.name}', a "
@@ -114,7 +116,7 @@ def of_model(model: keras.Model) -> Graph:
     reader.enter(model, (), learns=False)
     outputs = [
         reader.numbers[id(x)]
-        for x in keras.tree.flatten(_walk.graph_of(model).outputs)
+        for x in keras.tree.flatten(sharding.graph_of(model).outputs)
     ]
     return Graph(
         model.name, tuple(reader.calls), tuple(reader.tensors), tuple(outputs)
@@ -122,7 +124,7 @@ def of_model(model: keras.Model) -> Graph:
 
 
 class _Reader:
-    """Goes through models."""
+    """Collects the calls and tensors of a model and of those within it."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -134,14 +136,14 @@ class _Reader:
 
         Args:
             model: The model.
-            held_by: Those that it is in.
-            learns: Whether anything before it does.
+            held_by: Models that it is in, the outermost first.
+            learns: Whether a layer before the model learns.
         """
         held_by = (*held_by, model)
         leads_to = leading(model)
-        for node in _walk.nodes(model):
+        for node in sharding.nodes(model):
             if node.is_input:
-                # A model is called once in most; else its tensors are new.
+                # Every call of a model within the model makes new tensors.
                 self._made(node.outputs, learns)
             else:
                 self._call(node, held_by, leads_to.get(id(node)))
@@ -150,11 +152,11 @@ class _Reader:
         layer = node.operation
         inputs = tuple(self.numbers[id(x)] for x in node.input_tensors)
         before = any(self.tensors[i].learns for i in inputs)
-        if _walk.is_graph(layer):
+        if sharding.is_graph(layer):
             self._model(node, inputs, before, held_by)
             return
         splits = (
-            _twins.is_convolution(layer)
+            sharding.is_convolution(layer)
             and bool(getattr(layer, "built", False))
             and why_whole(layer, held_by) is None
         )
@@ -172,9 +174,13 @@ class _Reader:
         before: bool,
         held_by: Sequence[Any],
     ) -> None:
-        """What goes into a model within the model, and comes out, is joined."""
+        """Reads a call of a model within the model.
+
+        Its inputs and outputs are joined on the chief, so each of the two
+        borders becomes a call without a layer.
+        """
         model = node.operation
-        graph = _walk.graph_of(model)
+        graph = sharding.graph_of(model)
         entry = len(self.calls)
         self.enter(model, held_by, before)
         own = tuple(

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import keras
 
+from tf_convpar.machines import short
 from tf_convpar.planner import _choose
 from tf_convpar.planner import _cuts
 from tf_convpar.planner import _graph
@@ -23,12 +24,11 @@ from tf_convpar.planner._ways import SAMPLES
 from tf_convpar.planner._ways import filters_of
 from tf_convpar.plans import Plan
 from tf_convpar.plans import Prediction
-from tf_convpar.plans._words import seconds_text
-from tf_convpar.plans._words import short
+from tf_convpar.plans import seconds_text
 
-# What is split must be predicted to be faster by this: predictions err by as
-# much in the worst of the measured cases (`benchmarks/cluster`), and a
-# model that is not split has no cluster to fail.
+# A split must be predicted to save this part of the step. Predictions err by as
+# much in the worst of the measured cases (`benchmarks/cluster`), and a model
+# that is not split has no cluster that can fail.
 _WORTH = 0.1
 
 
@@ -38,21 +38,23 @@ def plan(
     """The plan with the shortest step that these measurements allow.
 
     ```python
-    calibration = planner.calibrate(model, strategy, batch_size=32)
-    plan = planner.plan(model, calibration)
+    calibration = convpar.calibrate(model, strategy, batch_size=32)
+    plan = convpar.plan(model, calibration)
     model = convpar.parallelize(model, plan)
     ```
 
     Args:
-        model: The one that was measured, or one like it.
-        calibration: What was measured.
-        wire_dtype: The dtype in which to travel.
+        model: Model that was measured, or one like it.
+        calibration: Measurements of the model on the devices.
+        wire_dtype: Dtype in which tensors travel; None for their own.
 
     Returns:
-        The plan; with every convolution on one device where that is fastest.
+        The plan. All convolutions stay on the chief unless a split is
+        predicted to save a tenth of the step, or the chief lacks the memory.
 
     Raises:
-        ValueError: The calibration is of another model.
+        ValueError: The calibration is of another model, or no split fits the
+            memory of the devices.
         RuntimeError: There is no proof within half a minute.
     """
     graph = _graph.of_model(model)
@@ -69,14 +71,15 @@ def plan(
 def plan_graph(
     graph: Graph, calibration: Calibration, wire_dtype: str | None = None
 ) -> Plan:
-    """As `plan`, for a graph that has been read."""
+    """Plans a graph that has been read; see `plan`."""
     found: list[_Found] = []
     singles: dict[str, float] = {}
     for cut in _cuts.cuts(graph, calibration, wire_dtype):
         costs = Costs(graph, calibration, cut)
         singles = singles or singles_of(costs)
         with contextlib.suppress(NoSolution):
-            # Most cuts are worse than the best, which is soon proven.
+            # Most cuts are worse than the best one so far: to prove that takes
+            # little time.
             known = min((f.seconds for f in found), default=None)
             choice = _choose.choose(costs, below=known)
             found.append(_Found(costs, choice, _step.step_s(costs, choice)))
@@ -92,14 +95,14 @@ def plan_graph(
     alone = singles.get(calibration.devices[0].name)
     if alone is not None and best.seconds > (1 - _WORTH) * alone:
         choice = dict.fromkeys(best.choice, CHIEF)
-        # Nobody waits for anybody there.
+        # A cut with one device, for which none has to wait.
         cut = _cuts.whole(graph, calibration, wire_dtype)
         best = _Found(Costs(graph, calibration, cut), choice, alone)
     return _plan(graph, calibration, best, split, singles)
 
 
 def singles_of(costs: Costs) -> dict[str, float]:
-    """Seconds of a step on each device alone that has the memory."""
+    """Seconds of a step on each device alone, if it has the memory."""
     needed = sum(
         cost[CHIEF].memory[0] for cost in costs.of if cost[CHIEF].memory
     )
@@ -113,7 +116,7 @@ def singles_of(costs: Costs) -> dict[str, float]:
 
 @dataclasses.dataclass(frozen=True)
 class _Found:
-    """A choice, and what it takes."""
+    """A choice of ways, its costs, and the seconds of its step."""
 
     costs: Costs
     choice: Mapping[str, str]
@@ -162,7 +165,7 @@ def _reason(
     singles: Mapping[str, float],
     prediction: Prediction,
 ) -> str:
-    """What was chosen, and what comes of it, in a line."""
+    """Says in a line what was chosen, and what it gains."""
     ways = list(found.choice.values())
     if set(ways) == {CHIEF}:
         text = f"Not split: {seconds_text(found.seconds)} a step"

@@ -1,4 +1,4 @@
-"""What a given plan of a whole model would take."""
+"""Predicts the step of a given plan for a whole model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tf_convpar.planner._ways import SAMPLES
 from tf_convpar.planner._ways import Cut
 from tf_convpar.planner._ways import filters_of
 from tf_convpar.plans import Plan
-from tf_convpar.plans._words import seconds_text
+from tf_convpar.plans import seconds_text
 
 
 def plan_of(
@@ -36,19 +36,22 @@ def plan_of(
     ```
 
     Args:
-        model: The one that was measured, or one like it.
-        calibration: What was measured.
-        plan: Of that model and these devices. All layers that are split by
-            samples must have the same shares, and those of as many filters
-            the same counts, as all plans of `planner.plan` have.
-        wire_dtype: The dtype in which to travel.
+        model: Model that was measured, or one like it.
+        calibration: Measurements of the model on the devices.
+        plan: Plan of that model for these devices. All layers that are split
+            by samples must have the same shares. All layers that are split by
+            filters, and have as many of them, must have the same counts. Plans
+            of `planner.plan` are like that.
+        wire_dtype: Dtype in which tensors travel; None for their own.
 
     Returns:
-        The plan, predicted by what `planner.plan` minimises.
+        The plan, with a prediction by the function that `planner.plan`
+        minimises.
 
     Raises:
-        ValueError: It is of another model, of other devices, or not uniform;
-            its numbers do not sum up; or a device lacks the memory.
+        ValueError: The plan or the calibration is of another model; the plan
+            is of other devices, or not uniform; its numbers do not sum up; or
+            a device lacks the memory.
     """
     graph = _graph.of_model(model)
     expected = _works.fingerprint(graph)
@@ -100,7 +103,7 @@ def plan_of(
 def _cut(
     graph: Graph, calibration: Calibration, plan: Plan, wire: str | None
 ) -> Cut:
-    """How a plan cuts: once for samples, once for each number of filters."""
+    """The cut of a plan: one for samples, one for each number of filters."""
     layers = {call.name: filters_of(graph, call) for call in graph.convolutions}
     if set(layers) != set(plan.allocation):
         missing = sorted(set(layers) - set(plan.allocation))

@@ -1,7 +1,7 @@
 """Mixed-integer linear programs, written as they are on paper.
 
 ```python
-program = Program()
+program = LinearProgram()
 x = program.variable(upper=4, integer=True)
 y = program.variable()
 program.at_least(y - 2 * x, 1)
@@ -29,7 +29,7 @@ _stdout = threading.Lock()
 
 
 class NoSolution(Exception):
-    """Nothing satisfies all constraints."""
+    """No values of the variables satisfy all constraints."""
 
 
 class Linear:
@@ -66,14 +66,14 @@ class Linear:
         return -1 * self + other
 
     def of(self, values: np.ndarray) -> float:
-        """Its value for these values of the variables."""
+        """The value of the expression for these values of the variables."""
         return self.constant + math.fsum(
             factor * values[index] for index, factor in self.terms.items()
         )
 
 
 def total(parts: Iterable[Linear]) -> Linear:
-    """Their sum."""
+    """The sum of linear expressions."""
     result = Linear()
     for part in parts:
         for index, factor in part.terms.items():
@@ -82,8 +82,8 @@ def total(parts: Iterable[Linear]) -> Linear:
     return result
 
 
-class Program:
-    """Variables, constraints and what to minimise."""
+class LinearProgram:
+    """Variables, constraints, and an expression to minimise."""
 
     def __init__(self) -> None:
         self._upper: list[float] = []
@@ -94,33 +94,33 @@ class Program:
     def variable(
         self, upper: float = math.inf, *, integer: bool = False
     ) -> Linear:
-        """A new variable, at least 0."""
+        """Adds a variable that is at least 0, and at most `upper`."""
         self._upper.append(upper)
         self._integer.append(integer)
         return Linear({len(self._upper) - 1: 1.0})
 
     def binary(self) -> Linear:
-        """A new variable that is 0 or 1."""
+        """Adds a variable that is 0 or 1."""
         return self.variable(1, integer=True)
 
     def at_least(self, expression: Linear, bound: float = 0.0) -> None:
-        """Demands that an expression is at least this."""
+        """Demands that an expression is at least `bound`."""
         self._rows.append((expression, bound, math.inf))
 
     def equal(self, expression: Linear, value: float = 0.0) -> None:
-        """Demands that an expression has this value."""
+        """Demands that an expression equals `value`."""
         self._rows.append((expression, value, value))
 
     def minimise(self, expression: Linear) -> None:
-        """Says what to minimise."""
+        """Sets the expression to minimise."""
         self._cost = expression
 
     def solve(self, time_limit_s: float) -> np.ndarray:
         """Values of the variables for which the cost is least.
 
         Raises:
-            NoSolution: There are none.
-            RuntimeError: Not proven within the time.
+            NoSolution: No values satisfy all constraints.
+            RuntimeError: There is no proof within the time.
         """
         count = len(self._upper)
         cost = np.zeros(count)
@@ -151,7 +151,7 @@ class Program:
         return np.asarray(found.x)
 
     def _constraints(self, count: int) -> optimize.LinearConstraint:
-        # The entries of one row after the other.
+        # The entries of all rows, one row after the other.
         lengths = [len(row.terms) for row, _, _ in self._rows]
         matrix = sparse.csr_array(
             (
@@ -170,11 +170,11 @@ class Program:
 def _messages_to_stderr() -> Iterator[None]:
     """Keeps HiGHS off stdout, where it prints a line now and then.
 
-    With C's printf, whether asked to be silent or not: JSON for another
-    program would be broken by it.
+    It prints with C's printf, even if it is asked to be silent. Such a line
+    would break JSON that another program reads.
     """
     with _stdout, contextlib.ExitStack() as stack:
-        # Without these there is nothing to break.
+        # Without C's printf, or without a stdout, there is nothing to break.
         with contextlib.suppress(OSError, AttributeError):
             flush = ctypes.CDLL(None).fflush
             flush(None)

@@ -1,4 +1,4 @@
-"""Plans for devices that nobody has: a calibration made of a description."""
+"""Plans for devices that nobody has, by a calibration from a description."""
 
 from __future__ import annotations
 
@@ -8,30 +8,32 @@ from typing import Any
 
 import keras
 
-from tf_convpar.planner import _described
 from tf_convpar.planner import _graph
 from tf_convpar.planner import _plan
 from tf_convpar.planner import _works
+from tf_convpar.planner import descriptions
 from tf_convpar.planner._calibration import Calibration
-from tf_convpar.planner._calibration import Device
+from tf_convpar.planner._calibration import MeasuredDevice
 from tf_convpar.planner._calibration import Work
-from tf_convpar.planner._described import LATENCY
-from tf_convpar.planner._described import LINK
-from tf_convpar.planner._described import Described
 from tf_convpar.planner._graph import Call
 from tf_convpar.planner._graph import Graph
 from tf_convpar.planner._link import Link
+from tf_convpar.planner.descriptions import LATENCY
+from tf_convpar.planner.descriptions import LINK
+from tf_convpar.planner.descriptions import Described
 from tf_convpar.plans import Plan
 
 DEVICES = "4xcpu:100GFLOPS,2xgpu:2TFLOPS"
-# What a device reads or writes in the time of one operation. By data sheets
-# 0.08 of an A100 (1555 GB/s, 19.5 TFLOPS), 0.06 of a V100 (900, 15.7) and 0.07
-# of a Core i7-6700K (34, 0.5); and rates are what convolutions achieve, some
-# two thirds of these peaks.
+# Bytes that a device reads or writes in the time of one operation. Data sheets
+# give 0.08 for an A100 (1555 GB/s, 19.5 TFLOPS), 0.06 for a V100 (900, 15.7)
+# and 0.07 for a Core i7-6700K (34, 0.5). The rates of descriptions are those of
+# convolutions, some two thirds of these peaks, so there are more bytes for each
+# operation.
 BYTES_PER_OPERATION = 0.1
-# An update reads a parameter and its gradient, and writes it: SGD's.
+# Bytes of SGD's update of one parameter: it reads the parameter and its
+# gradient, and writes the parameter.
 _UPDATE_BYTES = 3 * 4
-# These only say how numbers are to be read.
+# Layers that take no time: they only change how numbers are read.
 _VIEWS = (
     keras.layers.Flatten,
     keras.layers.Reshape,
@@ -48,39 +50,41 @@ def simulate(
     batch_size: int = 32,
     wire_dtype: str | None = None,
 ) -> Plan:
-    """The plan of a model for devices that nobody has.
+    """Plans a model for devices that nobody has.
 
     ```python
     model = keras.applications.ResNet50(weights=None)
-    plan = planner.simulate(model, "4xcpu:100GFLOPS,2xgpu:2TFLOPS", "1Gbit")
+    plan = convpar.simulate(model, "4xcpu:100GFLOPS,2xgpu:2TFLOPS", "1Gbit")
     plan.prediction.step_s
     ```
 
-    `describe` says what layers are taken to cost.
+    `describe` says what layers are assumed to cost.
 
     Args:
-        model: Sequential or functional, built for images of known size; its
-            weights do not matter.
-        devices: `[N x]NAME[:RATE]`, separated by commas, the chief first:
-            RATE is what a device achieves on convolutions, in GFLOPS or
-            TFLOPS, two for a multiplication. Without it NAME is a preset, as
-            `convpar simulate --presets` lists them.
+        model: Sequential or functional model, built for images of known size.
+            Its weights do not matter.
+        devices: Devices `[N x]NAME[:RATE]`, separated by commas, the chief
+            first. RATE is what a device achieves on convolutions, in GFLOPS or
+            TFLOPS; a multiplication and an addition are two operations.
+            Without RATE, NAME is one of the presets that
+            `convpar simulate --presets` lists.
         link: Rate of each device's interface, in each direction: `"1Gbit"`,
             `"1.2GB"` (a second), `"inf"`.
-        latency: Of a small message: `"0.1ms"`.
+        latency: Time of a small message, such as `"0.1ms"`.
         batch_size: Samples of a step.
-        wire_dtype: The dtype in which to travel, None for float32.
+        wire_dtype: Dtype in which tensors travel; None for their own.
 
     Returns:
-        The plan. Its devices are called `"cpu:0"`, `"cpu:1"`, `"gpu:0"`.
+        The plan. Its devices have names such as `"cpu:0"`, `"cpu:1"` and
+        `"gpu:0"`.
 
     Raises:
-        ValueError: Something cannot be read, or the model has no graph.
+        ValueError: A description cannot be read, or the model has no graph.
         RuntimeError: There is no proof within half a minute.
     """
     graph = _graph.of_model(model)
-    described = _described.devices(devices)
-    rate, delay = _described.link(link, latency)
+    described = descriptions.devices(devices)
+    rate, delay = descriptions.link(link, latency)
     found = describe(graph, described, rate, delay, batch_size)
     return _plan.plan_graph(graph, found, wire_dtype)
 
@@ -92,29 +96,34 @@ def describe(
     latency_s: float,
     batch_size: int,
 ) -> Calibration:
-    """What would be measured on devices that nobody has.
+    """The calibration that would be measured on devices that nobody has.
 
     ```python
-    describe(graph, _described.devices("4xcpu:100GFLOPS"), 125e6, 1e-4, 32)
+    describe(graph, descriptions.devices("4xcpu:100GFLOPS"), 125e6, 1e-4, 32)
     ```
 
-    Each pass of a convolution or a Dense layer takes two operations for each
-    multiplication: one pass forward, and backward one for the weights'
-    gradient and one for the input's, where anything before the layer learns.
-    All other layers take the time of the bytes that they read and write, of
-    which there are `BYTES_PER_OPERATION`: forward inputs and outputs, and
-    backward the inputs a second time. Nothing is taken for starting an
-    operation, for biases and activations, or beside what travels.
+    A convolution or a Dense layer has one pass forward. Backward it has one for
+    the gradient of its weights, if it learns, and one for the gradient of its
+    input, if a layer before it learns. Each pass takes two operations for each
+    multiplication.
+
+    All other layers take the time of the bytes that they read and write,
+    `BYTES_PER_OPERATION` of them in the time of an operation. Forward these are
+    inputs and outputs. Backward they are as many, and the inputs once more.
+
+    Starting an operation, biases, activations, and what a processor does for
+    transfers are assumed to cost nothing.
 
     Args:
-        graph: Of the model.
-        devices: The chief first.
-        bytes_per_s: Of each device's interface, in each direction.
-        latency_s: Of a small message.
+        graph: Graph of the model.
+        devices: Described devices, the chief first.
+        bytes_per_s: Rate of each device's interface, in each direction, in
+            bytes per second.
+        latency_s: Seconds of a small message.
         batch_size: Samples of a step.
 
     Raises:
-        ValueError: There are no samples.
+        ValueError: `batch_size` is below 1.
     """
     if batch_size < 1:
         raise ValueError(
@@ -131,22 +140,22 @@ def describe(
             for b in names
             if a != b
         ),
-        facts={_described.SOURCE: _described.DESCRIPTION},
+        facts={descriptions.SOURCE: descriptions.DESCRIPTION},
     )
 
 
-def _device(graph: Graph, device: Described, batch: int) -> Device:
+def _device(graph: Graph, device: Described, batch: int) -> MeasuredDevice:
     works = {
         _works.key(graph, call): _work(graph, call, batch, device.flops)
         for call in graph.calls
         if call.layer is not None
     }
     update_s = _UPDATE_BYTES / (BYTES_PER_OPERATION * device.flops)
-    return Device(device.name, works, update_s)
+    return MeasuredDevice(device.name, works, update_s)
 
 
 def _work(graph: Graph, call: Call, batch: int, flops: float) -> Work:
-    """In proportion to samples, and to filters."""
+    """Times in proportion to samples and to filters."""
     forward, backward = operations(graph, call)
     return Work(
         (batch,), (batch * forward / flops,), (batch * backward / flops,)
@@ -154,7 +163,10 @@ def _work(graph: Graph, call: Call, batch: int, flops: float) -> Work:
 
 
 def operations(graph: Graph, call: Call) -> tuple[float, float]:
-    """For one sample, forward and backward, or bytes in their place."""
+    """Operations for one sample, forward and backward.
+
+    Bytes are given as the operations that take the same time.
+    """
     layer = call.layer
     learns = bool(getattr(layer, "trainable_weights", ()))
     if call.splits or isinstance(layer, keras.layers.Dense):
@@ -176,15 +188,16 @@ def _bytes(graph: Graph, tensor: int) -> int:
 
 
 def multiplications(graph: Graph, call: Call) -> int:
-    """Of a convolution's or a Dense layer's pass, for one sample.
+    """Multiplications in a pass of a convolution or Dense layer, per sample.
 
     ```python
     multiplications(graph, graph.calls[1])  # 118013952 of ResNet50's first
     ```
 
-    Each number of a kernel is multiplied once for each pixel to which it is
-    applied: those of the feature maps, or of the input if that is spread out
-    by a transposed convolution.
+    Each number of a kernel is multiplied once for each pixel to which the
+    kernel is applied. These are the pixels of the feature maps. For a
+    transposed convolution, which spreads out its input, they are those of the
+    input.
     """
     layer: Any = call.layer
     (x,), (y,) = call.inputs, call.outputs

@@ -1,17 +1,21 @@
-"""How long a step takes in which each convolution goes one way.
+"""How long a step takes, given the way of each convolution.
 
-Calls run one after the other, on all devices that share one, and what they
-need is sent before:
+Calls run one after the other, each on all devices that share it. What a call
+needs is sent before it runs:
 
     step  =  sum over calls of (sent + max over devices of computed), forward
           +  the same backward, where the gradient of what was sent returns
           +  what is left of transfers that hide behind computing.
 
-Three kinds hide. Kernels that travel to samples are there from the start of
-the step: before call `k` those of all calls up to `k` must have arrived, while
-the calls before it computed; the rest is waited for. Their gradients return
-until the step ends, in the same manner. And the gradient of a convolution's
-input travels while that of its kernel is computed.
+Three kinds of transfers hide behind computing:
+
+- Kernels that travel to samples can leave when the step starts. Before call
+  `k` those of all calls up to `k` must have arrived. They travel while the
+  calls before `k` compute, and the rest is waited for.
+- The gradients of these kernels return in the same manner, until the step
+  ends.
+- The gradient of a convolution's input travels while that of its kernel is
+  computed.
 
 `_choose` minimises this very function.
 """
@@ -31,10 +35,10 @@ from tf_convpar.planner._graph import Call
 from tf_convpar.planner._ways import CHIEF
 from tf_convpar.planner._ways import FILTERS
 from tf_convpar.planner._ways import SAMPLES
-from tf_convpar.plans._prediction import BACKWARD
-from tf_convpar.plans._prediction import FORWARD
-from tf_convpar.plans._prediction import Prediction
-from tf_convpar.plans._prediction import Span
+from tf_convpar.plans import BACKWARD
+from tf_convpar.plans import FORWARD
+from tf_convpar.plans import PredictedSpan
+from tf_convpar.plans import Prediction
 
 # The way of each convolution, by its layer's name.
 Choice = Mapping[str, str]
@@ -42,12 +46,13 @@ Choice = Mapping[str, str]
 
 @dataclasses.dataclass(frozen=True)
 class Sending:
-    """A tensor that is made to lie elsewhere, once, for all who need it so.
+    """A tensor that moves once, for all calls that need it in one place.
 
     Attributes:
-        tensor: Its number.
-        move: What moves.
-        calls: Who needs it.
+        tensor: Number of the tensor.
+        move: Where it lies, and where it is needed.
+        calls: Indices of the calls that need it; empty if only the model's
+            outputs do.
     """
 
     tensor: int
@@ -56,7 +61,7 @@ class Sending:
 
 
 def follow(costs: Costs, choice: Choice) -> tuple[list[str], list[str]]:
-    """The way of each call, and the state of each tensor."""
+    """The way of each call and the state of each tensor, for a choice."""
     graph = costs.graph
     states = [CHIEF] * len(graph.tensors)
     names = []
@@ -76,7 +81,7 @@ def follow(costs: Costs, choice: Choice) -> tuple[list[str], list[str]]:
 
 
 def _follows(ways: Mapping[str, Any], call: Call, states: list[str]) -> str:
-    """The way of a call that is no convolution, as execution has it."""
+    """The way that execution takes for a call that is no convolution."""
     given = [states[x] for x in call.inputs]
     if SAMPLES in given:
         return SAMPLES if SAMPLES in ways else CHIEF
@@ -88,7 +93,7 @@ def _follows(ways: Mapping[str, Any], call: Call, states: list[str]) -> str:
 def sendings(
     costs: Costs, names: list[str], states: list[str]
 ) -> list[Sending]:
-    """What moves between calls, in their order."""
+    """The tensors that move between calls, in the order of the calls."""
     found: dict[Any, Sending] = {}
     for i, call in enumerate(costs.graph.calls):
         way = costs.ways.of[i][names[i]]
@@ -106,22 +111,22 @@ def sendings(
 
 
 def step_s(costs: Costs, choice: Choice) -> float:
-    """Seconds of a step."""
+    """Predicted seconds of a step."""
     return predict(costs, choice).step_s
 
 
 def predict(costs: Costs, choice: Choice) -> Prediction:
-    """The step, with who is busy when."""
+    """Predicts a step, and when each device and each link is busy."""
     return _Clock(costs, choice).run()
 
 
 @dataclasses.dataclass(frozen=True)
 class _Late:
-    """Gradients of kernels that travel when there is time.
+    """Gradients of a call's kernels, which travel when there is time.
 
     Attributes:
-        index: Of the call.
-        seconds: For which they are still on their way.
+        index: Index of the call.
+        seconds: Seconds for which they still have to travel.
     """
 
     index: int
@@ -129,30 +134,29 @@ class _Late:
 
 
 class _Clock:
-    """Goes through a step, and notes who is busy."""
+    """Goes through a step, and notes when devices and links are busy."""
 
     def __init__(self, costs: Costs, choice: Choice) -> None:
         self._costs = costs
         self._names, states = follow(costs, choice)
         self._sendings = sendings(costs, self._names, states)
         self._now = 0.0
-        self._spans: list[Span] = []
-        # The last of each device and link, by its number.
+        self._spans: list[PredictedSpan] = []
+        # Index in `_spans` of the last span of each device and link.
         self._recent: dict[str, int] = {}
-        # When kernels may travel that have not yet begun to.
+        # Intervals (start, end) that are free for kernels to travel.
         self._free: collections.deque[tuple[float, float]] = collections.deque()
         # Gradients of kernels that have not yet arrived.
         self._late: collections.deque[_Late] = collections.deque()
+        # By the first call of each: it waits forward for what is sent, and
+        # backward the gradients of all calls are added before they return.
         self._first: dict[int, list[Sending]] = collections.defaultdict(list)
-        self._last: dict[int, list[Sending]] = collections.defaultdict(list)
         for sending in self._sendings:
             calls = sending.calls or [len(costs.graph.calls)]
             self._first[calls[0]].append(sending)
-            # Gradients of all who need it are added, then they return.
-            self._last[calls[0]].append(sending)
 
     def run(self) -> Prediction:
-        """The prediction."""
+        """Goes through the step, and returns the prediction."""
         calls = self._costs.graph.calls
         computed = early = 0.0
         for i, call in enumerate(calls):
@@ -182,7 +186,7 @@ class _Clock:
             late += cost.late
             self._late.append(_Late(i, cost.late))
             self._during(i, cost.returns, BACKWARD)
-            for sending in self._last[i]:
+            for sending in self._first[i]:
                 hidden = sum(
                     self._costs.of[k][self._names[k]].hides
                     for k in sending.calls
@@ -203,7 +207,7 @@ class _Clock:
         self._now += max(seconds)
 
     def _early(self, index: int, seconds: float) -> None:
-        """Notes when kernels travelled: in turn, while others computed."""
+        """Notes when a call's kernels travelled, in the free intervals."""
         moves = self._costs.ways.of[index][self._names[index]].ahead
         while seconds > 0 and self._free:
             start, end = self._free.popleft()
@@ -214,7 +218,7 @@ class _Clock:
             seconds -= used
 
     def _arrive(self, end: float) -> None:
-        """Notes when gradients of kernels travel, until then."""
+        """Notes when gradients of kernels travel, from now until `end`."""
         now = self._now
         while self._late and now < end:
             late = self._late.popleft()
@@ -240,7 +244,7 @@ class _Clock:
         start: float,
         seconds: float,
     ) -> None:
-        """Notes that these are on their links."""
+        """Notes that the links of these moves are busy."""
         links = {
             pair if phase == FORWARD else pair[::-1]
             for move in moves
@@ -281,7 +285,7 @@ class _Clock:
             start = self._now
         if seconds <= 0:
             return
-        span = Span(where, what, layer, phase, start, start + seconds)
+        span = PredictedSpan(where, what, layer, phase, start, start + seconds)
         recent = self._recent.get(where)
         if recent is not None:
             before = self._spans[recent]

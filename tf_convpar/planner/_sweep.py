@@ -1,4 +1,4 @@
-"""Plans for clusters that nobody has, over one thing that changes."""
+"""Plans for clusters that nobody has, while one setting varies."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 
 import keras
 
-from tf_convpar.planner import _described
 from tf_convpar.planner import _graph
 from tf_convpar.planner import _plan
 from tf_convpar.planner import _simulate
-from tf_convpar.planner import _units
-from tf_convpar.planner._described import LATENCY
-from tf_convpar.planner._described import LINK
-from tf_convpar.planner._described import Described
+from tf_convpar.planner import descriptions
+from tf_convpar.planner import units
 from tf_convpar.planner._simulate import DEVICES
+from tf_convpar.planner.descriptions import LATENCY
+from tf_convpar.planner.descriptions import LINK
+from tf_convpar.planner.descriptions import Described
 from tf_convpar.plans import Plan
 
 SWEEPS = ("devices", "bandwidth", "batch")
@@ -33,13 +33,14 @@ VALUES: Mapping[str, tuple[float, ...]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class SweepRow:
     """The best plan for one cluster.
 
     Attributes:
-        value: Of what changes: devices, bytes per second, or samples.
-        label: The same for readers.
-        plan: The plan.
+        value: Value of the setting that varies: a number of devices, bytes per
+            second, or samples.
+        label: The value as text for readers.
+        plan: Best plan for that value.
     """
 
     value: float
@@ -48,28 +49,31 @@ class Row:
 
     @property
     def step_s(self) -> float:
-        """Seconds of the step."""
+        """Predicted seconds of the step."""
         return self.plan.prediction.step_s if self.plan.prediction else 0.0
 
     @property
     def speedup(self) -> float:
-        """Over the best single device."""
+        """Speedup over the best single device."""
         single = self.plan.best_single
         return single[1] / self.step_s if single else math.nan
 
     @property
     def received_bytes(self) -> int:
-        """Into the device that receives most."""
+        """Bytes of a step into the device that receives most."""
         found = self.plan.prediction
         return max(found.received().values(), default=0) if found else 0
 
     @property
     def ways(self) -> dict[str, int]:
-        """How many convolutions go each way."""
+        """Number of convolutions that go each way, by the way's name."""
         return dict(collections.Counter(map(self.plan.way, self.plan)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, without infinities, which JSON has no word for."""
+        """Plain data; JSON has neither infinity nor NaN.
+
+        An infinite value is its label, and a speedup over nothing is None.
+        """
         single = self.plan.best_single
         return {
             "value": self.label if math.isinf(self.value) else self.value,
@@ -79,7 +83,7 @@ class Row:
             "step_s": self.step_s,
             "single": single and single[0],
             "single_s": single and single[1],
-            "speedup": self.speedup,
+            "speedup": self.speedup if single else None,
             "received_bytes": self.received_bytes,
             "ways": self.ways,
             "reason": self.plan.reason,
@@ -96,32 +100,34 @@ def sweep(
     batch_size: int = 32,
     wire_dtype: str | None = None,
     report: Callable[[str], None] = lambda label: None,
-) -> tuple[Row, ...]:
-    """Plans a model for each value of one thing.
+) -> tuple[SweepRow, ...]:
+    """Plans a model for each value of one setting.
 
     ```python
     sweep(model, "devices", [1, 2, 4, 8], "8xcpu:100GFLOPS")[-1].speedup
     ```
 
     Args:
-        model: As for `simulate`.
-        over: `"devices"`: the first ones, then copies of the last;
-            `"bandwidth"`: of every link, in bytes per second; `"batch"`:
-            samples of a step.
-        values: Of it; those in `VALUES` by default.
-        devices: As for `simulate`.
-        link: Likewise.
-        latency: Likewise.
-        batch_size: Likewise.
-        wire_dtype: Likewise.
-        report: Called with each value, for readers, before it is planned.
+        model: Model to plan; see `simulate`.
+        over: Setting that varies. `"devices"` is the number of devices: the
+            first ones, then copies of the last. `"bandwidth"` is the rate of
+            every link, in bytes per second. `"batch"` is the samples of a step.
+        values: Values of that setting; those in `VALUES` by default.
+        devices: Description of the devices; see `simulate`.
+        link: Rate of each device's interface; see `simulate`.
+        latency: Time of a small message; see `simulate`.
+        batch_size: Samples of a step.
+        wire_dtype: Dtype in which tensors travel; None for their own.
+        report: Function that is called with each value, as text for readers,
+            before it is planned.
 
     Returns:
         A row for each value.
 
     Raises:
-        ValueError: A value is not possible, or as for `simulate`.
-        RuntimeError: As for `simulate`.
+        ValueError: The setting is unknown, a value is not possible, or
+            `simulate` would raise it.
+        RuntimeError: A plan has no proof within half a minute.
     """
     if over not in SWEEPS:
         raise ValueError(
@@ -133,8 +139,8 @@ def sweep(
     if low or not wanted:
         raise ValueError(f"Expected {over} above 0. Received: {list(wanted)}.")
     graph = _graph.of_model(model)
-    described = _described.devices(devices)
-    rate, delay = _described.link(link, latency)
+    described = descriptions.devices(devices)
+    rate, delay = descriptions.link(link, latency)
     rows = []
     for value in wanted:
         label = f"{value:g}"
@@ -142,21 +148,21 @@ def sweep(
         if over == "devices":
             now = first(described, int(value))
         elif over == "bandwidth":
-            bytes_per_s, label = value, _units.link_words(value)
+            bytes_per_s, label = value, units.link_words(value)
         else:
             samples = int(value)
         report(label)
         found = _simulate.describe(graph, now, bytes_per_s, delay, samples)
         made = _plan.plan_graph(graph, found, wire_dtype)
-        rows.append(Row(value, label, made))
+        rows.append(SweepRow(value, label, made))
     return tuple(rows)
 
 
 def first(devices: Sequence[Described], number: int) -> list[Described]:
-    """So many devices; beyond those described, copies of the last.
+    """The first `number` devices; beyond those described, copies of the last.
 
     ```python
-    first(_described.devices("a:1GFLOPS,b:2GFLOPS"), 3)[2].name  # "b:1"
+    first(descriptions.devices("a:1GFLOPS,b:2GFLOPS"), 3)[2].name  # "b:1"
     ```
     """
     found = list(devices[:number])

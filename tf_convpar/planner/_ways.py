@@ -1,9 +1,9 @@
 """How each call of a graph can run, and what moves then.
 
 A call runs on the chief, on shards of channels ("filters") or on shards of
-samples. Nobody else decides what that means: layouts and moves are those that
-parallel layers and rules state themselves (`ConvParallel.moves`,
-`Rule.moves`, `SampleRule.moves`), so that what is planned is what runs.
+samples. Layouts and moves are those that parallel layers and rules state
+themselves (`ConvParallel.moves`, `Rule.moves`, `SampleRule.moves`), so that
+what is planned is what runs.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+from tf_convpar import sharding
 from tf_convpar.layers import Split
 from tf_convpar.placement import AnyLayout
 from tf_convpar.placement import Layout
@@ -21,9 +22,8 @@ from tf_convpar.placement import Place
 from tf_convpar.placement import SampleLayout
 from tf_convpar.planner._graph import Call
 from tf_convpar.planner._graph import Graph
-from tf_convpar.sharding import _twins
-from tf_convpar.sharding._where import works_on_channels
-from tf_convpar.sharding._where import works_on_samples
+from tf_convpar.sharding import works_on_channels
+from tf_convpar.sharding import works_on_samples
 
 CHIEF = "chief"
 FILTERS = "filters"
@@ -33,15 +33,16 @@ STATES = (CHIEF, FILTERS, SAMPLES)
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """How work is cut wherever it is.
+    """How work is cut, wherever it is cut.
 
     Attributes:
-        devices: Names, the chief's first.
+        devices: Names of the devices, the chief's first.
         batch: Samples of a step.
         shares: Samples of each device.
-        counts: For each number of filters those of each device. Layers of as
-            many filters are cut alike, so that what is added lies alike.
-        wire: The dtype in which to travel, None for their own.
+        counts: Filters of each device, by the layer's number of filters.
+            Layers with the same number are cut alike, so that feature maps
+            that are added lie alike.
+        wire: Dtype in which tensors travel; None for their own.
     """
 
     devices: tuple[str, ...]
@@ -52,7 +53,7 @@ class Cut:
 
     @property
     def chief(self) -> str:
-        """The device with whatever is not cut."""
+        """Name of the device that has whatever is not cut."""
         return self.devices[0]
 
 
@@ -61,13 +62,14 @@ class Way:
     """One way to run a call.
 
     Attributes:
-        gives: The state of its outputs.
-        takes: For each state of each input what must move first, `None` where
-            the way cannot be if the input is in that state.
-        during: What else moves, when it runs.
-        ahead: What moves whenever there is time: weights, and back their
-            gradients.
-        stored: The part of the weights that each device updates.
+        gives: State of the outputs, one of `STATES`.
+        takes: For each input, the move that must come first, by the input's
+            state; None where nothing moves.
+        during: Other moves, when the call runs.
+        ahead: Moves that may happen at any time before the call: weights.
+            Their gradients return at any time after it.
+        stored: Fraction of the weights that each device stores and updates;
+            empty where the chief has all.
     """
 
     gives: str
@@ -86,18 +88,19 @@ class Ways:
     ```
 
     Args:
-        graph: The graph.
+        graph: Graph of the model.
         cut: How work is cut.
 
     Attributes:
-        of: For each call its ways, by their names.
-        split: How each convolution is split in each way, by names of layers.
+        of: For each call, its ways by name.
+        split: For each convolution, by its layer's name, how it is split in
+            each way.
     """
 
     def __init__(self, graph: Graph, cut: Cut) -> None:
         self._graph = graph
         self._cut = cut
-        # How each tensor lies when all before it is on shards of channels.
+        # How each tensor lies if all calls before it are on shards of channels.
         self._channels: dict[int, Layout] = {}
         pairs = [
             (d, n) for d, n in zip(cut.devices, cut.shares, strict=True) if n
@@ -108,7 +111,7 @@ class Ways:
         self.of: list[dict[str, Way]] = [self._ways(c) for c in graph.calls]
 
     def joined(self, tensor: int, state: str) -> Move | None:
-        """What must move for a tensor to be whole on the chief."""
+        """The move that makes a tensor whole on the chief; None if it is."""
         lies = self._lies(tensor, state)
         if lies is None:
             return None
@@ -118,7 +121,7 @@ class Ways:
         return Move(shape, lies, None, self._cut.chief, width, own.learns)
 
     def by_channels(self, tensor: int) -> Layout | None:
-        """How a tensor lies in shards of channels; None if it never does."""
+        """The layout of a tensor in shards of channels; None if it has none."""
         return self._channels.get(tensor)
 
     def _lies(self, tensor: int, state: str) -> AnyLayout | None:
@@ -129,7 +132,7 @@ class Ways:
         return self._channels[tensor]
 
     def _states(self, tensor: int) -> Sequence[str]:
-        """Those that it may be in."""
+        """The states in which a tensor can be."""
         some = (CHIEF, SAMPLES)
         return STATES if tensor in self._channels else some
 
@@ -159,7 +162,7 @@ class Ways:
         for name, split in splits.items():
             shape = self._graph.tensors[x].of(cut.batch)
             incoming = self._channels.get(x)
-            layer: Any = _twins.planned(call.layer, wire_dtype=wire)
+            layer: Any = sharding.planned(call.layer, wire_dtype=wire)
             layer.lay_out(split, cut.devices, cut.chief, shape, incoming, wire)
             if not layer.will_spread:
                 continue
@@ -180,13 +183,13 @@ class Ways:
                 stored=self._stored(layer),
             )
             if maps is None:
-                # Joined at once, for its activation.
+                # Its activation needs joined feature maps.
                 during = (*found[name].during, self._out(call, layer))
                 found[name] = dataclasses.replace(found[name], during=during)
         return found
 
     def _out(self, call: Call, layer: Any) -> Move:
-        """Feature maps to the chief."""
+        """The move of a convolution's feature maps to the chief."""
         (y,) = call.outputs
         own = self._graph.tensors[y]
         lies = layer._samples or layer._layout_of_maps(layer._layout, None)
@@ -194,7 +197,7 @@ class Ways:
         return Move(shape, lies, None, self._cut.chief, own.width, True)
 
     def _stored(self, layer: Any) -> tuple[float, ...]:
-        """The part of the weights on each device."""
+        """Fraction of the weights that each device stores."""
         layout = layer._layout
         parts = dict.fromkeys(self._cut.devices, 0.0)
         if layout is None:
@@ -221,7 +224,7 @@ class Ways:
         if output is not None:
             for y in call.outputs:
                 self._channels[y] = output
-        # Nothing moves if all inputs lie so; else the way cannot be.
+        # The way is possible only if all inputs lie so: then nothing moves.
         takes = tuple({FILTERS: None} for _ in call.inputs)
         moves = rule.moves(call.layer, known, shapes)
         gives = CHIEF if output is None else FILTERS
@@ -252,14 +255,14 @@ class Ways:
             for i, x in enumerate(call.inputs)
         )
         others = by_state[SAMPLES][len(call.inputs) :]
-        # Weights may travel early; moments are known when the layer runs.
+        # Weights may travel early. Moments are known only when the layer runs.
         weights = [m for m in others if isinstance(m.lies, Layout | None)]
         rest = [m for m in others if m not in weights]
         return {SAMPLES: Way(SAMPLES, takes, tuple(rest), tuple(weights))}
 
 
 def filters_of(graph: Graph, call: Call) -> int:
-    """Of a convolution; of a depthwise one the channels it makes."""
+    """Filters of a convolution; for a depthwise one, its output channels."""
     filters = getattr(call.layer, "filters", None)
     if filters is not None:
         return int(filters)

@@ -1,4 +1,4 @@
-"""Which layers are the same work: they are measured once."""
+"""Which layers do the same work, so that it is measured once."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from tf_convpar.planner._graph import Call
 from tf_convpar.planner._graph import Graph
 
-# What changes no time of a layer by itself.
+# Settings that by themselves do not change a layer's time.
 _NO_MATTER = ("name", "shards", "split", "wire_dtype", "trainable", "seed")
 
 
 def key(graph: Graph, call: Call) -> str:
-    """The same for layers that take the same time.
+    """Returns a key that is the same for calls that take the same time.
 
     ```python
     {key(graph, call) for call in graph.calls}  # fewer than calls
@@ -34,7 +34,8 @@ def _key(graph: Graph, call: Call) -> str:
             for k, v in layer.get_config().items()
             if k not in _NO_MATTER
             and not k.endswith("initializer")
-            # Parallel layers have one, of None the work is the Keras layer's.
+            # Only parallel layers have an algorithm. Without one, or with the
+            # direct one, they do the work of the Keras layer.
             and not (k == "algorithm" and v in (None, "direct"))
         }
     shapes = [graph.tensors[i].shape for i in call.inputs]
@@ -58,7 +59,7 @@ def _key(graph: Graph, call: Call) -> str:
 
 
 def fingerprint(graph: Graph) -> str:
-    """A hash of the layers, their shapes and the graph, whatever the batch."""
+    """A hash of the graph, its layers and their shapes without the batch."""
     content = [
         (c.inputs, c.outputs, key(graph, c) if c.layer is not None else "")
         for c in graph.calls
@@ -67,5 +68,6 @@ def fingerprint(graph: Graph) -> str:
 
 
 def _type(layer: Any) -> str:
-    # A parallel layer alone is the Keras layer.
+    # A parallel layer has the class name of the Keras layer that it replaces,
+    # and on one device does the same work.
     return type(layer).__name__

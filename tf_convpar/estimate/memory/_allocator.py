@@ -1,14 +1,14 @@
 """What a training step really takes, by TensorFlow's allocator and the clock.
 
-On a CPU the allocator keeps books while oneDNN is on, which it is unless
-`TF_ENABLE_ONEDNN_OPTS=0`; on a GPU always. There are two figures in them:
+On a GPU the allocator always counts its memory. On a CPU it does so while
+oneDNN is on, which it is unless `TF_ENABLE_ONEDNN_OPTS=0`. There are two
+figures:
 
-- what it handed out, as `tf.config.experimental.get_memory_info` says. A
-  piece may have up to twice the bytes that were asked for, where there is no
-  better one;
-- what it was asked for, in the events that TensorFlow's profiler records.
+- what it handed out, by `tf.config.experimental.get_memory_info`. A piece may
+  have up to twice the bytes that were asked for, where there is no better one;
+- what it was asked for, by the events that TensorFlow's profiler records.
 
-On a CPU, tensors below 256 KiB come from the C library, and are in no book.
+On a CPU, tensors below 256 KiB come from the C library, and are not counted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from typing import Any
 
 from tf_convpar.estimate.memory._graph import variable_bytes
 
-# Steps that trace, make the optimizer's variables and fill caches.
+# Number of steps before those that count. They trace, make the optimizer's
+# variables and fill caches.
 _BEFORE = 2
 # The profiler's level for the allocator's events.
 _HOST_LEVEL = 3
@@ -32,11 +33,11 @@ _HOST_LEVEL = 3
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """Of a training step.
+    """Measured memory of a training step.
 
     Attributes:
-        peak_bytes: The most that the allocator had handed out.
-        asked_bytes: The most that it had been asked for.
+        peak_bytes: The most bytes that the allocator had handed out at once.
+        asked_bytes: The most bytes that it had been asked for at once.
     """
 
     peak_bytes: int
@@ -46,27 +47,27 @@ class Measured:
 def measured_memory(
     model: Any, batch: int, optimizer: Any = None, steps: int = 5
 ) -> Measured:
-    """What the allocator says of a training step.
+    """Memory of a training step, as TensorFlow's allocator counts it.
 
-    Steps differ, by a tenth and more: with several threads their operations
-    do not always run in the same order, nor find the same pieces. Medians
-    count. `TF_NUM_INTEROP_THREADS=1` makes them differ less.
+    Steps differ by a tenth and more: with several threads their operations do
+    not always run in the same order, nor get the same pieces of memory. So the
+    figures are medians. `TF_NUM_INTEROP_THREADS=1` makes steps differ less.
 
-    Everything in this process counts, also what has nothing to do with the
+    Everything in this process counts, even if it has nothing to do with the
     step: measure in a fresh process, with no other model in it.
 
     Args:
-        model: As for `training_memory`. It is compiled and trained, with
-            random images and targets of zeros.
-        batch: Images in a step.
-        optimizer: As for `training_memory`.
-        steps: For each of the two figures.
+        model: A Keras model, see `training_memory`. It is compiled and trained,
+            with random images and targets of zeros.
+        batch: Number of images in a step.
+        optimizer: An optimizer or its name; see `training_memory`.
+        steps: Number of steps for each of the two figures.
 
     Returns:
-        Bytes: weights, slots and the batch included.
+        The bytes, which include weights, slots and the batch.
 
     Raises:
-        RuntimeError: The allocator keeps no books.
+        RuntimeError: The allocator does not count its memory.
     """
     import tensorflow as tf
 
@@ -101,13 +102,13 @@ def measured_memory(
 def measured_step_s(
     model: Any, batch: int, optimizer: Any = None, steps: int = 3
 ) -> float:
-    """Seconds of a training step, the median of some.
+    """Median seconds of a training step.
 
     Args:
-        model: As for `measured_memory`.
-        batch: Images in a step.
-        optimizer: As for `training_memory`.
-        steps: That are timed.
+        model: A Keras model. It is compiled and trained; see `measured_memory`.
+        batch: Number of images in a step.
+        optimizer: An optimizer or its name; see `training_memory`.
+        steps: Number of steps that are timed.
     """
     run = _Runner(model, batch, optimizer)
     for _ in range(_BEFORE):
@@ -121,7 +122,7 @@ def measured_step_s(
 
 
 class _Runner:
-    """Makes one training step, and waits for it."""
+    """Runs one training step at each call, and waits for it."""
 
     def __init__(self, model: Any, batch: int, optimizer: Any) -> None:
         import keras
@@ -130,7 +131,7 @@ class _Runner:
         if optimizer is None:
             optimizer = getattr(model, "optimizer", None) or "sgd"
         chosen = keras.optimizers.get(optimizer)
-        # A new one: it may have served another model.
+        # A new optimizer, because the given one may have served another model.
         chosen = chosen.__class__.from_config(chosen.get_config())
         outputs = keras.tree.flatten(model.outputs)
         model.compile(chosen, loss=["mse"] * len(outputs), jit_compile=False)
@@ -151,13 +152,13 @@ class _Runner:
         )
 
     def persistent_bytes(self) -> int:
-        """What is there before a step and after it."""
+        """Bytes that are in memory both before a step and after it."""
         kept = (*self._model.variables, *self._model.optimizer.variables)
         return sum(map(variable_bytes, (*kept, *self._images, *self._targets)))
 
 
 def _most_asked(run: Callable[[], Any], device: str) -> int:
-    """The most bytes asked for and not given back, since the step began."""
+    """The most bytes asked for and not given back at once, during a step."""
     import tensorflow as tf
 
     options = tf.profiler.experimental.ProfilerOptions(
@@ -182,10 +183,10 @@ def _most_asked(run: Callable[[], Any], device: str) -> int:
 
 
 def _events(trace: bytes, device: str) -> Iterator[tuple[int, int]]:
-    """Times, and bytes asked for (or given back, negative) then."""
-    from tf_convpar.timeline import _messages
+    """Times in picoseconds, and the bytes asked for (given back: negative)."""
+    from tf_convpar.timeline import Space
 
-    for plane in _messages.Space.FromString(trace).planes:
+    for plane in Space.FromString(trace).planes:
         names = {e.key: e.value.name for e in plane.event_metadata}
         stats = {s.key: s.value.name for s in plane.stat_metadata}
         signs: dict[int, int] = collections.defaultdict(int)

@@ -1,8 +1,8 @@
 """A training step as TensorFlow's graph: what it makes, and what needs it.
 
-The graph is traced, never run. It is traced for a batch of a large prime
-number of images: where a size is divisible by that prime it grows with the
-batch, so that one trace tells the bytes of every tensor for every batch.
+The graph is traced, never run. It is traced for a batch whose number of images
+is a large prime. A size that is divisible by that prime grows with the batch,
+so that one trace tells the bytes of every tensor for every batch.
 """
 
 from __future__ import annotations
@@ -16,18 +16,21 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
-# Larger than any other size, and no factor of one.
+from tf_convpar._compat.keras import layers_of
+
+# The batch of the trace, larger than any other size, and no factor of one.
 _MANY = 1_000_003
-# In an operation's name, before a layer's place.
+# What stands before a layer's place in the name of an operation.
 _MARK = "convpar.layer."
 
-# Results that are their first argument under another name.
+# Operations whose results are their first argument under another name.
 _ALIASES = frozenset(
     "Identity IdentityN StopGradient PreventGradient Reshape Squeeze "
     "ExpandDims Bitcast CheckNumerics EnsureShape".split()
 )
-# What is computed number by number, and so into the memory of an argument
-# that nothing needs any more. (TensorFlow: `forward_input_or_allocate_output`.)
+# Operations that compute number by number, and so can write into the memory of
+# an argument that nothing needs any more. (In TensorFlow:
+# `forward_input_or_allocate_output`.)
 _IN_PLACE = frozenset(
     "Abs Add AddN AddV2 BiasAdd Ceil ClipByValue Div DivNoNan Elu EluGrad "
     "Erf Exp Expm1 Floor FloorDiv Inv LeakyRelu LeakyReluGrad Log Log1p "
@@ -36,37 +39,38 @@ _IN_PLACE = frozenset(
     "Sigmoid SigmoidGrad Sign Softmax Softplus SoftplusGrad Softsign Sqrt "
     "SqrtGrad Square SquaredDifference Sub Tanh TanhGrad Xdivy".split()
 )
-# Results that are not kept in memory of their own.
+# Operations whose results have no memory of their own.
 _FREE = frozenset("Const Placeholder ReadVariableOp VarHandleOp".split())
 
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """Bytes that grow with the batch: `each * batch**power`."""
+    """Bytes that grow with the batch, by `each * batch**power`."""
 
     each: int
     power: int
 
     def at(self, batch: int) -> int:
-        """Bytes for that many images."""
+        """Bytes for a batch of so many images."""
         return self.each * batch**self.power
 
 
 @dataclasses.dataclass(frozen=True)
-class Operation:
-    """One operation of a step, in the order in which they were traced.
+class TracedOperation:
+    """One operation of a step.
 
     Attributes:
-        name: TensorFlow's, a path of layers' names.
-        kind: `"Conv2D"`.
-        layer: The place among `model._flatten_layers(include_self=False)` of
-            the innermost layer that it belongs to, with the gradients of what
-            that layer computes; None outside of layers.
+        name: TensorFlow's name for it, a path of layers' names.
+        kind: TensorFlow's type of operation, such as `"Conv2D"`.
+        layer: Place among `layers_of(model)` of the innermost layer that it
+            belongs to; None outside of layers. The gradients of what a layer
+            computes belong to it too.
         is_backward: Whether it belongs to the gradients or the update.
         is_update: Whether it belongs to the update.
         inputs: Tensors that it reads, as indices into `StepGraph.sizes`.
-        outputs: Tensors that it makes.
-        after: Operations that it waits for beside those that make inputs.
+        outputs: Tensors that it makes, as indices into `StepGraph.sizes`.
+        after: Operations that it waits for beside those that make its inputs,
+            as indices into `StepGraph.operations`.
     """
 
     name: str
@@ -81,19 +85,21 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True)
 class StepGraph:
-    """Of a model and an optimizer, for any batch.
+    """The training step of a model and an optimizer, for any batch.
 
     Attributes:
-        operations: Each after those whose results it needs.
-        sizes: Of tensors. Other names of the same memory are the same tensor.
-        reads: Of each variable, the tensors that are its value.
+        operations: The operations in the order of their trace, each after those
+            whose results it needs.
+        sizes: Size of each tensor. Several names of one memory are one tensor.
+        reads: For each variable, by the index of its handle in `sizes`, the
+            tensors that are its value.
         inputs: Bytes of what is fed: images, and targets of the size of the
             model's results.
         slots: Bytes of the optimizer's variables, by the path of the weight
-            that each belongs to; "" for the others.
+            that each belongs to. Those that belong to none are under "".
     """
 
-    operations: tuple[Operation, ...]
+    operations: tuple[TracedOperation, ...]
     sizes: tuple[Size, ...]
     reads: dict[int, tuple[int, ...]]
     inputs: Size
@@ -104,8 +110,8 @@ def trace(model: Any, optimizer: Any) -> StepGraph:
     """The graph of a training step.
 
     Args:
-        model: A Keras model, built.
-        optimizer: A Keras optimizer; neither it nor the model is changed.
+        model: A Keras model that is built.
+        optimizer: A Keras optimizer. Neither it nor the model is changed.
 
     Raises:
         ValueError: The model has no inputs of known size.
@@ -120,7 +126,7 @@ def trace(model: Any, optimizer: Any) -> StepGraph:
     own.build(model.trainable_variables)
     slots = _slots(own, model)
 
-    # Operations after the forward pass, and after the gradients.
+    # The number of operations after the forward pass, and after the gradients.
     ends: list[int] = []
     targets: list[Any] = []
     loss_of = keras.losses.MeanSquaredError()
@@ -131,8 +137,9 @@ def trace(model: Any, optimizer: Any) -> StepGraph:
         images = inputs[0] if len(inputs) == 1 else list(inputs)
         with tf.GradientTape() as tape:
             results = keras.tree.flatten(model(images, training=True))
-            # Its gradient needs what differs, as that of most losses does:
-            # little for classes, as much as feature maps for images.
+            # The gradient of this loss reads its differences, as that of most
+            # losses does. These are small for classes, and as large as feature
+            # maps for images.
             targets.extend(
                 tf.compat.v1.placeholder(r.dtype, r.shape) for r in results
             )
@@ -142,13 +149,14 @@ def trace(model: Any, optimizer: Any) -> StepGraph:
         ends.append(_count())
         own.apply(gradients, model.trainable_variables)
 
-    # Whatever still refers to the graph keeps its variables; not their memory.
+    # Whatever still refers to the graph keeps these variables alive, so their
+    # memory is given back here.
     for variable in own.variables:
         tf.raw_ops.AssignVariableOp(
             resource=variable.value.handle, value=tf.zeros((), variable.dtype)
         )
     with _direct(model), _marked(model):
-        # AutoGraph would rewrite what Keras does not need rewritten.
+        # Without AutoGraph, whose rewriting Keras does not need.
         graph = (
             tf.function(step, autograph=False)
             .get_concrete_function(*specs)
@@ -186,7 +194,7 @@ def _inputs(model: Any) -> list[Any]:
 
 
 def _shape(tensor: Any) -> tuple[int, ...]:
-    """Of one of the model's inputs, without its batch."""
+    """Shape of one of the model's inputs, without its batch."""
     shape = tuple(tensor.shape[1:])
     if None in shape:
         raise ValueError(
@@ -198,7 +206,7 @@ def _shape(tensor: Any) -> tuple[int, ...]:
 
 
 def _slots(optimizer: Any, model: Any) -> dict[str, int]:
-    """Bytes of its variables, by the weight's path."""
+    """Bytes of an optimizer's variables; see `StepGraph.slots`."""
     # Keras names a slot after its weight.
     names = {
         weight.path.replace("/", "_") + "_": weight.path
@@ -214,7 +222,7 @@ def _slots(optimizer: Any, model: Any) -> dict[str, int]:
 
 
 def variable_bytes(variable: Any) -> int:
-    """Of a Keras variable."""
+    """Bytes of a Keras variable."""
     import tensorflow as tf
 
     return int(math.prod(variable.shape) * tf.as_dtype(variable.dtype).size)
@@ -222,13 +230,13 @@ def variable_bytes(variable: Any) -> int:
 
 @contextlib.contextmanager
 def _direct(model: Any) -> Iterator[None]:
-    """Has layers with a choice of algorithms make none meanwhile.
+    """Sets the algorithm of all layers to None within it.
 
-    They would measure their candidates, for the batch of this trace.
+    Layers with a choice would measure algorithms for the batch of this trace.
     """
     layers = [
         layer
-        for layer in model._flatten_layers()
+        for layer in (model, *layers_of(model))
         if getattr(layer, "algorithm", None) is not None
     ]
     before = [layer.algorithm for layer in layers]
@@ -250,8 +258,8 @@ def _marked(model: Any) -> Iterator[None]:
     """
     import tensorflow as tf
 
-    layers = model._flatten_layers(include_self=False)
-    # Beside Keras' attributes, which it would track.
+    layers = layers_of(model)
+    # Calls are set in these, past Keras' `__setattr__`, which would track them.
     spaces = [vars(layer) for layer in layers]
 
     def mark(call: Callable[..., Any], place: int) -> Callable[..., Any]:
@@ -279,23 +287,29 @@ def _layer(operation: str) -> int | None:
 
 
 class _Reader:
-    """Takes down one operation after the other."""
+    """Notes one operation after the other, for a `StepGraph`."""
 
     def __init__(self) -> None:
         self.sizes: list[Size] = []
-        self.operations: list[Operation] = []
+        self.operations: list[TracedOperation] = []
         self.reads: dict[int, tuple[int, ...]] = {}
         self._tensors: dict[str, int] = {}
         self._places: dict[str, int] = {}
-        # What a pooling noted, by its result.
+        # The tensor that max pooling keeps for its gradient, by its result.
         self._notes: dict[int, int] = {}
 
     def take(self, op: Any, part: int) -> None:
-        """Notes an operation of the forward pass (0), gradients or update."""
+        """Notes an operation.
+
+        Args:
+            op: The operation.
+            part: 0 for the forward pass, 1 for gradients, 2 for the update.
+        """
         read = [self._tensors[tensor.name] for tensor in op.inputs]
         same = read if op.type in _ALIASES else _factors_of_one(op, read)
         if same:
-            # Control dependencies on these say nothing new.
+            # Such an operation need not be noted: to wait for it is to wait for
+            # the one that makes its argument.
             for output, tensor in zip(op.outputs, same, strict=False):
                 self._tensors[output.name] = tensor
             return
@@ -320,7 +334,7 @@ class _Reader:
         ]
         self._places[op.name] = len(self.operations)
         self.operations.append(
-            Operation(
+            TracedOperation(
                 op.name,
                 op.type,
                 _layer(op.name),
@@ -338,30 +352,33 @@ class _Reader:
 
 
 def _factors_of_one(op: Any, read: list[int]) -> list[int]:
-    """What is multiplied by 1, which TensorFlow leaves out (in a silu)."""
-    from tensorflow.python.framework import tensor_util
+    """The tensor that is multiplied by 1, if `op` does so.
+
+    TensorFlow leaves such a product out. There is one in a silu.
+    """
+    import tensorflow as tf
 
     if op.type != "Mul":
         return []
     for factor, other in zip(op.inputs, reversed(read), strict=True):
         if factor.op.type == "Const" and factor.shape.rank == 0:
-            value = tensor_util.constant_value(factor)
+            value = tf.get_static_value(factor)
             if value is not None and value == 1:
                 return [other]
     return []
 
 
 def _count() -> int:
-    """Operations in the graph that is being traced."""
+    """Number of operations in the graph that is being traced."""
     import tensorflow as tf
 
     return len(tf.compat.v1.get_default_graph().get_operations())
 
 
 def _needed(operations: list[Any]) -> list[Any]:
-    """Those that an update of a variable waits for.
+    """The operations that an update of a variable waits for.
 
-    TensorFlow runs no others: the gradient of the images, for example.
+    TensorFlow does not run others, such as the gradient of the images.
     """
     wanted = set()
     for op in reversed(operations):
@@ -373,13 +390,13 @@ def _needed(operations: list[Any]) -> list[Any]:
 
 
 def _values(tensor: Any) -> int:
-    """Numbers in a tensor, 0 where its shape is unknown."""
+    """Number of values in a tensor; 0 where its shape is unknown."""
     shape = tensor.shape
     return 0 if shape.num_elements() is None else int(shape.num_elements())
 
 
 def _size(tensor: Any, each: int | None = None) -> Size:
-    """Of a tensor, with `each` bytes a number."""
+    """Size of a tensor, with `each` bytes a value; None for its dtype's."""
     if each is None:
         # Handles and strings have no size that matters.
         each = 0 if tensor.dtype in _handles() else int(tensor.dtype.size)
@@ -395,6 +412,6 @@ def _handles() -> tuple[Any, ...]:
     return (tf.resource, tf.variant, tf.string)
 
 
-def is_in_place(operation: Operation) -> bool:
-    """Whether it may write over an argument that nothing else needs."""
+def is_in_place(operation: TracedOperation) -> bool:
+    """Whether an operation may write over an argument nothing else needs."""
     return operation.kind in _IN_PLACE

@@ -1,25 +1,25 @@
 """Which tensors of a step are in memory at once, and how much that is.
 
-Goes through a `StepGraph` as TensorFlow's executor does: an operation runs
-when all that it waits for has run, the first that became ready first, except
-that what updates a weight goes on as soon as its gradient is there (it runs
-on in the thread that made the gradient). Results take memory of their own,
-unless they may be written over an argument that nothing else needs any more;
-an argument is freed after the last operation that reads it. So what is kept
-for the gradients is what the gradients read, and no rule is needed for any
-kind of layer.
+This goes through a `StepGraph` as TensorFlow's executor does. An operation runs
+when all that it waits for has run, and the first that became ready runs first.
+An update of a weight is an exception: it runs as soon as its gradient is there,
+in the thread that made the gradient. Results take memory of their own, unless
+they may be written over an argument that nothing else needs any more. An
+argument is freed after the last operation that reads it. So what is kept for
+the gradients is what the gradients read, and no rule is needed for any kind of
+layer.
 
 One operation runs after the other here. With several threads TensorFlow runs
-those of two branches at once, and what both read, neither is written over:
-that may take more.
+operations of two branches at once, and neither may write over what both read:
+that may take more memory.
 
 Three things are as found in TensorFlow's kernels (2.21, on a CPU):
 
 - An update of a variable that some operation still has to read takes new
-  memory, and the old is freed after the last of them.
+  memory, and the old memory is freed after the last of those operations.
 - Max pooling notes, for its gradient, one byte for each of its results.
-- The memory of variables, constants and inputs is there before the step; it
-  is counted by whoever calls this.
+- The memory of variables, constants and inputs is there before the step; the
+  caller counts it.
 """
 
 from __future__ import annotations
@@ -27,30 +27,35 @@ from __future__ import annotations
 import collections
 import dataclasses
 
-from tf_convpar.estimate.memory._graph import Operation
 from tf_convpar.estimate.memory._graph import StepGraph
+from tf_convpar.estimate.memory._graph import TracedOperation
 from tf_convpar.estimate.memory._graph import is_in_place
 
 
 @dataclasses.dataclass(frozen=True)
 class Live:
-    """At the moment when results take most.
+    """Memory at the moment when the results of operations take most of it.
 
     Attributes:
-        bytes: Of them.
-        operation: The one that runs.
-        forward_bytes: Of `bytes`, what the forward pass made.
-        backward_bytes: What gradients and updates made.
+        bytes: Bytes of all results in memory.
+        operation: The operation that runs at that moment.
+        forward_bytes: The part of `bytes` that the forward pass made.
+        backward_bytes: The part of `bytes` that gradients and updates made.
     """
 
     bytes: int
-    operation: Operation
+    operation: TracedOperation
     forward_bytes: int
     backward_bytes: int
 
 
 def most_live(graph: StepGraph, batch: int) -> Live:
-    """The results that are in memory at once, where they are most."""
+    """The memory of results at the moment when they take most of it.
+
+    Args:
+        graph: The step.
+        batch: Number of images.
+    """
     run = _Run(graph, batch)
     best = Live(0, graph.operations[0], 0, 0)
     for index in _order(graph):
@@ -65,8 +70,8 @@ def most_live(graph: StepGraph, batch: int) -> Live:
     return best
 
 
-def kept(graph: StepGraph) -> dict[int, Operation]:
-    """Tensors that gradients read, with the forward operation of each."""
+def kept(graph: StepGraph) -> dict[int, TracedOperation]:
+    """The tensors that gradients read, with the operation that made each."""
     made = {
         tensor: operation
         for operation in graph.operations
@@ -83,7 +88,10 @@ def kept(graph: StepGraph) -> dict[int, Operation]:
 
 
 def _order(graph: StepGraph) -> list[int]:
-    """Operations as they become ready, updates before all others."""
+    """Indices of the operations in the order in which they run.
+
+    They run as they become ready, but updates run before all others.
+    """
     operations = graph.operations
     maker = {t: i for i, o in enumerate(operations) for t in o.outputs}
     followers = collections.defaultdict(list)
@@ -93,7 +101,7 @@ def _order(graph: StepGraph) -> list[int]:
         waits.append(len(before))
         for other in before:
             followers[other].append(index)
-    # Gradients of weights, before the gradient of the input next to them.
+    # Gradients of weights run before the gradient of the input beside them.
     updating = {t for o in operations if o.is_update for t in o.inputs}
     for_update = {
         i
@@ -105,7 +113,7 @@ def _order(graph: StepGraph) -> list[int]:
     while ready:
         index = ready.popleft()
         order.append(index)
-        # One after the other in front of what waits already, or behind it.
+        # Updates go before what is ready already, others go behind it.
         updates: list[int] = []
         others: list[int] = []
         for follower in followers[index]:
@@ -118,7 +126,7 @@ def _order(graph: StepGraph) -> list[int]:
     return order
 
 
-# Of a tensor that does not exist: not yet, or no longer.
+# Bytes, and whether gradients made it, of a tensor that is not in memory.
 _NEVER = (-1, False)
 
 
@@ -131,12 +139,17 @@ class _Run:
         self._readers = collections.Counter(
             t for operation in graph.operations for t in operation.inputs
         )
-        # Bytes of tensors in memory, and whether gradients made them.
+        # For each tensor in memory, its bytes and whether gradients made it.
         self._live: dict[int, tuple[int, bool]] = {}
         self._sums = [0, 0]
 
     def execute(self, index: int) -> tuple[int, int]:
-        """Bytes of the forward and of the backward pass while it runs."""
+        """Runs an operation; the bytes in memory while it runs.
+
+        Returns:
+            Bytes that the forward pass made, and those that gradients and
+            updates made.
+        """
         operation = self._graph.operations[index]
         self._make(operation)
         during = (self._sums[0], self._sums[1])
@@ -149,7 +162,7 @@ class _Run:
                 self._free(tensor)
         return during
 
-    def _make(self, operation: Operation) -> None:
+    def _make(self, operation: TracedOperation) -> None:
         if is_in_place(operation):
             size = self._size[operation.outputs[0]]
             for tensor in operation.inputs:
@@ -168,7 +181,7 @@ class _Run:
         for tensor in self._graph.reads.get(variable, ()):
             size, _ = self._live.get(tensor, _NEVER)
             if self._readers[tensor] and size == 0:
-                # It goes on to read the old memory.
+                # Its readers go on to read the old memory.
                 self._add(tensor, self._size[value], True)
                 return
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
-import tempfile
 from collections.abc import Sequence
-
-from matplotlib.figure import Figure
 
 from tf_convpar.estimate.memory._step import MIB
 from tf_convpar.estimate.memory._step import Memory
+from tf_convpar.files import whole
 
 # What does not grow with the batch is at the bottom.
 _COLORS = {
@@ -30,14 +27,17 @@ def draw(
     title: str,
     limit_bytes: int | None = None,
 ) -> None:
-    """Draws the peak of each batch by kind, one bar for each.
+    """Draws a bar for each batch: the memory at the peak, by kind.
 
     Args:
-        memories: Of one model and several batches, ascending.
-        path: The PNG; replaced as a whole.
-        title: Above the picture.
-        limit_bytes: A line at what there is.
+        memories: Memory of a step of one model, for ascending batches.
+        path: The PNG file to write, which is replaced as a whole.
+        title: Title of the picture.
+        limit_bytes: Memory that there is, drawn as a line; None for no line.
     """
+    # The import takes half a second, which other commands do not wait for.
+    from matplotlib.figure import Figure
+
     unit, name = (MIB * 1024, "GiB")
     if max(memory.peak_bytes for memory in memories) < 2 * unit:
         unit, name = (MIB, "MiB")
@@ -87,14 +87,8 @@ def draw(
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="0.92")
     axes.set_axisbelow(True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".png")
-    try:
-        with open(handle, "wb") as file:
-            figure.savefig(file, format="png", dpi=120)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with whole(path) as part:
+        figure.savefig(part, format="png", dpi=120)
 
 
 def _words(size: float) -> str:

@@ -1,24 +1,24 @@
 """How much memory a training step takes, layer by layer.
 
 Zou et al. (2017; paper 2) begin the choice of a mini-batch with what is left
-of a device's memory beside feature maps and parameters. That idea is theirs;
-what is counted here, and how, is ours, after what TensorFlow does:
+of a device's memory beside feature maps and parameters. That idea is theirs.
+What is counted here, and how, is ours, and follows what TensorFlow does:
 
 - Feature maps are those that gradients read (a ReLU keeps its result, a
   convolution its input, in the dtype of the computation). Keras and
   TensorFlow keep no gradient for each image, as some frameworks did.
-- A layer's gradients are its kernels' and biases', in the dtype that they
-  have in the step.
+- The gradients of a layer are those of its kernels and biases, in the dtype
+  that they have in the step.
 - The peak is not the sum of a table's columns: gradients of early layers do
   not exist yet when feature maps of late ones are still kept. It comes from
   a walk through the step (`tf_convpar.estimate.memory._liveness`).
-- TensorFlow's allocator hands out pieces that are larger than what is asked
-  for, up to twice, where it has no better ones. That depends on all that
-  went before. We measured 6 to 37 % in all (docs/estimating.md), the more
-  the fewer and larger tensors are, and count a tenth and the largest tensor
-  of the step: what fits what we measured. It grows with the batch, so that
-  the largest that fits can be searched for; an imitation of the allocator,
-  piece by piece, does not.
+- TensorFlow's allocator hands out pieces that are up to twice as large as what
+  is asked for, where it has no better ones. That depends on all that went
+  before. We measured 6 to 37 % in all (docs/estimating.md): the fewer and
+  larger the tensors are, the more. What we count, a tenth and the largest
+  tensor of the step, fits those measurements. It grows with the batch, so that
+  the largest batch that fits can be searched for. An imitation of the
+  allocator, piece by piece, does not.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from typing import Any
 
+from tf_convpar._compat.keras import layers_of
 from tf_convpar.estimate.memory import _liveness
 from tf_convpar.estimate.memory._graph import StepGraph
 from tf_convpar.estimate.memory._graph import trace
@@ -39,25 +40,27 @@ if TYPE_CHECKING:
 
 MIB = 2**20
 COLUMNS = ("feature_maps", "weights", "gradients", "slots", "workspace")
-# Of what is asked for, what the allocator hands out beyond it, beside the
-# largest tensor.
+# The share of all bytes asked for that the allocator hands out beyond them; it
+# also hands out as much as the largest tensor.
 _BEYOND = 1 / 10
-# What belongs to no layer: loss, optimizer, the input.
+# The name of the row for what belongs to no layer: loss, optimizer, the input.
 OTHER = "(other)"
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class LayerRow:
     """Bytes of one layer.
 
     Attributes:
-        layer: Its name.
-        feature_maps: Of what it makes, kept for the backward pass.
-        weights: Trainable or not.
-        gradients: Of those that are trained.
-        slots: That the optimizer keeps for them.
-        workspace: Of the algorithms of its convolution, the most of the
-            three passes. TensorFlow's own reports none.
+        layer: Name of the layer.
+        feature_maps: Bytes of the tensors that it makes and that are kept for
+            the backward pass.
+        weights: Bytes of its weights, trainable or not.
+        gradients: Bytes of the gradients of its trainable weights.
+        slots: Bytes of the optimizer's slots for its trainable weights.
+        workspace: Bytes that the algorithms of its convolution need beside
+            arguments and results, the most of the three passes. TensorFlow's
+            own convolution reports none.
     """
 
     layer: str
@@ -69,7 +72,7 @@ class Row:
 
     @property
     def total(self) -> int:
-        """All of it, whether or not at one time."""
+        """Sum of all bytes, whether or not they are in memory at once."""
         return sum(getattr(self, column) for column in COLUMNS)
 
 
@@ -78,42 +81,43 @@ class Memory:
     """Bytes of a training step.
 
     Attributes:
-        batch: Images in it.
-        rows: Of each layer that has anything, in the model's order.
-        peak: By kind, when most is in memory: `"weights"`, `"slots"`,
-            `"input"`, `"feature maps"` (kept or just made), `"gradients"`
-            (of feature maps and of weights, and what updates make),
-            `"allocator"` (what it hands out beyond all that was asked for)
-            and `"workspace"`, which convolutions use one after the other.
-        peak_layer: The layer whose operation runs then.
+        batch: Number of images in the step.
+        rows: A row for each layer that has anything, in the model's order.
+        peak: Bytes by kind, at the moment when most is in memory: `"weights"`,
+            `"slots"`, `"input"`, `"feature maps"` (kept or just made),
+            `"gradients"` (of feature maps and of weights, and what updates
+            make), `"allocator"` (what the allocator hands out beyond all that
+            it is asked for) and `"workspace"`, which convolutions use one after
+            the other.
+        peak_layer: Name of the layer whose operation runs at that moment.
     """
 
     batch: int
-    rows: tuple[Row, ...]
+    rows: tuple[LayerRow, ...]
     peak: dict[str, int]
     peak_layer: str
 
     @property
     def peak_bytes(self) -> int:
-        """The most that is in memory at once."""
+        """The most bytes that are in memory at once."""
         return sum(self.peak.values())
 
     @property
     def asked_bytes(self) -> int:
-        """Of the peak, what TensorFlow's allocator is asked for."""
+        """The bytes at the peak that TensorFlow's allocator is asked for."""
         beyond = self.peak["allocator"] + self.peak["workspace"]
         return self.peak_bytes - beyond
 
     @property
     def totals(self) -> dict[str, int]:
-        """Of each column, over all layers."""
+        """Sum of each column over all layers."""
         return {
             column: sum(getattr(row, column) for row in self.rows)
             for column in COLUMNS
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """The memory as plain data, for JSON."""
         return {
             "batch": self.batch,
             "peak_bytes": self.peak_bytes,
@@ -125,12 +129,12 @@ class Memory:
         }
 
     def table(self, layers: int | None = None) -> Table:
-        """For the terminal: the largest layers first, in MiB.
+        """A table for the terminal in MiB, the largest layers first.
 
-        A column of nothing is left out.
+        Columns without any bytes are left out.
 
         Args:
-            layers: How many; None for all.
+            layers: Number of layers with a row of their own; None for all.
         """
         from rich.markup import escape
         from rich.table import Table
@@ -168,7 +172,7 @@ def training_memory(
     optimizer: Any = None,
     algorithm: str | None = None,
 ) -> Memory:
-    """Of one training step of a model, from `model.fit` for example.
+    """Memory of one training step of a model, as `model.fit` runs it.
 
     ```python
     model = keras.applications.VGG16(weights=None)
@@ -176,29 +180,30 @@ def training_memory(
     memory.peak_bytes / 2**30  # GiB
     ```
 
-    The step is traced for it, and not run; that takes seconds for a large
-    model. The optimizer's variables are made for a moment.
+    The step is traced and not run, which takes seconds for a large model. The
+    optimizer's variables are made for a moment.
 
     Args:
-        model: Sequential or functional, built for one size of images.
-        batch: Images in a step.
-        optimizer: Keras' name or an optimizer; None for the one that the
-            model was compiled with, or plain SGD.
-        algorithm: For every convolution that has a choice; None for what its
-            layer says. `"auto"` measures what it does not know yet.
+        model: A Sequential or functional model, built for one size of images.
+        batch: Number of images in a step.
+        optimizer: A Keras optimizer or its name; None for the one that the
+            model was compiled with, or else plain SGD.
+        algorithm: Name of the algorithm of every convolution that has a choice;
+            None for what its layer says. `"auto"` measures what it does not
+            know yet.
 
     Returns:
-        Bytes by layer, and at the peak.
+        The bytes of each layer, and those at the peak.
 
     Raises:
-        ValueError: The batch is no number of images, the algorithm is none,
-            or the model has no known sizes.
+        ValueError: The batch is no number of images, there is no such
+            algorithm, or the model has no known sizes.
     """
     return Step(model, optimizer).memory(batch, algorithm)
 
 
 class Step:
-    """Of a model and an optimizer: traced once, asked for many batches.
+    """The training step of a model: traced once, and asked for many batches.
 
     ```python
     step = Step(model, "adam")
@@ -210,8 +215,8 @@ class Step:
         """Traces the step.
 
         Args:
-            model: As for `training_memory`.
-            optimizer: As for `training_memory`.
+            model: A Keras model; see `training_memory`.
+            optimizer: An optimizer or its name; see `training_memory`.
         """
         import keras
 
@@ -222,7 +227,7 @@ class Step:
         self._own = list(_own_weights(model))
 
     def memory(self, batch: int, algorithm: str | None = None) -> Memory:
-        """As `training_memory`."""
+        """Memory of the step with a batch; see `training_memory`."""
         workspaces = self.workspaces(check_batch(batch), algorithm)
         live = _liveness.most_live(self.graph, batch)
         peak = self._peak(batch, live)
@@ -233,7 +238,7 @@ class Step:
         return Memory(batch, rows, peak, where)
 
     def peak_bytes(self, batch: int) -> int:
-        """Without workspaces, for a search: nothing else is worked out."""
+        """Bytes at the peak without workspaces, quickly, for a search."""
         live = _liveness.most_live(self.graph, batch)
         return sum(self._peak(batch, live).values())
 
@@ -252,14 +257,17 @@ class Step:
         return {**asked, "allocator": beyond}
 
     def workspaces(self, batch: int, algorithm: str | None) -> dict[str, int]:
-        """Of each layer whose convolution has one."""
-        from tf_convpar.algorithms import _passes
-        from tf_convpar.algorithms._algorithm import PASSES
-        from tf_convpar.algorithms._choose import choose
-        from tf_convpar.layers._geometries import convolutions
+        """Workspace in bytes of each convolution with an algorithm, by layer.
 
-        if algorithm not in (None, "auto"):
-            _passes.check_name(algorithm)
+        Args:
+            batch: Number of images.
+            algorithm: Name of the algorithm; see `training_memory`.
+        """
+        from tf_convpar import algorithms
+        from tf_convpar.layers import convolutions
+
+        if algorithm is not None:
+            algorithms.check_algorithm(algorithm)
         layers = {layer.name: layer for layer, _ in self._own}
         found = {}
         for name, geometry in convolutions(self.model, batch):
@@ -267,23 +275,25 @@ class Step:
             if named is None:
                 continue
             if named == "auto":
-                choice = choose(geometry)
+                choice = algorithms.choose(geometry)
             else:
-                choice = _passes.by_name(named, geometry)
+                choice = algorithms.by_name(named, geometry)
             found[name] = max(
                 getattr(choice, which).workspace(geometry, which)
-                for which in PASSES
+                for which in algorithms.PASSES
             )
         return found
 
-    def _rows(self, batch: int, workspaces: dict[str, int]) -> Iterator[Row]:
+    def _rows(
+        self, batch: int, workspaces: dict[str, int]
+    ) -> Iterator[LayerRow]:
         kept: collections.Counter[int | None] = collections.Counter()
         for tensor, operation in _liveness.kept(self.graph).items():
             kept[operation.layer] += self.graph.sizes[tensor].at(batch)
         slots = self.graph.slots
         for place, (layer, own) in enumerate(self._own):
             trained = [w for w in own if w.trainable]
-            yield Row(
+            yield LayerRow(
                 layer.name,
                 feature_maps=kept[place],
                 weights=sum(map(variable_bytes, own)),
@@ -291,11 +301,11 @@ class Step:
                 slots=sum(slots.get(w.path, 0) for w in trained),
                 workspace=workspaces.get(layer.name, 0),
             )
-        yield Row(OTHER, kept[None], slots=slots.get("", 0))
+        yield LayerRow(OTHER, kept[None], slots=slots.get("", 0))
 
 
 def check_batch(batch: Any) -> int:
-    """The batch, if it is one.
+    """Returns the batch if it is a number of images.
 
     Raises:
         ValueError: It is not.
@@ -309,13 +319,11 @@ def check_batch(batch: Any) -> int:
 
 
 def _own_weights(model: Any) -> Iterator[tuple[Any, list[Any]]]:
-    """Layers, each with the weights that no layer before or in it has."""
+    """The layers, each with the weights that no layer before or in it has."""
     seen: set[int] = set()
-    for layer in model._flatten_layers(include_self=False):
+    for layer in layers_of(model):
         inner = {
-            id(weight)
-            for part in layer._flatten_layers(include_self=False)
-            for weight in part.weights
+            id(weight) for part in layers_of(layer) for weight in part.weights
         }
         own = [w for w in layer.weights if id(w) not in inner | seen]
         seen.update(map(id, own))

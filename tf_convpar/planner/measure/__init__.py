@@ -1,5 +1,5 @@
-"""Measures links, updates and machines, and keeps what was measured.
+"""Measures layers, links and updates, and keeps the measurements.
 
-What any plan goes by, whatever it splits; nothing here knows of a plan. Uses
-TensorFlow.
+All kinds of plans are based on them. Nothing here knows of a plan. The package
+needs TensorFlow.
 """

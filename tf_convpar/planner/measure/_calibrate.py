@@ -20,7 +20,7 @@ from tf_convpar.planner import _calibration_file
 from tf_convpar.planner import _graph
 from tf_convpar.planner import _works
 from tf_convpar.planner._calibration import Calibration
-from tf_convpar.planner._calibration import Device
+from tf_convpar.planner._calibration import MeasuredDevice
 from tf_convpar.planner._calibration import Work
 from tf_convpar.planner._graph import Graph
 from tf_convpar.planner._link import Link
@@ -31,9 +31,9 @@ from tf_convpar.planner.measure._clock import Clock
 from tf_convpar.planner.measure._works import Works
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 
-# Links between all devices are measured where they are few.
+# Links between all devices are measured up to this number of devices.
 _ALL_LINKS = 4
-# Of the memory that is free.
+# Part of a device's free memory that the model may take.
 _MEMORY_SHARE = 0.8
 
 Report = Callable[[str], None]
@@ -49,31 +49,32 @@ def calibrate(
     keep: bool = True,
     report: Report = lambda name: None,
 ) -> Calibration:
-    """What each layer takes on each device, and each link.
+    """Measures a model's layers on each device, and the links between devices.
 
     ```python
-    calibration = planner.calibrate(model, strategy, batch_size=32)
-    plan = planner.plan(model, calibration)
+    calibration = convpar.calibrate(model, strategy, batch_size=32)
+    plan = convpar.plan(model, calibration)
     ```
 
-    Layers of one kind, shape and setting are measured once; devices of
-    different machines at the same time. Kept in the user's cache folder
-    (`~/.cache/tf_convpar`, or `$TF_CONVPAR_CACHE`) under everything that it
-    depends on: layers and shapes, batch, optimizer, devices, their addresses,
-    processors, cores, quotas and threads, and versions.
+    Layers of one kind, shape and setting are measured once. Devices that share
+    no core are measured at the same time. The result is kept in the user's
+    cache folder (`~/.cache/tf_convpar`, or `$TF_CONVPAR_CACHE`), under a key of
+    everything that it depends on: layers and shapes, batch, optimizer, devices,
+    their addresses, processors, cores, quotas and threads, and versions.
 
     Args:
-        model: Sequential or functional, built; compiled if its optimizer is to
-            count.
-        strategy: Whose devices are measured.
+        model: Sequential or functional model, built. Its optimizer is measured
+            if it is compiled, SGD otherwise.
+        strategy: Strategy whose devices are measured.
         batch_size: Samples of a step.
-        algorithm: Of all convolutions; None for their own.
-        fresh: Measures even if it is in the cache.
-        keep: Whether to keep it there.
-        report: Called with the name of what is measured next.
+        algorithm: Algorithm of all convolutions; None for their own.
+        fresh: Whether to measure even if the cache has a result.
+        keep: Whether to keep the result in the cache.
+        report: Function that is called with the name of what is measured next.
 
     Raises:
-        ValueError: The model has no graph, or inputs of unknown size.
+        ValueError: The model has no graph, or inputs of unknown size; or the
+            first of the strategy's devices is not the chief's.
     """
     graph = _graph.of_model(model)
     devices = chief_first(strategy)
@@ -88,8 +89,8 @@ def calibrate(
         known = _kept.find(file, _calibration_file.load)
         if known is not None:
             return known
-    # Models are made in the scope of a strategy, under tapes, or while a graph
-    # is traced: a thread of its own knows of none of these.
+    # The caller may be in the scope of a strategy, under a tape, or tracing a
+    # graph. A thread of its own is in none of these.
     with _kept.alone(report), futures.ThreadPoolExecutor(1) as thread:
         found = thread.submit(
             _measured,
@@ -106,10 +107,10 @@ def calibrate(
 
 
 def chief_first(strategy: ConvParallelStrategy) -> tuple[str, ...]:
-    """As the strategy orders them; the chief's own device must lead.
+    """The strategy's devices in its order, of which the chief's is the first.
 
     Raises:
-        ValueError: It does not.
+        ValueError: The first is another device.
     """
     if strategy.devices[0] != strategy.chief_device:
         raise ValueError(
@@ -141,7 +142,7 @@ def _measured(
     for name in devices:
         memory = machines.memory_bytes(name)
         found.append(
-            Device(
+            MeasuredDevice(
                 name,
                 works[name],
                 update_s=_updates.update_s(optimizer, name, clock),
@@ -167,9 +168,12 @@ def _works_on(
     algorithm: str | None,
     report: Report,
 ) -> dict[str, Mapping[str, Work]]:
-    """Of each device; those that share no cores at the same time."""
+    """The times of all layers on each device.
+
+    Devices that share no cores are measured at the same time.
+    """
     report("reading the model")
-    # Algorithms are chosen for the device on which they run.
+    # Algorithms that are chosen for a device are traced for that device alone.
     own = algorithm == "auto" or any(
         getattr(call.layer, "algorithm", None) == "auto" for call in graph.calls
     )
@@ -204,7 +208,7 @@ def _measured_links(devices: Sequence[str], clock: Clock) -> list[Link]:
     for a in devices:
         for b in devices:
             if a != b and (a, b) not in found:
-                # Each has one interface, whoever is at the other end.
+                # A device has one interface, whatever is at the other end.
                 there, then = found[a, chief], found[chief, b]
                 found[a, b] = Link(
                     a,

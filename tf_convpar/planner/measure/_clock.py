@@ -1,4 +1,4 @@
-"""Medians, and whether they can be believed."""
+"""Medians of repeated runs, and whether they are steady."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-# Of the samples' quartiles, relative to their median: more says that others
-# work on the machine.
+# Steady samples have quartiles no further apart than this, relative to their
+# median. A wider spread says that other programs work on the machine.
 WIDE = 0.1
 _FEWEST = 5
-# Of samples that take longer than this, two in a row that agree are enough:
-# what disturbs others is over before they are.
+# Two samples in a row that agree are enough if they take longer than this: what
+# would disturb a short sample is over before such a long one.
 _LONG_S = 0.1
 _MOST_LONG = 5
 _MOST = 25
 _TRIES = 3
-# Shorter samples say more about the clock: runs are then counted together.
+# A shorter sample would measure the clock rather than the run, so that several
+# runs make one sample.
 _SAMPLE_S = 2e-3
 
 
@@ -33,11 +34,11 @@ class Clock:
     ```
 
     Attributes:
-        budget_s: For the samples of one function; at least five are taken,
-            fewer where each takes long.
-        report: Called with what is timed next.
-        wide: Names and spreads of what stayed unsteady.
-        again: How often something was measured again.
+        budget_s: Seconds for the samples of one function. At least five are
+            taken, fewer if each takes long.
+        report: Function that is called with the name of what is timed next.
+        wide: Spreads of the measurements that stayed unsteady, by their names.
+        again: Number of times that something was measured again.
     """
 
     budget_s: float = 0.15
@@ -46,7 +47,7 @@ class Clock:
     again: int = 0
 
     def time(self, run: Callable[[], Any], name: str) -> float:
-        """Seconds of one run, in the median of the steadiest try."""
+        """Seconds of one run: the median of the steadiest try."""
         self.report(name)
         first = _seconds(run, 1)  # Allocates, wakes threads.
         if first > _LONG_S:
@@ -66,7 +67,10 @@ class Clock:
         return median
 
     def _long(self, run: Callable[[], Any], name: str, first: float) -> float:
-        """The second of two runs in a row that agree."""
+        """Seconds of the second of two runs in a row that agree.
+
+        If none do, the median of all runs.
+        """
         samples = [first]
         while len(samples) < _MOST_LONG:
             samples.append(_seconds(run, 1))

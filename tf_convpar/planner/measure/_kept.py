@@ -1,15 +1,13 @@
-"""Measurements that are kept, and measuring by one process at a time.
+"""Keeps measurements in files, and lets one process measure at a time.
 
-What a file holds is the matter of those who measure: they say how it is read
-and written.
+The modules that measure decide what a file holds: they pass the functions that
+read and write it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
-import os
 import pathlib
 import tempfile
 import warnings
@@ -18,30 +16,32 @@ from collections.abc import Iterator
 from typing import Any
 from typing import TypeVar
 
-FOLDER = "TF_CONVPAR_CACHE"
+import filelock
+
+from tf_convpar.files import CACHE_FOLDER
+from tf_convpar.files import cache_folder
 
 Kept = TypeVar("Kept")
 
 
-def path(name: str, key: Any) -> pathlib.Path:
-    """Where measurements are kept, by all that they depend on.
+def path(name: str, key: Any, folder: str = "calibrations") -> pathlib.Path:
+    """The file in which measurements, or what follows from them, are kept.
 
-    In `$TF_CONVPAR_CACHE`, else in the user's cache folder.
+    It is in the `cache_folder`.
+
+    Args:
+        name: Start of the file's name.
+        key: Everything that the measurements depend on.
+        folder: Folder for files of their kind.
     """
     digest = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
-    folder = os.environ.get(FOLDER)
-    if folder:
-        root = pathlib.Path(folder)
-    else:
-        caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-        root = pathlib.Path(caches) / "tf_convpar"
-    return root.expanduser() / "calibrations" / f"{name}-{digest}.json"
+    return cache_folder() / folder / f"{name}-{digest}.json"
 
 
 def find(
     file: pathlib.Path, load: Callable[[pathlib.Path], Kept]
 ) -> Kept | None:
-    """What is in the file; None if it is not there or of no use.
+    """Reads measurements; None if the file is missing or of no use.
 
     ```python
     file = path("layer", key)
@@ -50,7 +50,8 @@ def find(
 
     Args:
         file: A path from `path`.
-        load: Reads it; an OSError or a ValueError says that it is of no use.
+        load: Function that reads the file. An OSError or a ValueError says
+            that the file is of no use.
     """
     with contextlib.suppress(OSError, ValueError):
         return load(file)
@@ -62,16 +63,16 @@ def keep(
     file: pathlib.Path,
     save: Callable[[Kept, pathlib.Path], None],
 ) -> None:
-    """Writes the file; a warning where that cannot be.
+    """Writes measurements to a file, or warns that it cannot be written.
 
     ```python
     keep(calibration, file, _calibration_file.save)
     ```
 
     Args:
-        measured: What is written.
+        measured: Measurements to write.
         file: A path from `path`; its folder is made.
-        save: Writes it, whole or not at all.
+        save: Function that writes the file, whole or not at all.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -79,8 +80,8 @@ def keep(
     except OSError as error:
         warnings.warn(
             f"Could not write {file}: {error.strerror or error}. The next "
-            f"program will measure again. Set {FOLDER} to a folder that can "
-            "be written.",
+            f"program will measure again. Set {CACHE_FOLDER} to a folder that "
+            "can be written.",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -88,21 +89,17 @@ def keep(
 
 @contextlib.contextmanager
 def alone(report: Callable[[str], None]) -> Iterator[None]:
-    """One process of this machine at a time, whoever started it."""
-    lock_file = os.path.join(tempfile.gettempdir(), "tf_convpar-measuring.lock")
-    try:
-        lock = os.open(lock_file, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError:
-        yield  # Another user's, and closed to us.
-        return
-    try:
-        with contextlib.suppress(OSError):
-            os.fchmod(lock, 0o666)  # Whatever this user's mask.
+    """Lets one process of this machine measure at a time, of any user."""
+    lock = filelock.FileLock(
+        pathlib.Path(tempfile.gettempdir(), "tf_convpar-measuring.lock"),
+        mode=0o666,  # For all users, whatever this one's umask.
+    )
+    with contextlib.ExitStack() as held:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            held.enter_context(lock.acquire(blocking=False))
+        except filelock.Timeout:
             report("waiting for another process that measures")
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            held.enter_context(lock.acquire())
+        except (OSError, NotImplementedError):
+            pass  # Another user's file, which we may not open.
         yield
-    finally:
-        os.close(lock)

@@ -1,4 +1,4 @@
-"""What travels between devices, and what that costs the chief."""
+"""Measures links between devices, and what transfers cost a processor."""
 
 from __future__ import annotations
 
@@ -15,32 +15,36 @@ from tf_convpar import ops
 from tf_convpar.planner._link import Link
 from tf_convpar.planner.measure._clock import Clock
 
-# Of a tensor that takes as long as this to travel, or of the largest.
+# The rate of a link is that of a tensor that takes about so many seconds to
+# travel, or of a tensor of the largest size in bytes.
 _TRAVEL_S = 0.1
 _LARGEST = 32 << 20
 _FIRST = 1 << 20
 _AGAIN = 4
-# There and back, one after the other.
+# Hops there and back, one after the other.
 _HOPS = 20
-# Of 1024 by 1024: longer than the transfers beside them.
+# Products of matrices of 1024 by 1024: they take longer than the transfers
+# beside them.
 _PRODUCTS = 6
 _COPIED = 8 << 20
-# Small ones, on their way at once.
+# Small messages that travel at the same time.
 _MESSAGES = 100
 
 
 def measure_link(source: str, target: str, clock: Clock) -> Link:
-    """Latency and rate of one direction.
+    """Measures the latency and the rate of one direction of a link.
 
     ```python
     measure_link(chief, worker, Clock())
     ```
 
-    Latency is that of a number that goes there and back many times within a
-    function, as what devices exchange in a step does: to call a function on
-    another machine takes several times as long. For the rate a function takes
-    a tensor that lies on `source`, and of what arrives on `target` one number
-    returns to this process; what the same costs with a number is taken off.
+    For the latency, one number goes there and back many times within a
+    function, as the tensors of a step do. To call a function on another machine
+    takes several times as long.
+
+    For the rate, a function sends a tensor from `source` to `target`, and one
+    number of it returns to this process. The time of the same function with a
+    tensor of one number is subtracted.
     """
     name = f"{source} -> {target}"
     hops = [
@@ -58,8 +62,8 @@ def measure_link(source: str, target: str, clock: Clock) -> Link:
             break
         grow = max(2.0, min(16.0, _TRAVEL_S / travel))
         size = min(_LARGEST, int(size * grow) // 4 * 4)
-    # Whatever disturbs a transfer makes it longer: a link is as fast as at
-    # its best.
+    # Whatever disturbs a transfer makes it longer: the shortest one shows how
+    # fast the link is.
     travel = min(travel, *(_seconds(run) - small for _ in range(_AGAIN)))
     travel = max(travel, 1e-9)
     return Link(source, target, size / travel, latency)
@@ -77,12 +81,13 @@ def transfer_s(
     clock: Clock,
     bytes_per_s: float = math.inf,
 ) -> float:
-    """Seconds by which a byte that travels holds up what the chief computes.
+    """Seconds by which each byte that travels delays the chief's computing.
 
-    The chief multiplies matrices, alone and while a tensor goes to another
-    device and comes back: its processor also copies what is sent, and finds
-    less of its own in the caches. `bytes_per_s` is the rate of the link to the
-    first of the others: the tensor is to be back before the chief is done.
+    The chief multiplies matrices, first alone, then while a tensor goes to
+    another device and comes back. Its processor also copies what is sent, and
+    finds less of its own data in the caches. `bytes_per_s` is the rate of the
+    link to the first of `others`. It limits the tensor's size: the tensor must
+    be back before the chief is done.
     """
     if not others:
         return 0.0
@@ -114,10 +119,10 @@ def transfer_s(
 
 
 def message_s(chief: str, others: Sequence[str], clock: Clock) -> float:
-    """Seconds of the chief, and of another device, for a small message.
+    """Seconds that the devices at both ends of a link spend on a small message.
 
-    Many numbers go to another device and come back at once: with their
-    latency hidden what is left is the work that they are at both ends.
+    Many numbers go to another device and come back at the same time. This hides
+    their latency. What is left is the work for them at both ends.
     """
     if not others:
         return 0.0
@@ -148,7 +153,7 @@ def message_s(chief: str, others: Sequence[str], clock: Clock) -> float:
 
 
 def join_s(chief: str, clock: Clock) -> float:
-    """Seconds of the chief for one byte that is joined, cut or added."""
+    """Seconds that the chief takes to join, cut or add one byte."""
     pixels, width = 4096, 512
     with tf.device(chief):
         halves = [tf.ones((pixels, width // 2)) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""What the optimizer costs where kernels are."""
+"""Measures what the optimizer costs on the devices that have kernels."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from tf_convpar.planner.measure._clock import Clock
 
-# Parameters: more than the nearest caches hold, as kernels are.
+# Parameters to update. Like kernels, they do not fit into the nearest caches.
 _PARAMETERS = 1 << 20
-# Updates in a row. To call a device over a network takes as long as one.
+# Updates in a row. To call a device over a network takes as long as one update.
 _TIMES = 5
 
 
@@ -45,7 +45,7 @@ def update_s(optimizer: Any, device: str, clock: Clock) -> float:
 
 
 def slots_of(optimizer: Any) -> int:
-    """Numbers that it keeps for each parameter."""
+    """Numbers that an optimizer keeps for each parameter."""
     copy = optimizer.__class__.from_config(optimizer.get_config())
     variable = keras.Variable(tf.zeros([3, 5]))
     copy.build([variable])

@@ -1,8 +1,8 @@
-"""How long a device takes for the layers of a model.
+"""Measures how long a device takes for the layers of a model.
 
-One function runs all of them, one after the other, and reads the clock in
-between: it is traced once for all devices, of any number of samples, and what
-it costs to call a function on another machine is not in the times.
+One function runs all layers, one after the other, and reads the clock between
+them. It is traced once, for all devices and any number of samples. The time
+that a call of a function on another machine takes is not measured.
 """
 
 from __future__ import annotations
@@ -17,39 +17,42 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_convpar import sharding
+from tf_convpar._compat.keras import takes_training
+from tf_convpar.algorithms import as_with
 from tf_convpar.placement import device_type
 from tf_convpar.planner import _works
 from tf_convpar.planner._calibration import Work
 from tf_convpar.planner._graph import Call
 from tf_convpar.planner._graph import Graph
-from tf_convpar.sharding import _twins
-from tf_convpar.sharding._where import works_on_samples
+from tf_convpar.sharding import works_on_samples
 
-# Of a layer's filters, beside all of them.
+# Parts of a layer's filters that are measured, beside all of them.
 PARTS = (0.25, 0.5)
-# For one run of all layers, and for all runs of one kind.
+# Seconds that one run of all layers may take. A run is repeated for a quarter
+# of the second number.
 _RUN_S = 5.0
 _RUNS_S = 4.0
-# Samples by which it is found how many fit.
+# Numbers of samples that tell how many fit into the time of a run.
 _FIRST = (2, 4)
 _MOST_RUNS = 7
-# Bytes that are more than caches hold of a core's share.
+# Bytes: more than a core's share of the caches.
 _CACHE = 32 << 20
-# Small enough for sums of products to stay finite.
+# Value of inputs and weights, so small that sums of products stay finite.
 _VALUE = 0.01
 
 
 class Works:
-    """The layers of a model, to be measured on devices.
+    """Measures the layers of a model on devices of one type.
 
     ```python
     Works(graph).on("/device:CPU:0", batch=32)
     ```
 
     Args:
-        graph: The model's.
-        device: One of those that will be measured: all are of its type.
-        algorithm: Of all convolutions; None for their own.
+        graph: Graph of the model.
+        device: Name of one of the devices that will be measured.
+        algorithm: Algorithm of all convolutions; None for their own.
     """
 
     def __init__(
@@ -85,9 +88,10 @@ class Works:
         """The times of all layers on a device, by their keys.
 
         Args:
-            device: Its name.
-            batch: Samples of a step: no more are measured.
-            report: Called with what is measured next.
+            device: Name of the device.
+            batch: Samples of a step; no more are measured.
+            report: Function that is called with the name of what is measured
+                next.
         """
         most = self._most(device, batch, report)
         points = sorted({max(1, most // 4), max(1, most // 2), most})
@@ -134,9 +138,9 @@ class Works:
     def _most(
         self, device: str, batch: int, report: Callable[[str], None]
     ) -> int:
-        """How many samples take about the time of a run."""
+        """Number of samples that take about `_RUN_S`, at most the batch."""
         few, more = (min(n, batch) for n in _FIRST)
-        # The first run allocates memory, and makes what is kept of layers.
+        # The first run allocates memory, and makes what layers keep.
         report(f"{device}: all layers, {few} samples")
         self._run(self._whole, device, few)
         less = _seconds(lambda: self._run(self._whole, device, few))
@@ -148,7 +152,10 @@ class Works:
         return max(more, min(batch, int(more + (_RUN_S - seconds) / each)))
 
     def _medians(self, function: Any, device: str, samples: int) -> np.ndarray:
-        """Seconds forward and backward, a row for each layer."""
+        """Seconds forward and backward, a row for each layer.
+
+        They are medians, or the minimum if there is time for two runs only.
+        """
         found: list[np.ndarray] = []
         begin = time.perf_counter()
         while len(found) < 2 or (
@@ -177,7 +184,7 @@ class Works:
             for call, part in calls:
                 called = self._on_one if on_shards else self._called
                 self._timed(call, part, samples, value, stamps, used, called)
-            # What nobody reads would be left out of the graph.
+            # TensorFlow leaves out of a graph what nobody reads.
             numbers = [
                 tf.cast(tf.reshape(x, [-1])[:1], tf.float32)
                 for x in used
@@ -201,7 +208,10 @@ class Works:
         used: list[tf.Tensor],
         called: Callable[..., Any],
     ) -> None:
-        """Adds four readings of the clock: around forward, and backward."""
+        """Adds a call, and four readings of the clock.
+
+        Two are around the forward pass, and two around the backward pass.
+        """
 
         def stamp(after: Sequence[tf.Tensor]) -> tf.Tensor:
             used.extend(after)
@@ -212,7 +222,7 @@ class Works:
         def fill(shape: Sequence[Any], dtype: Any) -> tf.Tensor:
             if tf.as_dtype(dtype) == tf.string:
                 return tf.fill(shape, "")
-            # Of an argument: constants would be computed beforehand.
+            # `value` is an argument, as constants are computed beforehand.
             return tf.fill(shape, tf.cast(value, dtype))
 
         with tf.control_dependencies(stamps[-1:]):
@@ -259,7 +269,7 @@ class Works:
         stamp([g for g in found if g is not None] or [again])
 
     def _there(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """What is known only when tensors have been computed."""
+        """Tensors that are known only when the given ones are computed."""
         if device_type(self._device) == "CPU":
             return list(tensors)
         # A GPU computes while the program goes on, until a number of the
@@ -273,20 +283,23 @@ class Works:
     def _called(
         self, call: Call, inputs: Sequence[tf.Tensor], state: Any
     ) -> Any:
-        """A layer's call as devices run it, with these weights."""
+        """Calls a layer as devices run it, with these weights."""
         layer = call.layer
         if call.splits:
             values = {variable.name: value for variable, value in state}
             own = {"algorithm": self._algorithm} if self._algorithm else {}
-            twin: Any = _twins.planned(layer, **own)
+            twin: Any = sharding.planned(layer, **own)
             compute, names = twin._all_filters()
-            y = twin._run_shard(
-                compute,
-                inputs[0],
-                *(values[name] for name in names),
-                device=self._device,
-                first=0,
-            )
+            # Algorithms race once for a layer, not once more for its parts.
+            whole = layer.filters if getattr(layer, "groups", 0) == 1 else None
+            with as_with(whole):
+                y = twin._run_shard(
+                    compute,
+                    inputs[0],
+                    *(values[name] for name in names),
+                    device=self._device,
+                    first=0,
+                )
             return y if layer.activation is None else layer.activation(y)
         given = {
             id(x): value
@@ -296,7 +309,7 @@ class Works:
             lambda x: given.get(id(x), x),
             (call.node.arguments.args, call.node.arguments.kwargs),
         )
-        if getattr(layer, "_call_has_training_arg", False):
+        if takes_training(layer):
             kwargs = {**kwargs, "training": True}
         with keras.StatelessScope(
             state, collect_losses=True, initialize_variables=False
@@ -306,13 +319,16 @@ class Works:
     def _on_one(
         self, call: Call, inputs: Sequence[tf.Tensor], state: Any
     ) -> Any:
-        """What a device computes of a layer on shards, with these weights."""
+        """Computes what a device does of a layer on shards, with these weights.
+
+        Only for layers with a rule that computes otherwise than the layer.
+        """
         values = {variable.name: value for variable, value in state}
         return _rule(call).on_one(call.layer, inputs[0], values, self._device)
 
 
 def _rule(call: Call) -> Any:
-    """Of a layer that is computed otherwise on shards; else None."""
+    """The rule of a layer that is computed otherwise on shards, or None."""
     rule = None if call.splits else works_on_samples(call.node)
     return rule if rule is not None and rule.computes else None
 
@@ -329,10 +345,10 @@ def _has_filters(call: Call) -> bool:
 
 
 def _part_of(call: Call, variable: Any, part: float) -> list[int]:
-    """The shape of a part of a weight."""
+    """The shape of a layer's weight with a part of its filters only."""
     shape = list(variable.shape)
     if part < 1:
-        twin: Any = _twins.planned(call.layer)
+        twin: Any = sharding.planned(call.layer)
         axis = twin._cut_axes.get(variable.name)
         if axis is not None and variable.name != "depthwise_kernel":
             shape[axis] = max(1, round(shape[axis] * part))

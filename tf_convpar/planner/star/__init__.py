@@ -1,24 +1,28 @@
 """The star of paper 1: every convolution is planned by itself.
 
 The chief sends each device the input, gets back the feature maps of its
-kernels, and joins them. How many kernels each device gets is measured
-(`calibrate`), proven (`plan`) and predicted without hardware (`simulate`).
-TensorFlow is imported where something is measured, and not before.
+kernels, and joins them. `calibrate` measures devices and links. `plan` proves
+how many kernels each device should get. `simulate` predicts steps without
+hardware. TensorFlow is imported only where something is measured.
 """
 
 from typing import Any
 
 from tf_convpar.planner._link import Link as Link
-from tf_convpar.planner.star._calibration import Calibration as Calibration
-from tf_convpar.planner.star._calibration import Device as Device
+from tf_convpar.planner.star._calibration import (
+    StarCalibration as StarCalibration,
+)
+from tf_convpar.planner.star._calibration import StarDevice as StarDevice
 from tf_convpar.planner.star._calibration import Times as Times
+from tf_convpar.planner.star._calibration_file import KIND as KIND
 from tf_convpar.planner.star._calibration_file import from_json as from_json
 from tf_convpar.planner.star._calibration_file import load as load
 from tf_convpar.planner.star._calibration_file import save as save
 from tf_convpar.planner.star._calibration_file import to_json as to_json
 from tf_convpar.planner.star._cost import predict as predict
-from tf_convpar.planner.star._network import Convolution as Convolution
 from tf_convpar.planner.star._network import Network as Network
+from tf_convpar.planner.star._network import StarConvolution as StarConvolution
+from tf_convpar.planner.star._plan import load_plan as load_plan
 from tf_convpar.planner.star._plan import plan as plan
 from tf_convpar.planner.star._plan import plan_of as plan_of
 from tf_convpar.planner.star.simulation import network as network

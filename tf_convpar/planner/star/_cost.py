@@ -1,26 +1,27 @@
 """How long a step takes, for a given number of kernels on each device.
 
-The star of paper 1 (Marques et al., 2018), as the layers run it. For each
-convolution the step makes two phases, one after the other:
+The step is the star of paper 1 (Marques et al., 2018), as the layers run it. It
+has two phases for each convolution, one after the other:
 
-- forward: the chief sends the input to every device that has kernels, each
-  convolves, the feature maps return and are joined;
+- forward: the chief sends the input to every device that has kernels. Each
+  device convolves. The feature maps return and are joined;
 - backward: the chief cuts the gradient of the feature maps and sends each
-  device its part; each computes its two gradients and updates its kernels;
-  the parts of the input's gradient return and are added up.
+  device its part. Each device computes its two gradients and updates its
+  kernels. The parts of the input's gradient return and are added up.
 
 With `n_d` kernels on device `d` a phase lasts
 
     max over devices of (in_d + compute_d(n_d) + out_d)  +  join
 
-where a transfer takes the latency and the longer of its own bytes at its
-link's rate and *all* bytes of the phase at the chief's rate, which is that of
-its fastest link: transfers share the chief's interface. The chief itself has
-no transfers, but its processor works for those of others (`transfer_s` a
-byte). `join` is the chief's time for joining, cutting and adding, and 0 where
-it has all kernels. A step is `rest_s` and the sum of its phases. Devices do
-not go on to the next phase before the slowest: the network needs its feature
-maps.
+where `in_d` and `out_d` are the transfers to and from the device. A transfer
+takes the latency of its link, and then the longer of two times: its own bytes
+at the link's rate, or *all* bytes of the phase at the chief's rate, since
+transfers share the chief's interface. The chief's rate is that of its fastest
+link. The chief itself has no transfers, but its processor works for those of
+others (`transfer_s` a byte). `join` is the chief's time for joining, cutting
+and adding. It is 0 where the chief has all kernels. A step is `rest_s` and the
+sum of its phases. No device goes on to the next phase before the slowest one is
+done: the network needs all feature maps.
 
 `tf_convpar.planner.star.allocation.allocate` minimises this very function.
 """
@@ -31,13 +32,13 @@ import dataclasses
 from collections.abc import Mapping
 from collections.abc import Sequence
 
-from tf_convpar.planner.star._calibration import Calibration
-from tf_convpar.planner.star._calibration import Device
-from tf_convpar.planner.star._network import Convolution
-from tf_convpar.plans._prediction import BACKWARD
-from tf_convpar.plans._prediction import FORWARD
-from tf_convpar.plans._prediction import Prediction
-from tf_convpar.plans._prediction import Span
+from tf_convpar.planner.star._calibration import StarCalibration
+from tf_convpar.planner.star._calibration import StarDevice
+from tf_convpar.planner.star._network import StarConvolution
+from tf_convpar.plans import BACKWARD
+from tf_convpar.plans import FORWARD
+from tf_convpar.plans import PredictedSpan
+from tf_convpar.plans import Prediction
 
 PHASES = (FORWARD, BACKWARD)
 
@@ -46,21 +47,29 @@ Allocation = Mapping[str, Sequence[int]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Traffic:
-    """Bytes of one phase to and from each device; 0 for the chief."""
+class StarTraffic:
+    """Bytes of one phase to and from each device; 0 for the chief.
+
+    Attributes:
+        to_device: Bytes from the chief to each device.
+        from_device: Bytes from each device to the chief.
+    """
 
     to_device: tuple[int, ...]
     from_device: tuple[int, ...]
 
 
 def compute_s(
-    calibration: Calibration,
-    device: Device,
-    convolution: Convolution,
+    calibration: StarCalibration,
+    device: StarDevice,
+    convolution: StarConvolution,
     phase: str,
     filters: int,
 ) -> float:
-    """Seconds that a device computes in a phase, update included."""
+    """Seconds that a device with `filters` kernels computes in a phase.
+
+    The backward phase includes the update of the kernels.
+    """
     times = device.times[convolution.name]
     # Time grows in steps of the quantum.
     quantum = calibration.quantum
@@ -74,12 +83,12 @@ def compute_s(
 
 
 def traffic(
-    calibration: Calibration,
-    convolution: Convolution,
+    calibration: StarCalibration,
+    convolution: StarConvolution,
     phase: str,
     counts: Sequence[int],
-) -> Traffic:
-    """What travels in a phase."""
+) -> StarTraffic:
+    """The bytes that travel in a phase, for these kernels per device."""
     network = calibration.network
     width = network.wire_bytes
     of_input = width * convolution.input_values(network.batch)
@@ -89,19 +98,19 @@ def traffic(
         for d, n in enumerate(counts)
     ]
     if phase == FORWARD:
-        return Traffic(tuple(whole), tuple(parts))
+        return StarTraffic(tuple(whole), tuple(parts))
     if not convolution.input_gradient:
         whole = [0] * len(counts)
-    return Traffic(tuple(parts), tuple(whole))
+    return StarTraffic(tuple(parts), tuple(whole))
 
 
 def joined_bytes(
-    calibration: Calibration,
-    convolution: Convolution,
+    calibration: StarCalibration,
+    convolution: StarConvolution,
     phase: str,
     counts: Sequence[int],
 ) -> int:
-    """What the chief joins, cuts or adds in a phase, at four bytes a number."""
+    """Bytes that the chief joins, cuts or adds in a phase: four a number."""
     if not any(counts[1:]):
         return 0
     batch = calibration.network.batch
@@ -112,7 +121,7 @@ def joined_bytes(
     return 4 * values
 
 
-def chief_rates(calibration: Calibration) -> tuple[float, float]:
+def chief_rates(calibration: StarCalibration) -> tuple[float, float]:
     """Bytes per second out of the chief's interface, and into it."""
     out = [
         link.bytes_per_s
@@ -128,12 +137,13 @@ def chief_rates(calibration: Calibration) -> tuple[float, float]:
 
 
 def memory_bytes(
-    calibration: Calibration, convolution: Convolution, filters: int
+    calibration: StarCalibration, convolution: StarConvolution, filters: int
 ) -> int:
-    """What kernels and feature maps of a convolution take on a device.
+    """Bytes that a convolution with `filters` kernels takes on a device.
 
-    Parameters, their gradient and slots; the input and the feature maps, kept
-    for the gradients, and a gradient of the latter.
+    These are the parameters, their gradient and slots; the input and the
+    feature maps, which are kept for the gradients; and the gradient of the
+    feature maps.
     """
     if not filters:
         return 0
@@ -145,21 +155,21 @@ def memory_bytes(
     )
 
 
-def predict(calibration: Calibration, allocation: Allocation) -> Prediction:
-    """The step with these kernels on each device.
+def predict(calibration: StarCalibration, allocation: Allocation) -> Prediction:
+    """Predicts the step with these kernels on each device.
 
     ```python
     predict(calibration, {"conv2d": (300, 200), "conv2d_1": (900, 600)}).step_s
     ```
 
     Args:
-        calibration: Of the devices.
-        allocation: For every convolution, kernels per device that sum to its
-            filters.
+        calibration: Measurements of the devices.
+        allocation: For every convolution, by its layer's name, kernels per
+            device that sum to its filters.
 
     Returns:
-        The step. Its forward phases come first, then the rest of the network,
-        then its backward phases in reverse order.
+        The prediction. Its forward phases come first, then the rest of the
+        network, then its backward phases in reverse order.
 
     Raises:
         ValueError: A layer is missing, or its kernels do not sum up.
@@ -177,9 +187,15 @@ def predict(calibration: Calibration, allocation: Allocation) -> Prediction:
 
 
 def check(
-    calibration: Calibration, convolution: Convolution, allocation: Allocation
+    calibration: StarCalibration,
+    convolution: StarConvolution,
+    allocation: Allocation,
 ) -> tuple[int, ...]:
-    """The counts of a layer, if they can be."""
+    """The kernels per device of a layer.
+
+    Raises:
+        ValueError: They are missing, or do not sum to the layer's filters.
+    """
     counts = tuple(allocation.get(convolution.name, ()))
     good = len(counts) == len(calibration.devices) and all(
         isinstance(n, int) and n >= 0 for n in counts
@@ -195,12 +211,12 @@ def check(
 
 
 class _Clock:
-    """Goes through a step, and notes who is busy."""
+    """Goes through a step, and notes when devices and links are busy."""
 
-    def __init__(self, calibration: Calibration) -> None:
+    def __init__(self, calibration: StarCalibration) -> None:
         self.calibration = calibration
         self.now = 0.0
-        self.spans: list[Span] = []
+        self.spans: list[PredictedSpan] = []
         self.sent: dict[str, int] = {}
         self.out_rate, self.in_rate = chief_rates(calibration)
 
@@ -210,7 +226,7 @@ class _Clock:
         self.now += self.calibration.rest_s
 
     def phase(
-        self, convolution: Convolution, phase: str, counts: Sequence[int]
+        self, convolution: StarConvolution, phase: str, counts: Sequence[int]
     ) -> None:
         calibration = self.calibration
         chief = calibration.chief.name
@@ -273,5 +289,5 @@ class _Clock:
     ) -> None:
         if seconds > 0:
             self.spans.append(
-                Span(where, what, layer, phase, start, start + seconds)
+                PredictedSpan(where, what, layer, phase, start, start + seconds)
             )

@@ -1,4 +1,4 @@
-"""Makes plans of calibrations: how many kernels each device gets."""
+"""Makes plans from calibrations: how many kernels each device gets."""
 
 from __future__ import annotations
 
@@ -8,26 +8,25 @@ from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 
-from tf_convpar.files import _checked_json
+from tf_convpar import plans
+from tf_convpar.machines import short
 from tf_convpar.planner.star import _cost
-from tf_convpar.planner.star._calibration import Calibration
+from tf_convpar.planner.star._calibration import StarCalibration
 from tf_convpar.planner.star._network import fingerprint
 from tf_convpar.planner.star.allocation import _first_guesses
 from tf_convpar.planner.star.allocation import _memory_caps
 from tf_convpar.planner.star.allocation import allocate
 from tf_convpar.planner.star.allocation import best_split
-from tf_convpar.plans._file import of_file
-from tf_convpar.plans._prediction import Prediction
-from tf_convpar.plans._prediction import busiest
-from tf_convpar.plans._type import FILTERS
-from tf_convpar.plans._type import Plan
-from tf_convpar.plans._type import over_memory
-from tf_convpar.plans._words import seconds_text
-from tf_convpar.plans._words import short
+from tf_convpar.plans import FILTERS
+from tf_convpar.plans import Plan
+from tf_convpar.plans import Prediction
+from tf_convpar.plans import busiest
+from tf_convpar.plans import over_memory
+from tf_convpar.plans import seconds_text
 
 
 def plan(
-    calibration: Calibration,
+    calibration: StarCalibration,
     quantum: int | None = None,
     devices: Collection[str] | None = None,
 ) -> Plan:
@@ -41,19 +40,19 @@ def plan(
     ```
 
     Args:
-        calibration: Of the devices.
-        quantum: Kernels are given out in units of this, but for what is left
-            of a layer; None for the calibration's.
-        devices: Names of those that may get kernels; None for all. Others
-            are in the plan with 0.
+        calibration: Measurements of the devices.
+        quantum: Number of kernels in a unit that is given out, except for what
+            is left of a layer; None for the calibration's.
+        devices: Names of the devices that may get kernels; None for all. The
+            others are in the plan with 0.
 
     Returns:
-        The plan. It leaves a device, or all but one, without kernels where
-        that is fastest, and says so in its `reason`.
+        The plan. Where that is fastest, it leaves a device, or all but one,
+        without kernels. Its `reason` says so.
 
     Raises:
-        ValueError: No allocation fits the memory of the devices, or a name
-            is unknown.
+        ValueError: No allocation fits the memory of the devices, or the name
+            of a device is unknown.
         RuntimeError: There is no proof within a minute.
     """
     counts = allocate(calibration, quantum, devices)
@@ -71,7 +70,7 @@ def plan(
 
 
 def plan_of(
-    calibration: Calibration, allocation: Mapping[str, Sequence[int]]
+    calibration: StarCalibration, allocation: Mapping[str, Sequence[int]]
 ) -> Plan:
     """The plan with these kernels on each device.
 
@@ -80,12 +79,12 @@ def plan_of(
     ```
 
     Args:
-        calibration: Of the devices.
-        allocation: For every convolution, kernels per device that sum to its
-            filters.
+        calibration: Measurements of the devices.
+        allocation: For every convolution, by its layer's name, kernels per
+            device that sum to its filters.
 
     Returns:
-        The plan, and its prediction.
+        The plan, with its prediction.
 
     Raises:
         ValueError: A layer is missing or unknown, its kernels do not sum up,
@@ -118,48 +117,53 @@ def plan_of(
     return found
 
 
-def load(path: str | os.PathLike[str], calibration: Calibration) -> Plan:
-    """Reads a plan from a JSON file, for that calibration's prediction.
+def load_plan(
+    path: str | os.PathLike[str], calibration: StarCalibration
+) -> Plan:
+    """Reads a plan from a JSON file, and predicts its step by a calibration.
 
     ```python
-    load("plan.json", calibration).prediction.step_s
+    load_plan("plan.json", calibration).prediction.step_s
     ```
 
     Args:
-        path: As for `tf_convpar.plans.load`.
-        calibration: Of the same network and devices.
+        path: A file that `tf_convpar.plans.load` reads.
+        calibration: Measurements of the same network and devices.
 
     Returns:
-        The plan, with a prediction for counts that were changed, too.
+        The plan. It has a prediction even if its counts were changed by hand.
 
     Raises:
-        ValueError: As for `tf_convpar.plans.load`; or the calibration is of
-            another network or other devices. The message says which.
+        ValueError: `tf_convpar.plans.load` would raise it, or the calibration
+            is of another network or other devices. The message says which.
         OSError: The file cannot be read.
     """
-    node = _checked_json.read(path)
-    found = of_file(node)
+    found = plans.load(path)
     expected = fingerprint(calibration.network)
     if expected != found.fingerprint:
-        node.children()["fingerprint"].fail(
-            f"{expected!r}, as of the calibration's network, whose layers are "
-            f"{', '.join(c.name for c in calibration.network)},"
+        layers = ", ".join(c.name for c in calibration.network)
+        raise ValueError(
+            f"Expected {expected!r}, as of the calibration's network, whose "
+            f"layers are {layers}, at fingerprint of {os.fspath(path)}. "
+            f"Received: {found.fingerprint!r}."
         )
     names = tuple(device.name for device in calibration.devices)
     if names != found.devices:
-        node.children()["devices"].fail(
-            f"the calibration's devices, {', '.join(names)},",
-            ", ".join(found.devices),
+        raise ValueError(
+            f"Expected the calibration's devices, {', '.join(names)}, at "
+            f"devices of {os.fspath(path)}. Received: "
+            f"{', '.join(found.devices)}."
         )
     predicted = plan_of(calibration, found.allocation)
-    # Of edited counts it has none.
+    # A file whose counts were edited has no prediction, and a reason that no
+    # longer holds.
     if predicted.prediction == found.prediction:
         return dataclasses.replace(predicted, reason=found.reason)
     return predicted
 
 
 def _plan(
-    calibration: Calibration,
+    calibration: StarCalibration,
     counts: Mapping[str, tuple[int, ...]],
     prediction: Prediction,
     single_s: Mapping[str, float],
@@ -192,7 +196,7 @@ def _plan(
     )
 
 
-def _single_s(calibration: Calibration) -> dict[str, float]:
+def _single_s(calibration: StarCalibration) -> dict[str, float]:
     return {
         device.name: _cost.predict(calibration, counts).step_s
         for device, counts in zip(
@@ -210,12 +214,12 @@ def _used(counts: Mapping[str, Sequence[int]]) -> list[int]:
 
 
 def _of_split(
-    calibration: Calibration,
+    calibration: StarCalibration,
     used: Sequence[int],
     prediction: Prediction,
     single_s: Mapping[str, float],
 ) -> str:
-    """What it gains, and who is left out."""
+    """Says what a split gains, and which devices it leaves out."""
     text = f"{len(used)} devices take" if len(used) > 1 else "one device takes"
     text += f" {seconds_text(prediction.step_s)} a step"
     if single_s:
@@ -243,12 +247,12 @@ def _of_split(
 
 
 def _of_one(
-    calibration: Calibration,
+    calibration: StarCalibration,
     used: int,
     prediction: Prediction,
     split: Mapping[str, Sequence[int]] | None,
 ) -> str:
-    """Why nothing is split."""
+    """Says why nothing is split."""
     text = (
         f"One device is fastest: {short(calibration.devices[used].name)} "
         f"alone takes {seconds_text(prediction.step_s)} a step"

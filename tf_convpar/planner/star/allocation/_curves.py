@@ -1,4 +1,4 @@
-"""Compute time of a device over its kernels, in pieces that are convex."""
+"""A device's compute time over its number of kernels, in convex pieces."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from collections.abc import Iterable
 import numpy as np
 
 from tf_convpar.planner.star import _cost
-from tf_convpar.planner.star._calibration import Calibration
-from tf_convpar.planner.star._calibration import Device
-from tf_convpar.planner.star._network import Convolution
+from tf_convpar.planner.star._calibration import StarCalibration
+from tf_convpar.planner.star._calibration import StarDevice
+from tf_convpar.planner.star._network import StarConvolution
 
-# Rounding errors, relative to the curve: of a time and of a slope.
+# Rounding errors of a time and of a slope, relative to the curve.
 _SAME_TIME = 1e-12
 _SAME_SLOPE = 1e-14
 
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """Seconds without updates at some numbers of kernels, linear between.
+    """Compute time without updates over kernels, linear between its points.
 
     Attributes:
-        kernels: Ascending multiples of the calibration's quantum, at which
-            compute time is that of all numbers of kernels down to the next
-            multiple.
-        seconds: For each phase, one for each of `kernels`.
+        kernels: Numbers of kernels: ascending multiples of the calibration's
+            quantum. Compute time at a multiple is that of all numbers of
+            kernels down to the next multiple.
+        seconds: For each phase, the seconds at each of `kernels`.
     """
 
     kernels: tuple[int, ...]
     seconds: tuple[tuple[float, ...], ...]
 
     def at(self, kernels: Iterable[int]) -> np.ndarray:
-        """Seconds for each phase and each of `kernels`, within its range."""
+        """Seconds for each phase, at each of `kernels` in the curve's range."""
         wanted = list(kernels)
         return np.array(
             [np.interp(wanted, self.kernels, row) for row in self.seconds]
@@ -44,15 +44,15 @@ class Curve:
         return bool((np.diff(self.seconds, axis=1) >= 0).all())
 
     def below(self, other: Curve) -> bool:
-        """Whether it never takes more time than another, where both are."""
+        """Whether it never takes more time than another, where both exist."""
         last = min(self.kernels[-1], other.kernels[-1])
         places = [n for n in self.kernels + other.kernels if n <= last]
         return bool((self.at(places) <= other.at(places)).all())
 
     def pieces(self) -> list[Curve]:
-        """Cuts it into as few parts as are convex in both phases.
+        """Cuts it into as few pieces as are convex in both phases.
 
-        Neighbours share an end.
+        Neighbouring pieces share an end.
         """
         slopes = self._slopes()
         size = np.max(self.seconds, axis=1, initial=0.0)
@@ -69,9 +69,9 @@ class Curve:
         return pieces or [self]
 
     def lines(self, phase: int) -> list[tuple[float, float]]:
-        """(slope, value at 0) of the lines of which it is the highest.
+        """The lines of which a convex curve is the highest, in a phase.
 
-        Of a convex piece.
+        Each is its slope and its value at 0.
         """
         x, y = self.kernels, self.seconds[phase]
         if len(x) == 1:
@@ -83,7 +83,7 @@ class Curve:
         ]
 
     def simplified(self) -> Curve:
-        """The same without points that lie on the line through others."""
+        """The same curve without points that lie on a line through others."""
         keep = [0]
         for i in range(1, len(self.kernels) - 1):
             ends = (self.kernels[keep[-1]], self.kernels[i + 1])
@@ -117,13 +117,13 @@ class Curve:
 
 
 def curve(
-    calibration: Calibration,
-    device: Device,
-    convolution: Convolution,
+    calibration: StarCalibration,
+    device: StarDevice,
+    convolution: StarConvolution,
     lowest: int,
     highest: int,
 ) -> Curve:
-    """Compute time from `lowest` to `highest` kernels.
+    """The curve of a device from `lowest` to `highest` kernels.
 
     `Times.at` bends at measured widths and nowhere else. It is asked at
     multiples of the calibration's quantum only, so a bend between two of them
@@ -149,12 +149,12 @@ def curve(
 
 
 def reach(found: Curve, chain: np.ndarray, limit: float) -> int | None:
-    """The most kernels at which `chain` is within a limit, None if none are.
+    """The most kernels for which a time is within a limit; None if none are.
 
     Args:
-        found: A curve.
-        chain: A number for each of its points, linear between them.
-        limit: The limit.
+        found: Curve whose points have that time.
+        chain: Time at each of the curve's points, linear between them.
+        limit: Longest time that is allowed.
     """
     if chain[-1] <= limit:
         return found.kernels[-1]

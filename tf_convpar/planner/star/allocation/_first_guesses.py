@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 
 from tf_convpar.planner.star import _cost
-from tf_convpar.planner.star._calibration import Calibration
-from tf_convpar.planner.star._network import Convolution
+from tf_convpar.planner.star._calibration import StarCalibration
+from tf_convpar.planner.star._network import StarConvolution
 
 Counts = tuple[int, ...]
 
 
-def singles(calibration: Calibration) -> Iterator[dict[str, Counts]]:
-    """All kernels of all layers on each device in turn."""
+def singles(calibration: StarCalibration) -> Iterator[dict[str, Counts]]:
+    """The allocations of all kernels to one device, for each device."""
     count = len(calibration.devices)
     for chosen in range(count):
         yield {
@@ -28,25 +28,25 @@ def singles(calibration: Calibration) -> Iterator[dict[str, Counts]]:
 
 
 def guesses(
-    calibration: Calibration,
-    convolution: Convolution,
+    calibration: StarCalibration,
+    convolution: StarConvolution,
     quantum: int,
     highest: Sequence[int],
     least_devices: int,
 ) -> list[Counts]:
-    """Allocations of a layer, to any number of the fastest devices.
+    """Allocations of a layer to one device, to the two fastest, and so on.
 
-    Shares are proportional to what a device does alone, transfers included.
+    Shares are proportional to a device's speed alone, transfers included.
 
     Args:
-        calibration: Of the devices, with this layer only.
+        calibration: Measurements of the devices, with this layer only.
         convolution: The layer.
-        quantum: Kernels in a unit.
+        quantum: Number of kernels in a unit.
         highest: The most kernels that each device may have.
-        least_devices: How many must have kernels.
+        least_devices: Least number of devices that must have kernels.
 
     Returns:
-        Those that keep to `highest`, the ones on one device first.
+        Allocations that keep to `highest`, those to one device first.
     """
     alone = list(singles(calibration))
     name, filters = convolution.name, convolution.filters
@@ -59,7 +59,7 @@ def guesses(
             for d in order[:count]:
                 speeds[d] = 1 / seconds[d]
             found.append(_proportional(speeds, filters, quantum))
-        # The best split where one is far faster than all others.
+        # The best split where one device is far faster than all others.
         found.append(_all_but_one(order, filters, quantum))
     return [
         counts
@@ -72,7 +72,7 @@ def guesses(
 def _proportional(
     speeds: Sequence[float], filters: int, quantum: int
 ) -> Counts:
-    """Units by largest remainder, the short one to the fastest."""
+    """Gives out units by largest remainder, the short one to the fastest."""
     units = -(-filters // quantum)
     exact = [units * speed / sum(speeds) for speed in speeds]
     found = [int(share) for share in exact]
@@ -86,7 +86,7 @@ def _proportional(
 
 
 def _all_but_one(order: Sequence[int], filters: int, quantum: int) -> Counts:
-    """All on the fastest device but a unit, if there are two."""
+    """Gives all to the fastest device, but a unit to the next if it can."""
     counts = [0] * len(order)
     if len(order) > 1 and filters > quantum:
         counts[order[1]] = quantum

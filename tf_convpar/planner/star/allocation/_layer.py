@@ -1,6 +1,6 @@
 """The part of the allocation's program that describes one layer.
 
-`_optimum` derives it; names are those of its docstring.
+The docstring of `_optimum` derives it, and explains its names.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 
 from tf_convpar.planner._link import Link
 from tf_convpar.planner._program import Linear
+from tf_convpar.planner._program import LinearProgram
 from tf_convpar.planner._program import NoSolution
-from tf_convpar.planner._program import Program
 from tf_convpar.planner._program import total
 from tf_convpar.planner.star import _cost
-from tf_convpar.planner.star._calibration import Calibration
-from tf_convpar.planner.star._network import Convolution
+from tf_convpar.planner.star._calibration import StarCalibration
+from tf_convpar.planner.star._network import StarConvolution
 from tf_convpar.planner.star.allocation import _curves
 from tf_convpar.planner.star.allocation._curves import Curve
 
@@ -31,9 +31,9 @@ class Shares:
     """A layer in a program.
 
     Attributes:
-        kernels: Of each device, the n_d; 0 for those that can have none.
-        used: Whether it has any, the u_d.
-        seconds: Both phases and joins, in the program's unit.
+        kernels: Kernels of each device, the n_d; 0 if it can have none.
+        used: Whether each device has any kernels, the u_d.
+        seconds: Time of both phases and of joins, in the program's unit.
     """
 
     kernels: tuple[Linear, ...]
@@ -42,20 +42,20 @@ class Shares:
 
     def counts(self, values: np.ndarray) -> tuple[int, ...]:
         """Kernels of each device in a solution."""
-        # Of whole numbers m_d and w_d, each within HiGHS' tolerances.
+        # The m_d and w_d are whole numbers, within HiGHS' tolerances.
         whole = np.round(values)
         return tuple(round(kernels.of(whole)) for kernels in self.kernels)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Chains:
-    """Bytes over rates and latencies of a device, in the program's unit.
+    """Times of a device's transfers and updates, in the program's unit.
 
     Attributes:
-        latency: For each phase, of both transfers.
-        fixed: For each phase, of a whole input to or from the device.
-        each: For each phase, of one kernel's feature maps.
-        update: Of one kernel, in the backward phase.
+        latency: Latency of both transfers, for each phase.
+        fixed: Time of a whole input to or from the device, for each phase.
+        each: Time of one kernel's feature maps, for each phase.
+        update: Time of one kernel's update, in the backward phase.
     """
 
     latency: tuple[float, float]
@@ -65,9 +65,9 @@ class _Chains:
 
 
 def add(
-    program: Program,
-    calibration: Calibration,
-    convolution: Convolution,
+    program: LinearProgram,
+    calibration: StarCalibration,
+    convolution: StarConvolution,
     quantum: int,
     highest: Sequence[int],
     *,
@@ -80,17 +80,17 @@ def add(
 
     Args:
         program: The program.
-        calibration: Of the devices.
+        calibration: Measurements of the devices.
         convolution: The layer.
         quantum: Kernels in a unit of the allocation, q.
         highest: The most kernels that each device may have.
         unit: Seconds in the program's unit of time.
-        limit: What the layer surely takes no longer than, in that unit.
-        least_devices: How many must have kernels.
+        limit: Time that the layer surely does not exceed, in that unit.
+        least_devices: Least number of devices that must have kernels.
         ordered: Whether to order devices of which one is never slower.
 
     Raises:
-        NoSolution: Nobody can have kernels.
+        NoSolution: No device can have kernels.
     """
     layer = _Layer(program, calibration, convolution, quantum, unit)
     for d, most in enumerate(highest):
@@ -102,13 +102,13 @@ def add(
 
 
 class _Layer:
-    """Goes through devices, and then ties them together."""
+    """Adds the devices one by one, and then what ties them together."""
 
     def __init__(
         self,
-        program: Program,
-        calibration: Calibration,
-        convolution: Convolution,
+        program: LinearProgram,
+        calibration: StarCalibration,
+        convolution: StarConvolution,
         quantum: int,
         unit: float,
     ) -> None:
@@ -124,10 +124,10 @@ class _Layer:
         wire = network.wire_bytes
         self.input = wire * convolution.input_values(network.batch)
         self.map = wire * convolution.output_values(network.batch, 1)
-        # Of what returns in the backward phase.
+        # Bytes that a device returns in the backward phase.
         self.gradient = self.input if convolution.input_gradient else 0
         self.rates = _cost.chief_rates(calibration)
-        # One for each device; 0 for those that can have no kernels.
+        # One item for each device; 0 for those that can have no kernels.
         self.kernels: list[Linear] = []
         self.used: list[Linear] = []
         self.short_one: list[Linear] = []
@@ -136,7 +136,7 @@ class _Layer:
         self.curves: list[Curve | None] = []
 
     def device(self, d: int, most: int, limit: float) -> None:
-        """Adds a device, and what it computes."""
+        """Adds a device that may have `most` kernels, and its compute time."""
         chains = self._chains(d)
         self.chains.append(chains)
         lowest = self.quantum - self.short
@@ -169,7 +169,7 @@ class _Layer:
         self.times.append(self._times(curve, used, computed))
 
     def whole(self, least_devices: int) -> None:
-        """Demands that all kernels are somewhere."""
+        """Demands that the kernels of all devices are those of the layer."""
         if not any(self.curves):
             raise NoSolution
         program = self.program
@@ -179,7 +179,7 @@ class _Layer:
         program.at_least(total(self.used), least_devices)
 
     def order(self) -> None:
-        """Puts devices before others that are never faster."""
+        """Allows kernels on a device only after one that is never slower."""
         found = [d for d, c in enumerate(self.curves) if c is not None and d]
         found.sort(key=lambda d: (self._full(d), d))
         for i, j in itertools.pairwise(found):
@@ -217,13 +217,13 @@ class _Layer:
         return cost
 
     def _phase(self, phase: int) -> Iterator[Linear]:
-        """Everything that a phase must not be shorter than."""
+        """All lower bounds of a phase's time."""
         backward = _cost.PHASES[phase] == _cost.BACKWARD
         count = total(self.used[1:])
         away = self.map * total(self.kernels[1:])
         inputs = (self.gradient if backward else self.input) * count
         out, into = (rate * self.unit for rate in self.rates)
-        # Of all transfers at the chief's rates: (to devices, from devices).
+        # All transfers at the chief's rates: (to devices, from devices).
         shared = (
             (away * (1 / out), inputs * (1 / into))
             if backward
@@ -281,12 +281,13 @@ class _Layer:
     def _curve(
         self, d: int, chains: _Chains, lowest: int, most: int, limit: float
     ) -> Curve | None:
-        """Compute time, as far as the limit lets the device go."""
+        """Compute time, up to the most kernels that the limit allows."""
         device = self.calibration.devices[d]
         found = _curves.curve(
             self.calibration, device, self.convolution, lowest, most
         )
-        # With no transfers but its own, and as few kernels as can be.
+        # The least it can take: only its own transfers, and the fewest kernels
+        # with that compute time.
         least = np.array(found.kernels) - (self.calibration.quantum - 1)
         chain = np.sum(found.seconds, axis=0) / self.unit
         chain = chain + sum(chains.latency) + sum(chains.fixed)
@@ -303,7 +304,7 @@ class _Layer:
     def _computed(
         self, units: Linear, short_one: Linear, kernels: Linear, curve: Curve
     ) -> Linear:
-        """Kernels that it takes the time of, the x_d."""
+        """Kernels rounded up to the calibration's quantum, the x_d."""
         step = self.calibration.quantum
         if self.quantum % step == 0:
             return (
@@ -318,7 +319,7 @@ class _Layer:
     def _times(
         self, curve: Curve, used: Linear, computed: Linear
     ) -> tuple[Linear, Linear]:
-        """What it computes in each phase, the t_d."""
+        """Compute time in each phase, the t_d."""
         program = self.program
         pieces = curve.pieces()
         shares = [(pieces[0], used, computed)]
@@ -350,7 +351,7 @@ class _Layer:
         return time
 
     def _full(self, d: int) -> float:
-        """What a device takes for all kernels, transfers included."""
+        """Time of a device that has all kernels, transfers included."""
         curve, chains = self.curves[d], self.chains[d]
         if curve is None:
             return float("inf")
@@ -370,11 +371,11 @@ class _Layer:
     def _never_faster(
         self, i: int, j: int, before: Curve, after: Curve
     ) -> bool:
-        """Whether device j is never faster than i, nor takes more kernels."""
+        """Whether j is never faster than i, and can have no more kernels."""
         a, b = self.chains[i], self.chains[j]
         pairs = itertools.chain(
             zip(a.latency, b.latency, strict=True),
-            # And so `fixed`, of the same rates.
+            # `fixed` depends on the same rates.
             zip(a.each, b.each, strict=True),
             [(a.update, b.update)],
             [(after.kernels[-1], before.kernels[-1])],

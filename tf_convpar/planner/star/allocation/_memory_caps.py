@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tf_convpar.planner.star import _cost
-from tf_convpar.planner.star._calibration import Calibration
-from tf_convpar.planner.star._network import Convolution
+from tf_convpar.planner.star._calibration import StarCalibration
+from tf_convpar.planner.star._network import StarConvolution
 
 
-def fits(calibration: Calibration, counts: _cost.Allocation) -> bool:
-    """Whether all devices have the memory for it."""
+def fits(calibration: StarCalibration, counts: _cost.Allocation) -> bool:
+    """Whether all devices have the memory for an allocation."""
     return not any(excess(calibration, counts))
 
 
-def excess(calibration: Calibration, counts: _cost.Allocation) -> list[int]:
-    """Bytes of an allocation that are more than each device has."""
+def excess(calibration: StarCalibration, counts: _cost.Allocation) -> list[int]:
+    """Bytes by which an allocation exceeds the memory of each device."""
     needed = needed_bytes(calibration, counts)
     return [
         0
@@ -30,9 +30,9 @@ def excess(calibration: Calibration, counts: _cost.Allocation) -> list[int]:
 
 
 def needed_bytes(
-    calibration: Calibration, counts: _cost.Allocation
+    calibration: StarCalibration, counts: _cost.Allocation
 ) -> list[int]:
-    """Memory that an allocation takes on each device."""
+    """Bytes that an allocation takes on each device."""
     return [
         sum(
             _cost.memory_bytes(calibration, c, counts[c.name][d])
@@ -42,18 +42,23 @@ def needed_bytes(
     ]
 
 
-def line(calibration: Calibration, convolution: Convolution) -> tuple[int, int]:
-    """Bytes that a device needs for a layer at all, and for each kernel."""
+def line(
+    calibration: StarCalibration, convolution: StarConvolution
+) -> tuple[int, int]:
+    """Bytes that a device needs for any of a layer, and for each kernel."""
     one, two = (_cost.memory_bytes(calibration, convolution, n) for n in (1, 2))
     return 2 * one - two, two - one
 
 
 def highest(
-    calibration: Calibration,
-    convolution: Convolution,
+    calibration: StarCalibration,
+    convolution: StarConvolution,
     allowed: Sequence[bool],
 ) -> list[int]:
-    """The most kernels of a layer alone that each device can hold."""
+    """The most kernels that each device can hold of a layer alone.
+
+    Devices that are not `allowed` to have kernels can hold none.
+    """
     found = []
     fixed, each = line(calibration, convolution)
     for device, may in zip(calibration.devices, allowed, strict=True):
@@ -66,9 +71,9 @@ def highest(
 
 
 def message(
-    calibration: Calibration, allowed: Sequence[bool], quantum: int
+    calibration: StarCalibration, allowed: Sequence[bool], quantum: int
 ) -> str:
-    """Says that nothing fits: what is needed, and who has how much."""
+    """Says that nothing fits: what is needed, and what each device has."""
     least = sum(
         _cost.memory_bytes(calibration, c, c.filters)
         for c in calibration.network

@@ -4,9 +4,8 @@
 linear program for HiGHS. Layers meet only in the memory of devices: each is
 solved alone, and all together only if the result does not fit.
 
-Of one layer with N kernels, U = ceil(N / q) units of q kernels are given out,
-the last of them r = U q - N kernels short. For each device d, with the chief
-as d = 0:
+A layer with N kernels gives out U = ceil(N / q) units of q kernels, one of
+which is r = U q - N kernels short. For each device d, with the chief as d = 0:
 
     m_d  integer, its units           u_d  binary, whether it has any
     w_d  binary, whether it has the unit that is short
@@ -17,9 +16,9 @@ as d = 0:
 *Compute time* is piecewise linear (`_curves`) in x_d, which is n_d rounded up
 to the calibration's quantum Q: x_d = q m_d - Q floor(r / Q) w_d if Q divides
 q, else Q times an integer that is held to n_d <= x_d <= n_d + Q - 1. Where
-the pieces of the curve are convex in both phases, t_d is at least each of
-their lines a x_d + b u_d, which is 0 for u_d = 0. A curve of several convex
-pieces gets a binary z_j and a share x_j of x_d for each,
+the curve is convex in both phases, t_d is at least each of its lines
+a x_d + b u_d, which is 0 for u_d = 0. A curve of several convex pieces gets a
+binary z_j and a share x_j of x_d for each,
 
     sum z_j = u_d,  sum x_j = x_d,  low_j z_j <= x_j <= high_j z_j,
 
@@ -30,21 +29,21 @@ relaxation is the convex hull.
 
 *Phases*: F (forward) and B (backward) are at least the chain of each device,
 in_d + t_d + update_d n_d + out_d. Each of `in` and `out` takes the latency
-and the longer of two: the device's own bytes at its link's rate, and those of
-all at the chief's. So there are four constraints a chain, one for each pair.
-Own bytes are 0 where u_d = 0; shared ones are not, but then the constraint
-says no more than that of any device that is used, and without one they are 0
-too: nothing needs a big-M.
+and the longer of two times: the device's own bytes at its link's rate, and the
+bytes of all devices at the chief's rate. So there are four constraints a chain,
+one for each pair of times. Own bytes are 0 where u_d = 0. Shared bytes are not,
+but then the constraint says no more than that of any device that is used. If
+none is used, shared bytes are 0 too. So nothing needs a big-M.
 
-*Joins*: s >= u_d for d >= 1 says that the layer is spread, and the terms in
-the sum of the input's gradient are sum u_d.
+*Joins*: s >= u_d for d >= 1 says that the layer is spread. The sum of the
+input's gradient has sum u_d terms.
 
-*Speed*: what a chain cannot reach within the time of the best single device
-is cut off (kernels of slow devices, devices behind slow links). If device i
-is never slower than j, in computing and in transfers, they may be swapped
-wherever j has kernels and i none, so u_i >= u_j; and n_i >= n_j if j's curve
-rises. Every swap moves kernels to the front, so all such orders hold together
-in one of the best allocations.
+*Speed*: what a chain cannot reach within the time of a known allocation is cut
+off: kernels of slow devices, and devices behind slow links. If device i is
+never slower than j, in computing and in transfers, they may be swapped wherever
+j has kernels and i none. So u_i >= u_j, and n_i >= n_j if j's curve rises.
+Every swap moves kernels to the front, so all such orders hold together in one
+of the best allocations.
 """
 
 from __future__ import annotations
@@ -54,21 +53,21 @@ import time
 from collections.abc import Collection
 from collections.abc import Sequence
 
+from tf_convpar.planner._program import LinearProgram
 from tf_convpar.planner._program import NoSolution
-from tf_convpar.planner._program import Program
 from tf_convpar.planner._program import total
 from tf_convpar.planner.star import _cost
-from tf_convpar.planner.star._calibration import Calibration
-from tf_convpar.planner.star._network import Convolution
+from tf_convpar.planner.star._calibration import StarCalibration
+from tf_convpar.planner.star._network import StarConvolution
 from tf_convpar.planner.star.allocation import _first_guesses
 from tf_convpar.planner.star.allocation import _layer
 from tf_convpar.planner.star.allocation import _memory_caps
 from tf_convpar.planner.star.allocation._layer import Shares
 
-# One device's time in the unit in which HiGHS gets it. Its tolerances are
-# about 1e-6 of that unit.
+# The shortest known time, in the unit of time that HiGHS gets. Its tolerances
+# are about 1e-6 of that unit.
 _SCALE = 1e4
-# What a split must save for not taking one device.
+# Part of the step that a split must save to be taken instead of one device.
 _TIE = 1e-9
 _TIME_LIMIT_S = 60.0
 
@@ -76,33 +75,32 @@ Counts = dict[str, tuple[int, ...]]
 
 
 def allocate(
-    calibration: Calibration,
+    calibration: StarCalibration,
     quantum: int | None = None,
     devices: Collection[str] | None = None,
     *,
     time_limit_s: float = _TIME_LIMIT_S,
 ) -> Counts:
-    """Kernels of each layer and device for the shortest predicted step.
+    """The kernels of each layer and device for the shortest predicted step.
 
     ```python
     allocate(calibration)  # {"conv2d": (300, 200), "conv2d_1": (900, 600)}
     ```
 
     Args:
-        calibration: Of the devices.
-        quantum: Kernels are given out in units of this, but for what is left
-            of a layer, which one of its devices gets; None for the
-            calibration's.
-        devices: Names of those that may get kernels; None for all.
-        time_limit_s: For the proof.
+        calibration: Measurements of the devices.
+        quantum: Number of kernels in a unit that is given out; None for the
+            calibration's. One device gets a unit with what is left of a layer.
+        devices: Names of the devices that may get kernels; None for all.
+        time_limit_s: Seconds that the proof may take.
 
     Returns:
-        For each layer a number for each of the calibration's devices, in its
-        order. Layers stay on one device where no split is faster.
+        For each layer, the kernels of each of the calibration's devices, in its
+        order. A layer stays on one device where no split is faster.
 
     Raises:
-        ValueError: No allocation fits the memory of the devices; a name is
-            unknown; a link is missing.
+        ValueError: No allocation fits the memory of the devices; the name of a
+            device is unknown; a link is missing.
         RuntimeError: There is no proof within the time.
     """
     problem = _problem(calibration, quantum, devices, time_limit_s)
@@ -115,21 +113,21 @@ def allocate(
 
 
 def best_split(
-    calibration: Calibration,
+    calibration: StarCalibration,
     counts: Counts,
     quantum: int | None = None,
     devices: Collection[str] | None = None,
 ) -> Counts | None:
-    """The best of those that spread a layer which `counts` does not.
+    """The best allocation that spreads one layer, and leaves the others.
 
     Args:
-        calibration: Of the devices.
-        counts: What `allocate` returned, no layer of which is spread.
-        quantum: As for `allocate`.
-        devices: As for `allocate`.
+        calibration: Measurements of the devices.
+        counts: Allocation by `allocate`, which spreads no layer.
+        quantum: Number of kernels in a unit; see `allocate`.
+        devices: Names of the devices that may get kernels; see `allocate`.
 
     Returns:
-        Counts, None where there are none, or none that fit.
+        The allocation; None if there is none, or none that fits the memory.
     """
     problem = _problem(calibration, quantum, devices, _TIME_LIMIT_S)
     best, shortest = None, float("inf")
@@ -149,20 +147,20 @@ class _Problem:
     """What `allocate` was asked for.
 
     Attributes:
-        calibration: Of the devices.
-        quantum: Kernels in a unit.
-        allowed: Whether a device may get kernels.
-        deadline: When to give up, by `time.monotonic`.
+        calibration: Measurements of the devices.
+        quantum: Number of kernels in a unit.
+        allowed: Whether each device may get kernels.
+        deadline: Time at which to give up, by `time.monotonic`.
     """
 
-    calibration: Calibration
+    calibration: StarCalibration
     quantum: int
     allowed: tuple[bool, ...]
     deadline: float
 
 
 def _problem(
-    calibration: Calibration,
+    calibration: StarCalibration,
     quantum: int | None,
     devices: Collection[str] | None,
     time_limit_s: float,
@@ -190,9 +188,9 @@ def _problem(
 
 
 def _alone(
-    problem: _Problem, convolution: Convolution, least_devices: int = 1
+    problem: _Problem, convolution: StarConvolution, least_devices: int = 1
 ) -> Counts:
-    """The best for a layer, as if it were the only one."""
+    """The best allocation of a layer, as if it were the only one."""
     calibration = problem.calibration
     alone = _only(calibration, [convolution])
     highest = _memory_caps.highest(
@@ -213,14 +211,14 @@ def _alone(
         )
         step = _cost.predict(alone, {name: found[name]}).step_s
     for counts, seconds in zip(known, steps, strict=True):
-        # Those on one device come first.
+        # Allocations to one device come first.
         if seconds <= step * (1 + _TIE):
             return {name: counts}
     return found
 
 
 def _together(problem: _Problem) -> Counts:
-    """The best for all layers, within the memory of devices."""
+    """The best allocation of all layers within the memory of devices."""
     calibration = problem.calibration
     network = list(calibration.network)
     highest = [
@@ -233,7 +231,7 @@ def _together(problem: _Problem) -> Counts:
         over = _memory_caps.excess(calibration, found)
         if not any(over):
             break
-        # By less than HiGHS' tolerances.
+        # The excess is within HiGHS' tolerances: as much is left free.
         spare = [s + o for s, o in zip(spare, over, strict=True)]
     else:
         raise RuntimeError(
@@ -253,7 +251,7 @@ def _together(problem: _Problem) -> Counts:
 
 def _solve(
     problem: _Problem,
-    layers: Sequence[Convolution],
+    layers: Sequence[StarConvolution],
     highest: Sequence[Sequence[int]],
     least_devices: int = 1,
     shortest: float = float("inf"),
@@ -263,16 +261,17 @@ def _solve(
 
     Args:
         problem: What was asked for.
-        layers: Which.
-        highest: For each layer the most kernels of each device.
-        least_devices: On how many each must be at least.
-        shortest: Seconds that an allocation is known to take.
-        spare: Bytes to leave free on each device; None where `highest` says
-            enough of memory.
+        layers: Layers of the program.
+        highest: For each layer, the most kernels of each device.
+        least_devices: Least number of devices that must have kernels of each
+            layer.
+        shortest: Seconds of an allocation that is known.
+        spare: Bytes to leave free on each device; None if no layer meets
+            another, so that `highest` says all about memory.
     """
     calibration = _only(problem.calibration, layers)
     unit = _unit(calibration, shortest)
-    program = Program()
+    program = LinearProgram()
     shares: list[Shares] = []
     try:
         for convolution, most in zip(layers, highest, strict=True):
@@ -286,7 +285,7 @@ def _solve(
                     unit=unit,
                     limit=shortest / unit,
                     least_devices=least_devices,
-                    # A swap would be one of all layers at once.
+                    # With several layers, a swap would be one of all of them.
                     ordered=len(layers) == 1,
                 )
             )
@@ -315,8 +314,8 @@ def _solve(
 
 
 def _within_memory(
-    program: Program,
-    calibration: Calibration,
+    program: LinearProgram,
+    calibration: StarCalibration,
     shares: Sequence[Shares],
     spare: Sequence[int],
 ) -> None:
@@ -324,7 +323,7 @@ def _within_memory(
         if device.memory_bytes is None:
             continue
         lines = [_memory_caps.line(calibration, c) for c in calibration.network]
-        # In the bytes of a kernel, lest tolerances hide whole kernels.
+        # In units of a kernel's bytes: in bytes, tolerances would hide kernels.
         each = min(line[1] for line in lines)
         needed = total(
             fixed / each * share.used[d] + more / each * share.kernels[d]
@@ -334,19 +333,19 @@ def _within_memory(
 
 
 def _only(
-    calibration: Calibration, layers: Sequence[Convolution]
-) -> Calibration:
-    """The calibration of these layers, and nothing else."""
+    calibration: StarCalibration, layers: Sequence[StarConvolution]
+) -> StarCalibration:
+    """The calibration of these layers alone, without the rest of a step."""
     network = dataclasses.replace(
         calibration.network, convolutions=tuple(layers)
     )
     return dataclasses.replace(calibration, network=network, rest_s=0.0)
 
 
-def _unit(calibration: Calibration, shortest: float) -> float:
+def _unit(calibration: StarCalibration, shortest: float) -> float:
     """Seconds of the program's unit of time."""
     if shortest == float("inf"):
-        # Of those that have no memory for it, if need be.
+        # Devices that have no memory for it count as well.
         steps = [
             _cost.predict(calibration, counts).step_s
             for counts in _first_guesses.singles(calibration)

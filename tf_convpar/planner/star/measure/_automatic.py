@@ -1,8 +1,8 @@
 """`ConvParallelStrategy(plan="auto")`: each layer is planned when it is built.
 
-Phases of a step follow one another (`_cost`), so each layer's best split is
-its own matter as long as memory is no limit; nothing is lost by looking at one
-layer at a time. Where memory may be short, plan the whole model:
+Phases of a step follow one another (`_cost`). So the best split of a layer does
+not depend on other layers, and nothing is lost by planning one at a time, as
+long as memory is no limit. Where memory may be short, plan the whole model:
 `calibrate`, then `plan`.
 """
 
@@ -15,25 +15,25 @@ from typing import Any
 
 import keras
 
-from tf_convpar.layers import _geometries
+from tf_convpar import layers
 from tf_convpar.planner._link import Link
 from tf_convpar.planner.measure import _kept
 from tf_convpar.planner.measure._calibrate import chief_first
 from tf_convpar.planner.star import _calibration_file
-from tf_convpar.planner.star._network import Convolution
 from tf_convpar.planner.star._network import Network
+from tf_convpar.planner.star._network import StarConvolution
 from tf_convpar.planner.star.allocation import allocate
 from tf_convpar.planner.star.measure._calibrate import wire_bytes
 from tf_convpar.planner.star.measure._cluster import Subject
 from tf_convpar.planner.star.measure._cluster import measure_cluster
-from tf_convpar.planner.star.measure._convolutions import Work
+from tf_convpar.planner.star.measure._convolutions import ConvolutionWork
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 
-# Where a layer is built for any batch.
+# Images in a step, where a layer is built for any batch.
 ASSUMED_BATCH = 32
 
 
-class Automatic:
+class LayerByLayer:
     """Measures and plans the layers of one strategy."""
 
     def __init__(self, strategy: ConvParallelStrategy) -> None:
@@ -45,13 +45,13 @@ class Automatic:
     ) -> tuple[int, ...] | None:
         """Kernels per device for a layer that is about to be built.
 
-        None, which means equal shares, for layers other than convolutions
-        proper; and with a warning where its images have no known size or its
-        kernels are in groups.
+        None means equal shares. It is returned for layers other than `Conv1D`,
+        `Conv2D` and `Conv3D`. It is also returned, with a warning, where images
+        have no known size or kernels are in groups.
         """
-        if not isinstance(layer, _geometries.KINDS):
+        if not isinstance(layer, layers.KINDS):
             return None
-        geometry = _geometries.geometry(
+        geometry = layers.geometry(
             layer, input_shape, input_shape[0] or ASSUMED_BATCH
         )
         if None in geometry.image or layer.groups != 1:
@@ -63,12 +63,12 @@ class Automatic:
             return None
         subject = _subject(self._strategy, layer, geometry)
         devices = chief_first(self._strategy)
-        # Whatever the layer is called: it is "layer" there.
+        # The file does not depend on the layer's name: there it is "layer".
         file = _kept.path("layer", subject.key(devices))
         found = _kept.find(file, _calibration_file.load)
         if found is None:
-            # Layers are built in the scope of a strategy, under tapes, or while
-            # a graph is traced: a thread of its own knows of none of these.
+            # The caller may be in the scope of a strategy, under a tape, or
+            # tracing a graph. A thread of its own is in none of these.
             thread = futures.ThreadPoolExecutor(1)
             with _kept.alone(lambda name: None), thread:
                 found = thread.submit(
@@ -83,7 +83,7 @@ class Automatic:
 def _subject(
     strategy: ConvParallelStrategy, layer: Any, geometry: Any
 ) -> Subject:
-    convolution = Convolution(
+    convolution = StarConvolution(
         "layer",
         geometry.image,
         geometry.output,
@@ -93,5 +93,7 @@ def _subject(
         bias=layer.use_bias,
     )
     network = Network((convolution,), geometry.batch, wire_bytes(strategy))
-    work = Work("layer", geometry, layer.algorithm, layer.use_bias, True)
+    work = ConvolutionWork(
+        "layer", geometry, layer.algorithm, layer.use_bias, True
+    )
     return Subject(network, (work,), keras.optimizers.SGD())

@@ -1,8 +1,8 @@
 """`calibrate`: measures a model's convolutions on the devices of a cluster.
 
-The order: the rest of the network on the chief, then each device by itself,
-then the links, so that nothing that is timed has company. One process at a
-time measures on a machine: a second one waits for the first.
+First the rest of the network is measured on the chief, then each device by
+itself, then the links: nothing else runs while something is timed. One process
+at a time measures on a machine. A second one waits for the first.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_convpar.layers._geometries import convolutions
-from tf_convpar.planner import _units
+from tf_convpar._compat.keras import layers_of
+from tf_convpar.layers import convolutions
+from tf_convpar.planner import units
 from tf_convpar.planner.measure import _kept
 from tf_convpar.planner.measure import _updates
 from tf_convpar.planner.measure._calibrate import chief_first
 from tf_convpar.planner.measure._clock import Clock
 from tf_convpar.planner.star import _calibration_file
-from tf_convpar.planner.star._calibration import Calibration
+from tf_convpar.planner.star._calibration import StarCalibration
 from tf_convpar.planner.star.measure._cluster import Subject
 from tf_convpar.planner.star.measure._cluster import measure_cluster
-from tf_convpar.planner.star.measure._convolutions import Work
+from tf_convpar.planner.star.measure._convolutions import ConvolutionWork
 from tf_convpar.planner.star.measure._model import of_model
 from tf_convpar.planner.star.measure._rest import rest_s
 from tf_convpar.strategy.strategy import ConvParallelStrategy
@@ -41,36 +42,39 @@ def calibrate(
     throughput: str | Sequence[float] = "auto",
     quantum: int | None = None,
     report: Callable[[str], None] = lambda name: None,
-) -> Calibration:
-    """What each device and each link takes for this model.
+) -> StarCalibration:
+    """Measures a model's convolutions on each device, and all links.
 
     ```python
     strategy = convpar.ConvParallelStrategy()
-    calibration = convpar.calibrate(model, strategy, batch_size=64)
-    plan = convpar.plan(calibration)
+    calibration = star.calibrate(model, strategy, batch_size=64)
+    plan = star.plan(calibration)
     ```
 
-    Kept in the user's cache folder (`~/.cache/tf_convpar`, or
-    `$TF_CONVPAR_CACHE`) under everything that it depends on: layers and
-    shapes, batch, dtype, algorithms, optimizer, processors, threads, and
-    versions. Where samples spread too wide even the third time, a warning
-    says what was affected: something else works on that machine.
+    The result is kept in the user's cache folder (`~/.cache/tf_convpar`, or
+    `$TF_CONVPAR_CACHE`), under a key of everything that it depends on: layers
+    and shapes, batch, dtype, algorithms, optimizer, processors, threads, and
+    versions. Where times are spread too wide even the third time, a warning
+    says for what: something else works on that machine.
 
     Args:
-        model: Sequential or functional, built, and compiled if its optimizer
-            and loss are to count. Plain Keras or with parallel layers.
-        strategy: Whose devices are measured; the first is the chief's.
+        model: Sequential or functional model, built: plain Keras, or with
+            parallel layers. Its optimizer and loss are measured if it is
+            compiled.
+        strategy: Strategy whose devices are measured; the first is the
+            chief's.
         batch_size: Images in a step.
-        throughput: `"auto"` takes what is in the cache, or measures and keeps
-            it; `"eval"` measures and keeps; `"dry_run"` measures only. Or
-            rates instead of measured times, one for each device, in floating
-            point operations per second or in words:
-            `"200GFLOPS,10TFLOPS"`; all else is then measured, and not kept.
-        quantum: Kernels that plans keep together; None to find out.
-        report: Called with the name of what is measured next.
+        throughput: What to measure. `"auto"` takes what is in the cache, or
+            measures and keeps it. `"eval"` measures and keeps. `"dry_run"`
+            measures only. Otherwise rates in place of measured times, one for
+            each device: floating point operations per second, or words such as
+            `"200GFLOPS,10TFLOPS"`. All else is then measured, and not kept.
+        quantum: Number of kernels that plans keep together; None to measure
+            it.
+        report: Function that is called with the name of what is measured next.
 
     Returns:
-        The calibration. `tf_convpar.planner.save` writes it to a file.
+        The calibration. `tf_convpar.planner.star.save` writes it to a file.
 
     Raises:
         ValueError: The model has no convolution to spread, is subclassed, or
@@ -102,7 +106,7 @@ def calibrate(
 
 
 def wire_bytes(strategy: ConvParallelStrategy) -> int:
-    """Of a number that travels."""
+    """Bytes of a number that travels between a strategy's devices."""
     return int(tf.as_dtype(strategy.wire_dtype or "float32").size)
 
 
@@ -116,12 +120,10 @@ def _subject(
         wire_bytes=wire_bytes(strategy),
         slots=_updates.slots_of(optimizer),
     )
-    layers = {
-        layer.name: layer for layer in model._flatten_layers(recursive=True)
-    }
+    layers = {layer.name: layer for layer in layers_of(model)}
     geometries = dict(convolutions(model, batch))
     works = tuple(
-        Work(
+        ConvolutionWork(
             convolution.name,
             geometries[convolution.name],
             getattr(layers[convolution.name], "algorithm", None),
@@ -150,7 +152,7 @@ def _rest_key(model: keras.Model) -> tuple[Any, ...]:
                 if key not in ("name", "shards")
             },
         )
-        for layer in model._flatten_layers(include_self=False)
+        for layer in layers_of(model)
         if not isinstance(layer, keras.Model)
     ]
     compiled = (model.get_compile_config() or {}) if model.compiled else {}
@@ -161,12 +163,12 @@ def _rest_key(model: keras.Model) -> tuple[Any, ...]:
 def _rates(
     throughput: str | Sequence[float], devices: int
 ) -> tuple[float, ...] | None:
-    """Those given in place of measured times."""
+    """The rates that are given in place of measured times; None if none."""
     if throughput in THROUGHPUT:
         return None
     try:
         rates = tuple(
-            _units.flops(rate) if isinstance(rate, str) else float(rate)
+            units.flops(rate) if isinstance(rate, str) else float(rate)
             for rate in (
                 throughput.split(",")
                 if isinstance(throughput, str)

@@ -1,4 +1,4 @@
-"""All of a cluster, for some convolutions."""
+"""Measures all of a cluster, for some convolutions."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_convpar import algorithms
 from tf_convpar import machines
-from tf_convpar.algorithms import _workspace
-from tf_convpar.algorithms._algorithm import PASSES
+from tf_convpar.algorithms import PASSES
 from tf_convpar.planner._link import Link
 from tf_convpar.planner.measure import _links
 from tf_convpar.planner.measure import _updates
 from tf_convpar.planner.measure._clock import Clock
-from tf_convpar.planner.star._calibration import Calibration
-from tf_convpar.planner.star._calibration import Device
+from tf_convpar.planner.star._calibration import StarCalibration
+from tf_convpar.planner.star._calibration import StarDevice
 from tf_convpar.planner.star._calibration import Times
 from tf_convpar.planner.star._calibration import proportional
 from tf_convpar.planner.star._network import Network
 from tf_convpar.planner.star.measure import _convolutions
-from tf_convpar.planner.star.measure._convolutions import Work
+from tf_convpar.planner.star.measure._convolutions import ConvolutionWork
 
-# Of the memory that is free: the rest of the network wants some.
+# Part of a device's free memory that convolutions may take: the rest of the
+# network needs some.
 _MEMORY_SHARE = 0.8
 
 
@@ -38,19 +39,20 @@ class Subject:
     """What is measured.
 
     Attributes:
-        network: As the planner sees it.
-        works: Its convolutions, as devices compute them.
-        optimizer: A Keras optimizer.
-        rest: Measures the rest of a step, on the chief.
+        network: Network, as the planner sees it.
+        works: Convolutions of the network, as devices compute them.
+        optimizer: Keras optimizer that updates the kernels.
+        rest: Function that measures the seconds of the rest of a step, on the
+            chief.
     """
 
     network: Network
-    works: tuple[Work, ...]
+    works: tuple[ConvolutionWork, ...]
     optimizer: Any
     rest: Callable[[Clock], float] = lambda clock: 0.0
 
     def key(self, devices: Sequence[str]) -> tuple[Any, ...]:
-        """Everything that its calibration depends on."""
+        """Everything that the subject's calibration depends on."""
         config: dict[str, Any] = getattr(self.optimizer, "get_config", dict)()
         return (
             self.network,
@@ -59,13 +61,13 @@ class Subject:
             sorted((k, v) for k, v in config.items() if isinstance(v, bool)),
             [(device, machines.identity(device)) for device in devices],
             _addresses(),
-            _workspace.threads(),
+            algorithms.threads(),
             _versions(),
         )
 
 
 def _addresses() -> Any:
-    """Of the cluster in scope: two clusters may name their devices alike."""
+    """The cluster in scope, as two clusters may name their devices alike."""
     strategy = tf.distribute.get_strategy()
     return getattr(strategy, "cluster", None)
 
@@ -78,17 +80,18 @@ def measure_cluster(
     rates: Sequence[float] | None = None,
     links: Sequence[Link] | None = None,
     report: Callable[[str], None] = lambda name: None,
-) -> Calibration:
-    """The calibration of a subject.
+) -> StarCalibration:
+    """Measures the calibration of a subject.
 
     Args:
         subject: What is measured.
-        devices: The chief's first.
-        quantum: Kernels that plans keep together; None to find out.
+        devices: Names of the devices, the chief's first.
+        quantum: Number of kernels that plans keep together; None to measure
+            it.
         rates: Floating point operations per second of each device, in place
             of measured times.
-        links: Those already known, in place of measured ones.
-        report: Called with the name of what is measured next.
+        links: Links that are already known, in place of measured ones.
+        report: Function that is called with the name of what is measured next.
     """
     clock = Clock(report=report)
     chief, *others = devices
@@ -101,7 +104,7 @@ def measure_cluster(
     for name, own in zip(devices, times, strict=True):
         memory = machines.memory_bytes(name)
         found.append(
-            Device(
+            StarDevice(
                 name,
                 own,
                 update_s=_updates.update_s(subject.optimizer, name, clock),
@@ -116,7 +119,7 @@ def measure_cluster(
             if source != target
         ]
     rate = min((link.bytes_per_s for link in links), default=math.inf)
-    calibration = Calibration(
+    calibration = StarCalibration(
         subject.network,
         tuple(found),
         tuple(links),
@@ -136,7 +139,7 @@ def _measured(
     quantum: int | None,
     clock: Clock,
 ) -> tuple[list[dict[str, Times]], int]:
-    """Times on each device, and the quantum of the chief's."""
+    """The times on each device, and the quantum on the chief's."""
     times = []
     for name in devices:
         runs = len(PASSES) * _convolutions.WIDTHS * len(subject.works)
@@ -185,7 +188,7 @@ def _facts(devices: Sequence[str], clock: Clock) -> dict[str, str]:
     return {
         **_versions(),
         "processors": "; ".join(machines.processor(d) for d in devices),
-        "threads of the chief": str(_workspace.threads()),
+        "threads of the chief": str(algorithms.threads()),
         "measured": now.strftime("%F %T UTC"),
         "measured again": str(clock.again),
         "unsteady": ", ".join(clock.wide) or "none",

@@ -1,4 +1,4 @@
-"""How long a device takes for the passes of a convolution."""
+"""Measures how long a device takes for the passes of a convolution."""
 
 from __future__ import annotations
 
@@ -10,41 +10,40 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_convpar.algorithms import _measure
-from tf_convpar.algorithms import _passes
-from tf_convpar.algorithms._algorithm import FORWARD
-from tf_convpar.algorithms._algorithm import INPUT_GRADIENT
-from tf_convpar.algorithms._algorithm import KERNEL_GRADIENT
-from tf_convpar.algorithms._algorithm import Geometry
+from tf_convpar import algorithms
+from tf_convpar.algorithms import FORWARD
+from tf_convpar.algorithms import INPUT_GRADIENT
+from tf_convpar.algorithms import KERNEL_GRADIENT
+from tf_convpar.algorithms import Geometry
 from tf_convpar.planner.measure._clock import Clock
 from tf_convpar.planner.star._calibration import Times
 
-# Of a sample: longer ones are measured with fewer images. More where a network
-# has few convolutions: so much for all samples of a device.
+# Seconds of a sample: longer passes are measured with fewer images. A sample
+# may take longer if there are few: the second number is for all of a device.
 _RUN_S = 0.16
 _DEVICE_S = 18.0
-# Of a sample by which the quantum is found.
+# Seconds of a sample by which the quantum is found.
 _QUANTUM_S = 0.05
-# Multiplications a second, until one has been timed.
+# Multiplications a second, until a pass has been timed.
 _FIRST_GUESS = 2e10
-# The fixed cost of a convolution, to read and sort its kernels, is no more than
-# this part of its time where a run takes as long as it does here.
+# The fixed cost of a convolution is to read and sort its kernels. It is no more
+# than this part of a pass that takes as long as a sample.
 _MOST_FIXED = 0.5
-# Of a layer's kernels, beside all of them.
+# Parts of a layer's kernels (1 / 8, ...) that are measured, beside all of them.
 _PARTS = (8, 4, 2)
 WIDTHS = 1 + len(_PARTS)
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
+class ConvolutionWork:
     """A layer's convolution, as its device computes it.
 
     Attributes:
-        name: Of the layer.
-        geometry: Its batch and image known.
-        algorithm: The layer's, None for direct.
-        bias: Whether it has one.
-        input_gradient: Whether training needs it.
+        name: Name of the layer.
+        geometry: Geometry of the convolution, with a known batch and image.
+        algorithm: Algorithm of the layer; None for direct.
+        bias: Whether the layer has a bias.
+        input_gradient: Whether training needs the gradient of its input.
     """
 
     name: str
@@ -63,22 +62,23 @@ class Convolutions:
     """
 
     def __init__(self, device: str, clock: Clock, runs: int = 1000) -> None:
-        """Prepares them.
+        """Prepares to time convolutions.
 
         Args:
-            device: Its name.
-            clock: That measures.
-            runs: How many passes will be asked for, each of one width.
+            device: Name of the device.
+            clock: Clock that takes the times.
+            runs: Number of passes that will be timed, each at one width.
         """
         self._device = device
         self._run_s = max(_RUN_S, _DEVICE_S / runs)
         self._clock = clock
-        # Known after the first, per pass; of a layer's pass, per kernel.
+        # Multiplications a second by pass, after the first one of a pass; and
+        # fixed seconds of a kernel by layer and pass.
         self._rates: dict[str, float] = {}
         self._fixed_s: dict[tuple[str, str], float] = {}
         self._call_s = clock.time(_call(device), f"{device}: empty call")
 
-    def times(self, work: Work, widths: Sequence[int]) -> Times:
+    def times(self, work: ConvolutionWork, widths: Sequence[int]) -> Times:
         """Seconds of each pass, for some numbers of kernels."""
         passes: dict[str, list[float]] = {
             FORWARD: [],
@@ -90,11 +90,11 @@ class Convolutions:
                 seconds.append(self._seconds(work, which, width))
         return Times(tuple(widths), *(tuple(passes[which]) for which in passes))
 
-    def seconds(self, work: Work, which: str, width: int) -> float:
-        """Of one pass with `width` kernels and the whole batch."""
+    def seconds(self, work: ConvolutionWork, which: str, width: int) -> float:
+        """Seconds of one pass with `width` kernels and the whole batch."""
         return self._seconds(work, which, width)
 
-    def _seconds(self, work: Work, which: str, width: int) -> float:
+    def _seconds(self, work: ConvolutionWork, which: str, width: int) -> float:
         if which == INPUT_GRADIENT and not work.input_gradient:
             return 0.0
         geometry = dataclasses.replace(work.geometry, filters=width)
@@ -107,7 +107,7 @@ class Convolutions:
         )
         if images == batch:
             return seconds
-        # Time is a line over the batch: what is spent once is the kernel's.
+        # Time is linear in the batch. Its fixed part is spent on the kernels.
         fewer = max(1, images // 2)
         if fewer == images:
             return seconds * batch / images
@@ -120,7 +120,7 @@ class Convolutions:
         return fixed + (seconds - fixed) * batch / images
 
     def _images(self, geometry: Geometry, which: str) -> int:
-        """How many of the batch take about the time of a sample."""
+        """Number of images that take about the time of a sample."""
         batch = geometry.batch or 1
         each = dataclasses.replace(geometry, batch=1).multiplications
         rate = self._rates.get(which) or max(
@@ -133,15 +133,15 @@ class Convolutions:
         return max(2, fit) if max(2, fit) * 1.5 < batch else batch
 
     def _timed(
-        self, work: Work, geometry: Geometry, which: str, images: int
+        self, work: ConvolutionWork, geometry: Geometry, which: str, images: int
     ) -> float:
         geometry = dataclasses.replace(geometry, batch=images)
-        choice = _passes.by_name("direct", geometry)
+        choice = algorithms.by_name("direct", geometry)
         if work.algorithm == "auto":
-            choice = _passes.by_measurement(geometry, self._device)
+            choice = algorithms.by_measurement(geometry, self._device)
         elif work.algorithm is not None:
-            choice = _passes.by_name(work.algorithm, geometry)
-        (run,) = _measure.runners(
+            choice = algorithms.by_name(work.algorithm, geometry)
+        (run,) = algorithms.runners(
             [getattr(choice, which)], geometry, which, self._device
         )
         name = (
@@ -164,13 +164,13 @@ def widths_of(filters: int, quantum: int) -> tuple[int, ...]:
     return tuple(sorted(parts | {filters}))
 
 
-def quantum_of(work: Work, convolutions: Convolutions) -> int:
+def quantum_of(work: ConvolutionWork, convolutions: Convolutions) -> int:
     """Kernels that are computed in the time of one: 16, 8 or 1.
 
     Direct convolutions fill vectors of kernels. If eight kernels less than a
     multiple of 16 save next to nothing of what 16 less save, time has steps
-    of 16. Of a few images: what counts is a small difference, and of short
-    runs the median of several is taken.
+    of 16. Few images are measured: the difference is small, and of short runs
+    the median of several is taken.
     """
     top = min(work.geometry.filters, 256) // 16 * 16
     if top < 32:
@@ -196,7 +196,7 @@ def quantum_of(work: Work, convolutions: Convolutions) -> int:
 
 
 def _call(device: str) -> Callable[[], Any]:
-    """The round trip of a function that does nothing."""
+    """A call of a function that does nothing: the round trip to a device."""
 
     def nothing(x: tf.Tensor) -> tf.Tensor:
         with tf.device(device):

@@ -1,13 +1,15 @@
-"""The convolutions of a Keras model, as the planner knows them."""
+"""Reads the convolutions of a Keras model, as the star plans them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from tf_convpar.layers import _geometries
-from tf_convpar.planner.star._network import Convolution
+from tf_convpar import layers
+from tf_convpar._compat.keras import layers_of
+from tf_convpar._compat.keras import nodes_by_depth
 from tf_convpar.planner.star._network import Network
+from tf_convpar.planner.star._network import StarConvolution
 
 
 def of_model(
@@ -19,16 +21,16 @@ def of_model(
     of_model(keras.applications.VGG16(weights=None), batch=32)
     ```
 
-    Those without groups of `Conv1D`, `Conv2D`, `Conv3D` and their parallel
-    forms, also in models within the model. A convolution needs no gradient
-    for its input where no layer before it learns. That is read off the graph
-    of sequential and functional models; in others, which have none, every
-    convolution is taken to need it.
+    These are the convolutions without groups of `Conv1D`, `Conv2D`, `Conv3D`
+    and their parallel forms, also in models within the model. A convolution
+    needs no gradient of its input if no layer before it learns. This is read
+    off the graph of sequential and functional models. Other models have no
+    graph: there every convolution is taken to need it.
 
     Args:
-        model: Any that is built, for images of known size.
+        model: Any model that is built, for images of known size.
         batch: Images in a step.
-        wire_bytes: Of a number that travels between devices.
+        wire_bytes: Bytes of a number that travels between devices.
         slots: Numbers that the optimizer keeps for each parameter.
 
     Returns:
@@ -42,13 +44,13 @@ def of_model(
     _follow(model, False, needs)
     biases = {
         layer.name: bool(getattr(layer, "use_bias", True))
-        for layer in model._flatten_layers(include_self=False)
+        for layer in layers_of(model)
     }
     convolutions = []
-    for name, geometry in _geometries.convolutions(model, batch):
+    for name, geometry in layers.convolutions(model, batch):
         image, output = _known(name, geometry.image), geometry.output
         convolutions.append(
-            Convolution(
+            StarConvolution(
                 name,
                 image,
                 _known(name, output),
@@ -84,18 +86,15 @@ def _follow(model: Any, learns: bool, needs: dict[str, bool]) -> bool:
 
     Args:
         model: A model or a layer.
-        learns: Whether anything before it does.
-        needs: Whether the input of a layer needs a gradient, by its name;
-            written.
+        learns: Whether a layer before it learns.
+        needs: Whether the input of each layer needs a gradient, by the layer's
+            name. This function writes it.
 
     Returns:
-        Whether anything before its output learns.
+        Whether the model, or a layer before it, learns.
     """
-    nodes = getattr(model, "_nodes_by_depth", None)
+    nodes = nodes_by_depth(model)
     if nodes is None:
-        functional = getattr(model, "_functional", None)
-        if functional is not None:  # Of a sequential model.
-            return _follow(functional, learns, needs)
         name = getattr(model, "name", "")
         # A layer may be called at several places.
         needs[name] = needs.get(name, False) or learns

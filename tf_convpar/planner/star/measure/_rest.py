@@ -1,4 +1,4 @@
-"""What a step costs beside its convolutions."""
+"""Measures what a step costs beside its convolutions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.models.functional import Functional
 
+from tf_convpar._compat.keras import Functional
 from tf_convpar.planner.measure._clock import Clock
 
 
@@ -28,20 +28,20 @@ def rest_s(
     rest_s(model, {"conv2d", "conv2d_1"}, 64, "/device:CPU:0", Clock())
     ```
 
-    Trains a copy of the model, on `device` alone, whose convolutions give
-    feature maps of zeros that are there already and pass gradients of zeros
-    on. Activations are not part of a convolution.
+    This trains a copy of the model on `device` alone. Its convolutions give
+    feature maps of zeros that exist already, and pass on gradients of zeros.
+    Activations are no part of a convolution, and are timed.
 
     Args:
-        model: Sequential or functional; compiled, or SGD and a mean squared
-            error are assumed.
-        names: Of the layers that are left out.
-        batch: Images of a step.
-        device: Where it runs.
-        clock: Measures it.
+        model: Sequential or functional model. If it is not compiled, SGD and a
+            mean squared error are assumed.
+        names: Names of the convolutions that are left out.
+        batch: Images in a step.
+        device: Name of the device that runs the step.
+        clock: Clock that takes the time.
 
     Raises:
-        ValueError: The model is neither.
+        ValueError: The model is neither sequential nor functional.
     """
     if not isinstance(model, keras.Sequential | Functional):
         raise ValueError(
@@ -66,7 +66,7 @@ def rest_s(
 def hollow_copy(
     model: keras.Model, names: Collection[str], batch: int
 ) -> keras.Model:
-    """The model with other weights, and no convolutions in these layers."""
+    """A copy of a model with other weights, without some convolutions."""
 
     def hollow(layer: Any) -> Any:
         if layer.name in names:
@@ -97,7 +97,7 @@ class Hollow(keras.layers.Layer):
         self.supports_jit = False
 
     def call(self, inputs: Any) -> Any:
-        """Feature maps of zeros, and the activation."""
+        """The activation of feature maps of zeros."""
 
         @tf.custom_gradient
         def skip(x: tf.Tensor) -> tuple[tf.Tensor, Callable[..., tf.Tensor]]:
@@ -107,12 +107,12 @@ class Hollow(keras.layers.Layer):
         return maps if self._activation is None else self._activation(maps)
 
     def _back(self, upstream: tf.Tensor) -> tf.Tensor:
-        # Depends on what it gets, or that would not be computed.
+        # Depends on `upstream`, which would not be computed otherwise.
         with tf.control_dependencies([upstream]):
             return tf.identity(self._gradient)
 
     def compute_output_spec(self, inputs: Any) -> keras.KerasTensor:
-        """As of the convolution."""
+        """The shape and dtype of the convolution's feature maps."""
         return keras.KerasTensor(
             (inputs.shape[0], *self._output_shape), self.compute_dtype
         )
@@ -143,7 +143,7 @@ def _random(inputs: Any, batch: int) -> Any:
 
 
 def _targets(copy: keras.Model, batch: int) -> Any:
-    """Zeros: classes for sparse losses, else like the outputs."""
+    """Targets of zeros: classes for sparse losses, else like the outputs."""
     name = getattr(copy.loss, "name", None) or str(copy.loss)
     sparse = "sparse" in name.lower()
     made = [
@@ -156,7 +156,7 @@ def _targets(copy: keras.Model, batch: int) -> Any:
 
 
 def _wait(logs: Any) -> None:
-    """Until the step's results are there."""
+    """Waits until the step's results are there."""
     for value in tf.nest.flatten(logs):
         if isinstance(value, tf.Tensor):
             value.numpy()

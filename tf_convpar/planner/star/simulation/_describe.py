@@ -1,4 +1,4 @@
-"""A cluster from words."""
+"""Makes a calibration from a description of a cluster."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
-from tf_convpar.planner import _described
-from tf_convpar.planner._described import DESCRIPTION
-from tf_convpar.planner._described import DEVICES
-from tf_convpar.planner._described import LATENCY
-from tf_convpar.planner._described import LINK
-from tf_convpar.planner._described import SOURCE
+from tf_convpar.planner import descriptions
 from tf_convpar.planner._link import Link
-from tf_convpar.planner._presets import EFFICIENCY
-from tf_convpar.planner.star._calibration import Calibration
-from tf_convpar.planner.star._calibration import Device
+from tf_convpar.planner.descriptions import DESCRIPTION
+from tf_convpar.planner.descriptions import DEVICES
+from tf_convpar.planner.descriptions import LATENCY
+from tf_convpar.planner.descriptions import LINK
+from tf_convpar.planner.descriptions import SOURCE
+from tf_convpar.planner.presets import EFFICIENCY
+from tf_convpar.planner.star._calibration import StarCalibration
+from tf_convpar.planner.star._calibration import StarDevice
 from tf_convpar.planner.star._calibration import proportional
 from tf_convpar.planner.star._cost import PHASES
 from tf_convpar.planner.star._cost import compute_s
 from tf_convpar.planner.star._network import Network
 
-# Of a step on the chief. Paper 1 says 60 to 90 %, more for larger networks.
+# Part of a step on the chief that convolutions take. Paper 1 says 60 to 90 %,
+# and more for larger networks.
 CONV_SHARE = 0.9
 
 
@@ -35,46 +36,47 @@ def describe(
     conv_share: float | None = None,
     idle: float = 0.0,
     efficiency: Mapping[str, float] = EFFICIENCY,
-) -> Calibration:
-    """What would be measured on devices that nobody has.
+) -> StarCalibration:
+    """The calibration that would be measured on devices that nobody has.
 
     ```python
     describe(network((500, 1500)), "1xi7-6700k,2xgpu:5TFLOPS@180W", "10Gbit")
     ```
 
-    A device's time is proportional to the multiplications of its kernels,
-    with nothing for the start of an operation, and each of a convolution's
-    three passes costs the same. Joining feature maps and serving transfers
-    cost the chief's processor nothing. All links are alike.
+    A device's time is proportional to the multiplications of its kernels:
+    starting an operation costs nothing. The three passes of a convolution cost
+    the same. Joining feature maps and serving transfers cost the chief's
+    processor nothing. All links are alike.
 
     Args:
-        network: The convolutions.
-        devices: As `_described.devices` reads them:
-            `[N x]NAME[:RATE][@WATTS]`, separated by commas, the chief first.
+        network: Network of convolutions.
+        devices: Devices `[N x]NAME[:RATE][@WATTS]`, separated by commas, the
+            chief first; see `descriptions.devices`.
         link: Rate of each direction between the chief and another device:
             `"100Mbit"`, `"1.2GB"` (a second), `"inf"`.
-        latency: Of a small message: `"0.1ms"`.
-        rest: Seconds of a step on the chief that are no convolution.
-        conv_share: Instead of `rest`: the part of a step on the chief alone
-            that convolutions take; 0.9 if neither is given.
-        idle: The part of its power that a device draws while it waits.
-        efficiency: Of peaks, by kind of preset: `"gpu"` and `"cpu"`.
+        latency: Time of a small message, such as `"0.1ms"`.
+        rest: Seconds that the chief spends in a step on all but convolutions.
+        conv_share: Part of a step on the chief alone that convolutions take,
+            in place of `rest`; 0.9 if neither is given.
+        idle: Part of its power that a device draws while it waits.
+        efficiency: Part of its peak that a preset achieves, by its kind:
+            `"gpu"` and `"cpu"`.
 
     Returns:
-        A calibration, whose `facts` say that it was described.
+        The calibration. Its `facts` say that it was described.
 
     Raises:
-        ValueError: Something cannot be read, or is not possible.
+        ValueError: A description cannot be read, or a number is not possible.
     """
-    described = _described.devices(devices, efficiency)
-    rate, delay = _described.link(link, latency)
+    described = descriptions.devices(devices, efficiency)
+    rate, delay = descriptions.link(link, latency)
     if not 0 <= idle <= 1:
         raise ValueError(
             "Expected idle to be a part of the power, from 0 to 1. Received: "
             f"{idle}."
         )
     made = [
-        Device(
+        StarDevice(
             device.name,
             {
                 c.name: proportional(c, network.batch, device.flops)
@@ -91,7 +93,7 @@ def describe(
         for other in made[1:]
         for ends in ((chief, other.name), (other.name, chief))
     ]
-    bare = Calibration(network, tuple(made), tuple(links), rest_s=0.0)
+    bare = StarCalibration(network, tuple(made), tuple(links), rest_s=0.0)
     rest_s = _rest_s(bare, rest, conv_share)
     facts = {
         SOURCE: DESCRIPTION,
@@ -103,7 +105,7 @@ def describe(
     return dataclasses.replace(bare, rest_s=rest_s, facts=facts)
 
 
-def convolutions_s(calibration: Calibration, device: Device) -> float:
+def convolutions_s(calibration: StarCalibration, device: StarDevice) -> float:
     """Seconds of all convolutions of a step on one device."""
     return sum(
         compute_s(calibration, device, c, phase, c.filters)
@@ -113,7 +115,7 @@ def convolutions_s(calibration: Calibration, device: Device) -> float:
 
 
 def _rest_s(
-    calibration: Calibration, rest: float | None, conv_share: float | None
+    calibration: StarCalibration, rest: float | None, conv_share: float | None
 ) -> float:
     if rest is not None:
         if conv_share is not None:

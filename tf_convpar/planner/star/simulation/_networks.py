@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tf_convpar.planner.star._network import Convolution
 from tf_convpar.planner.star._network import Network
+from tf_convpar.planner.star._network import StarConvolution
 
 
 def network(
@@ -14,29 +14,30 @@ def network(
     image: Sequence[int] = (32, 32, 3),
     window: int = 5,
 ) -> Network:
-    """Convolutions one after another, each followed by 2x2 pooling.
+    """A network of convolutions, each followed by 2x2 pooling.
 
     ```python
     network((500, 1500)).convolutions[1].output  # (10, 10)
     ```
 
-    The default is the size of paper 1 (Marques et al., 2018): two
-    convolutions of 500 and 1500 kernels on images of CIFAR-10. Its window,
-    its padding and its pooling are not known to us; windows of 5x5 without
-    padding and pooling of 2x2 are ours.
+    The default has the size of paper 1 (Marques et al., 2018): two
+    convolutions of 500 and 1500 kernels on images of CIFAR-10. The paper's
+    window, padding and pooling are not known to us. Windows of 5x5 without
+    padding, and pooling of 2x2, are our choice.
 
     Args:
-        kernels: Of each convolution.
+        kernels: Number of kernels of each convolution.
         batch: Images in a step.
-        image: Height, width and channels.
+        image: Height, width and channels of an image.
         window: Height and width of a kernel.
 
     Returns:
-        The network; its layers are named as Keras would: `conv2d`,
+        The network. Its layers have the names that Keras gives: `conv2d`,
         `conv2d_1`.
 
     Raises:
-        ValueError: A number is below 1, or the image gets too small.
+        ValueError: A number is below 1, or an image becomes smaller than the
+            window.
     """
     if not kernels or min(*kernels, batch, window, 1) < 1:
         raise ValueError(
@@ -54,7 +55,7 @@ def network(
                 f"{i + 1} of {len(kernels)}."
             )
         convolutions.append(
-            Convolution(
+            StarConvolution(
                 f"conv2d_{i}" if i else "conv2d",
                 tuple(pixels),
                 output,

@@ -8,10 +8,10 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from tf_convpar.files._whole import whole
-from tf_convpar.planner.star.simulation._row import Row
+from tf_convpar.files import whole
+from tf_convpar.planner.star.simulation._row import SimulationRow
 
-# Okabe and Ito's colours: told apart by colour-blind readers too.
+# Okabe and Ito's colours, which colour-blind readers can tell apart too.
 _PLAN = "#0072B2"
 _EQUAL = "#D55E00"
 _BEST = "#009E73"
@@ -28,9 +28,18 @@ _AXES = {
 
 
 def draw(
-    sweep: str, rows: Sequence[Row], about: str, path: str | os.PathLike[str]
+    sweep: str,
+    rows: Sequence[SimulationRow],
+    about: str,
+    path: str | os.PathLike[str],
 ) -> None:
-    """As `Simulation.draw`, of what a simulation is made of.
+    """Draws the parts of a simulation; see `Simulation.draw`.
+
+    Args:
+        sweep: Name of the setting that varies.
+        rows: Rows of the simulation.
+        about: Cluster and network in a line, above the picture.
+        path: Image file to write.
 
     Raises:
         ValueError: There are no rows.
@@ -61,7 +70,9 @@ def draw(
         figure.savefig(part, format=ending)
 
 
-def _draw_speedups(axes: Any, rows: Sequence[Row], sweep: str) -> None:
+def _draw_speedups(
+    axes: Any, rows: Sequence[SimulationRow], sweep: str
+) -> None:
     xs = _xs(sweep, rows)
     axes.plot(
         xs,
@@ -104,7 +115,7 @@ def _draw_speedups(axes: Any, rows: Sequence[Row], sweep: str) -> None:
     axes.legend(frameon=False, loc="best")
 
 
-def _draw_times(axes: Any, rows: Sequence[Row]) -> None:
+def _draw_times(axes: Any, rows: Sequence[SimulationRow]) -> None:
     xs = _xs("heterogeneity", rows)
     axes.plot(
         xs,
@@ -133,7 +144,7 @@ def _draw_times(axes: Any, rows: Sequence[Row]) -> None:
     axes.legend(frameon=False, loc="best")
 
 
-def _draw_joules(axes: Any, rows: Sequence[Row], sweep: str) -> None:
+def _draw_joules(axes: Any, rows: Sequence[SimulationRow], sweep: str) -> None:
     xs = _xs(sweep, rows)
     axes.plot(
         xs,
@@ -147,16 +158,16 @@ def _draw_joules(axes: Any, rows: Sequence[Row], sweep: str) -> None:
     axes.set_ylabel("energy of a step, J")
 
 
-def _xs(sweep: str, rows: Sequence[Row]) -> list[float]:
+def _xs(sweep: str, rows: Sequence[SimulationRow]) -> list[float]:
     if sweep == "kernels":
         return [float(i) for i in range(len(rows))]
     xs = [float(row.value) for row in rows]
-    # No limit stands a good step beyond the last one.
+    # An infinite value stands a good step beyond the largest finite one.
     beyond = 4 * max((x for x in xs if math.isfinite(x)), default=1.0)
     return [x if math.isfinite(x) else beyond for x in xs]
 
 
-def _x_axis(axes: Any, sweep: str, rows: Sequence[Row]) -> None:
+def _x_axis(axes: Any, sweep: str, rows: Sequence[SimulationRow]) -> None:
     from matplotlib.ticker import NullLocator
 
     xs = _xs(sweep, rows)

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from typing import Any
 
-from tf_convpar.files._whole import whole
+from tf_convpar.files import whole
+from tf_convpar.machines import short
 from tf_convpar.planner.star.simulation import _plot
-from tf_convpar.planner.star.simulation._row import Row
+from tf_convpar.planner.star.simulation._row import SimulationRow
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Simulation:
-    """Steps over one thing that changes.
+    """Predicted steps for the values of one setting.
 
     ```python
     found = simulate(describe(network()), "bandwidth")
@@ -30,17 +31,17 @@ class Simulation:
     ```
 
     Attributes:
-        sweep: What changes: one of `simulation._sweep.SWEEPS`.
-        rows: In the order of its values.
-        about: The cluster and the network, in a line.
+        sweep: Name of the setting: one of `simulation._sweep.SWEEPS`.
+        rows: One row for each value, in the order of the values.
+        about: Cluster and network in a line of text.
     """
 
     sweep: str
-    rows: tuple[Row, ...]
+    rows: tuple[SimulationRow, ...]
     about: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Plain data for JSON."""
         return {
             "sweep": self.sweep,
             "about": self.about,
@@ -48,7 +49,7 @@ class Simulation:
         }
 
     def table(self) -> Table:
-        """For a terminal."""
+        """A table for a terminal."""
         from rich import box
         from rich.markup import escape
         from rich.table import Table
@@ -69,7 +70,7 @@ class Simulation:
         return table
 
     def csv(self, path: str | os.PathLike[str]) -> None:
-        """Writes all rows, the joules of each device in columns of their own.
+        """Writes all rows as CSV; the joules of each device are a column.
 
         A device that a row lacks has an empty cell there. Times are seconds.
         """
@@ -96,17 +97,18 @@ class Simulation:
     def draw(self, path: str | os.PathLike[str]) -> None:
         """Draws the speedup, with Amdahl's law as a dashed line.
 
-        Beside it the energy of a step, where power is known. For unequal
-        devices, the times of the plan and of an equal split.
+        The sweep of unequal devices shows times instead: those of the plan, of
+        an equal split and of the fastest device alone. Where all power is
+        known, the energy of a step is drawn beside it.
 
         Args:
-            path: The image to write; its ending says in which format.
+            path: Image file to write. Its ending says in which format.
         """
         _plot.draw(self.sweep, self.rows, self.about, path)
 
-    def _columns(self) -> list[tuple[str, Callable[[Row], str]]]:
-        """Heads, and what to write of a row: what fits 80 columns."""
-        columns: list[tuple[str, Callable[[Row], str]]] = [
+    def _columns(self) -> list[tuple[str, Callable[[SimulationRow], str]]]:
+        """Heads of columns, and what to write of a row; all fit 80 columns."""
+        columns: list[tuple[str, Callable[[SimulationRow], str]]] = [
             (HEADS[self.sweep], lambda r: r.label),
             ("Step,\nms", lambda r: _number(1e3 * r.step_s)),
             ("Speed-\nup", lambda r: f"{r.speedup:.2f}"),
@@ -123,7 +125,7 @@ class Simulation:
             ("Sent,\nMB", lambda r: _number(r.sent_bytes / 1e6)),
             (
                 "Busiest\ndevice",
-                lambda r: f"{_short(r.busiest_device)} {r.device_busy:.0%}",
+                lambda r: f"{short(r.busiest_device)} {r.device_busy:.0%}",
             ),
             ("Links\nbusy", lambda r: f"{r.link_busy:.0%}"),
         ]
@@ -132,7 +134,7 @@ class Simulation:
                 ("Equal\nsplit, ms", lambda r: _number(1e3 * r.equal_s)),
                 ("Gain", lambda r: _number(r.gain)),
             ]
-        # Where the chief is the best single device this says nothing new.
+        # Where the chief is the best single device, it says nothing new.
         if any(row.single != self.rows[0].single for row in self.rows) or any(
             row.single_s < row.chief_s for row in self.rows
         ):
@@ -144,7 +146,7 @@ class Simulation:
         return columns
 
 
-# What is swept, for readers.
+# Names of the settings that vary, for readers.
 HEADS = {
     "devices": "Devices",
     "bandwidth": "Links",
@@ -154,13 +156,8 @@ HEADS = {
 }
 
 
-def _short(device: str) -> str:
-    """TensorFlow's name without words that are the same for all."""
-    return device.removeprefix("/job:").replace("/replica:0", "")
-
-
 def _number(value: float | None) -> str:
-    """Three digits or more, no exponents; nothing for None."""
+    """A number of three digits or more, without exponent; empty for None."""
     if value is None:
         return ""
     digits = 0 if not value else max(0, 2 - math.floor(math.log10(abs(value))))

@@ -9,34 +9,36 @@ from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class SimulationRow:
     """One simulated cluster, with the plan that is best for it.
 
     Attributes:
-        value: Of what was swept: devices, bytes per second, images, kernels
-            as `"500:1500"`, or the ratio of the fastest speed to the
-            slowest.
-        label: The same for readers.
-        devices: How many there are.
-        used: How many of them have kernels.
-        step_s: Seconds of a step.
-        chief_s: On the chief alone.
-        single_s: With all kernels on the one device that is best for that,
-            the rest of the network on the chief.
-        single: That device.
-        equal_s: With equal numbers of kernels on all devices.
-        ideal: The speedup, over the chief alone, of devices that split every
-            pass in proportion to their speeds, and of links that take no
-            time: Amdahl's law.
-        capacity: What all devices do of the convolutions in a second,
-            relative to the chief.
-        sent_bytes: Over all links.
-        busiest_device: The one with the most to do.
-        device_busy: The part of the step in which it has.
-        busiest_link: Likewise; empty if nothing is sent.
-        link_busy: Likewise.
-        joules: Of a step, all devices; None if any's power is not known.
-        joules_by_device: Of those whose power is known.
+        value: Value of the setting that varies: a number of devices, bytes per
+            second, images, kernels such as `"500:1500"`, or the ratio of the
+            fastest speed to the slowest.
+        label: The value as text for readers.
+        devices: Number of devices.
+        used: Number of devices that have kernels.
+        step_s: Seconds of a step by the plan.
+        chief_s: Seconds of a step on the chief alone.
+        single_s: Seconds of a step with all kernels on the one device that is
+            best for that, and the rest of the network on the chief.
+        single: Name of that device.
+        equal_s: Seconds of a step with equal numbers of kernels on all devices.
+        ideal: Speedup over the chief alone by Amdahl's law: devices split every
+            pass in proportion to their speeds, and links take no time.
+        capacity: Speed of all devices together on the convolutions, relative
+            to the chief's.
+        sent_bytes: Bytes of a step over all links.
+        busiest_device: Name of the device with the most to do.
+        device_busy: Part of the step in which that device is busy.
+        busiest_link: Name of the link with the most to do; empty if nothing is
+            sent.
+        link_busy: Part of the step in which that link is busy.
+        joules: Energy of a step on all devices, in joules; None if the power
+            of a device is not known.
+        joules_by_device: Energy of a step in joules, by the names of the
+            devices whose power is known.
     """
 
     value: float | str
@@ -60,26 +62,26 @@ class Row:
 
     @property
     def speedup(self) -> float:
-        """Over the chief alone."""
+        """Speedup over the chief alone."""
         return self.chief_s / self.step_s
 
     @property
     def speedup_of_best(self) -> float:
-        """Over the best single device."""
+        """Speedup over the best single device."""
         return self.single_s / self.step_s
 
     @property
     def efficiency(self) -> float:
-        """Speedup by capacity; with equal devices, by their number."""
+        """Speedup divided by capacity: for equal devices, by their number."""
         return self.speedup / self.capacity
 
     @property
     def gain(self) -> float:
-        """How many times as long the step of an equal split takes."""
+        """Time of an equal split's step, divided by that of the plan's."""
         return self.equal_s / self.step_s
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, without infinities, which JSON has no word for."""
+        """Plain data; an infinite value is its label, since JSON has none."""
         value = dataclasses.asdict(self)
         value.update(
             speedup=self.speedup,

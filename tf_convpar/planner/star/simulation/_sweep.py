@@ -1,7 +1,7 @@
-"""Steps on clusters that nobody has.
+"""Predicts steps on clusters that nobody has.
 
-Every row is a calibration changed in one thing (`_vary`), the plan that is
-best for it (`allocate`), and the step that comes of it (`_cost`): what
+Each row has a calibration with one setting changed (`_vary`), the plan that is
+best for it (`allocate`), and the step of that plan (`_cost`). This is what
 `convpar plan` would say there.
 """
 
@@ -12,9 +12,9 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
-from tf_convpar.planner import _units
-from tf_convpar.planner.star._calibration import Calibration
-from tf_convpar.planner.star._calibration import Device
+from tf_convpar.planner import units
+from tf_convpar.planner.star._calibration import StarCalibration
+from tf_convpar.planner.star._calibration import StarDevice
 from tf_convpar.planner.star._cost import PHASES
 from tf_convpar.planner.star._cost import Allocation
 from tf_convpar.planner.star._cost import compute_s
@@ -24,12 +24,12 @@ from tf_convpar.planner.star.allocation import allocate
 from tf_convpar.planner.star.simulation import _vary
 from tf_convpar.planner.star.simulation._describe import convolutions_s
 from tf_convpar.planner.star.simulation._result import Simulation
-from tf_convpar.planner.star.simulation._row import Row
+from tf_convpar.planner.star.simulation._row import SimulationRow
 from tf_convpar.plans import Prediction
 
 SWEEPS = ("devices", "bandwidth", "batch", "kernels", "heterogeneity")
 
-# A number, or kernels of each convolution.
+# Value of a setting: a number, or the kernels of each convolution.
 Value = float | Sequence[int]
 
 _MBIT = 1e6 / 8
@@ -45,13 +45,13 @@ VALUES: Mapping[str, tuple[Value, ...]] = {
 
 
 def simulate(
-    calibration: Calibration,
+    calibration: StarCalibration,
     sweep: str = "devices",
     values: Sequence[Value] | None = None,
     quantum: int | None = None,
     report: Callable[[str], None] | None = None,
 ) -> Simulation:
-    """Predicts the step for each value of one thing.
+    """Predicts the step for each value of one setting.
 
     ```python
     cluster = describe(network((500, 1500)), "8xcpu:100GFLOPS", "10Gbit")
@@ -59,23 +59,26 @@ def simulate(
     ```
 
     Args:
-        calibration: Measured, or from `describe`.
-        sweep: `"devices"`: the first ones, then copies of the last;
-            `"bandwidth"`: of every link, in bytes per second; `"batch"`:
-            images, times of computing in proportion; `"kernels"`: of each
-            convolution, for described devices; `"heterogeneity"`: how many
-            times as fast as the last device the chief is, the sum of speeds
-            unchanged.
-        values: Of it; those in `VALUES` by default.
-        quantum: Kernels come in multiples of it; the calibration's by
-            default.
-        report: Called with each value, for readers, before it is planned.
+        calibration: A calibration that was measured, or made by `describe`.
+        sweep: Setting that varies. `"devices"` is the number of devices: the
+            first ones, then copies of the last. `"bandwidth"` is the rate of
+            every link, in bytes per second. `"batch"` is the images of a step;
+            times of computing are in proportion. `"kernels"` are those of each
+            convolution, for described devices. `"heterogeneity"` is how many
+            times as fast as the last device the chief is; the sum of speeds
+            stays.
+        values: Values of that setting; those in `VALUES` by default.
+        quantum: Number of kernels in a unit that is given out; the
+            calibration's by default.
+        report: Function that is called with each value, as text for readers,
+            before it is planned.
 
     Returns:
         A row for each value.
 
     Raises:
-        ValueError: A value is not possible, or the calibration cannot say.
+        ValueError: The setting is unknown, a value is not possible, or the
+            calibration says nothing about it.
     """
     if sweep not in SWEEPS:
         raise ValueError(
@@ -93,14 +96,14 @@ def simulate(
 
 
 def label_of(sweep: str, value: Value) -> str:
-    """A value for readers."""
+    """A value as text for readers."""
     if not isinstance(value, (int, float)):
         return ":".join(str(n) for n in value)
-    return _units.link_words(value) if sweep == "bandwidth" else f"{value:g}"
+    return units.link_words(value) if sweep == "bandwidth" else f"{value:g}"
 
 
-def equal_shares(calibration: Calibration) -> dict[str, tuple[int, ...]]:
-    """The same number of kernels for each device, but for a remainder."""
+def equal_shares(calibration: StarCalibration) -> dict[str, tuple[int, ...]]:
+    """The allocation of equal numbers of kernels, except for remainders."""
     devices = len(calibration.devices)
     return {
         c.name: tuple(
@@ -111,16 +114,16 @@ def equal_shares(calibration: Calibration) -> dict[str, tuple[int, ...]]:
     }
 
 
-def amdahl(calibration: Calibration) -> float:
-    """The most that all devices could gain over the chief alone.
+def amdahl(calibration: StarCalibration) -> float:
+    """The largest speedup of all devices over the chief alone.
 
-    Each pass is as long as when every device works at it without waiting, in
-    proportion to its speed, and nothing has to travel:
+    It is that of passes on which every device works without waiting, in
+    proportion to its speed, and for which nothing has to travel:
 
         S = (rest + sum t_chief) / (rest + sum 1 / (sum over d of 1 / t_d))
 
-    with sums over the passes, and `t_d` the seconds of a whole pass on device
-    `d`. With `n` equal devices and a share `f` of convolutions that is
+    The outer sums are over the passes. `t_d` is the seconds of a whole pass on
+    device `d`. For `n` equal devices and a share `f` of convolutions this is
     Amdahl's law, 1 / (1 - f + f / n). No plan is faster where time is
     proportional to the number of kernels.
     """
@@ -139,7 +142,9 @@ def amdahl(calibration: Calibration) -> float:
     return alone / split if split else 1.0
 
 
-def _varied(calibration: Calibration, sweep: str, value: Value) -> Calibration:
+def _varied(
+    calibration: StarCalibration, sweep: str, value: Value
+) -> StarCalibration:
     """The calibration with one thing changed."""
     if sweep == "kernels":
         if isinstance(value, (int, float)):
@@ -159,8 +164,8 @@ def _varied(calibration: Calibration, sweep: str, value: Value) -> Calibration:
 
 
 def _row(
-    calibration: Calibration, value: Value, label: str, quantum: int | None
-) -> Row:
+    calibration: StarCalibration, value: Value, label: str, quantum: int | None
+) -> SimulationRow:
     devices = calibration.devices
     plan = allocate(calibration, quantum)
     prediction = predict(calibration, plan)
@@ -177,7 +182,7 @@ def _row(
         if d.watts is not None
     }
     whole = convolutions_s(calibration, devices[0])
-    return Row(
+    return SimulationRow(
         value=value if isinstance(value, (int, float)) else label,
         label=label,
         devices=len(devices),
@@ -199,7 +204,7 @@ def _row(
     )
 
 
-def _alone(calibration: Calibration, device: int) -> float:
+def _alone(calibration: StarCalibration, device: int) -> float:
     """Seconds of a step with all kernels on one device."""
     shares: Allocation = {
         c.name: tuple(
@@ -210,10 +215,11 @@ def _alone(calibration: Calibration, device: int) -> float:
     return predict(calibration, shares).step_s
 
 
-def _singles(calibration: Calibration) -> dict[str, float]:
-    """That for each device that has the memory, and for the chief.
+def _singles(calibration: StarCalibration) -> dict[str, float]:
+    """Seconds of a step with all kernels on one device, by its name.
 
-    Of devices that are alike, for the first only.
+    These are for the chief, and for each other device that has the memory. Of
+    devices that are alike there is the first only.
     """
     found: dict[str, float] = {}
     seen = set()
@@ -230,8 +236,10 @@ def _singles(calibration: Calibration) -> dict[str, float]:
     return found
 
 
-def _ends(calibration: Calibration, device: Device) -> tuple[float, ...]:
-    """What is known of a device's links with the chief."""
+def _ends(
+    calibration: StarCalibration, device: StarDevice
+) -> tuple[float, ...]:
+    """Rates and latencies of a device's links with the chief."""
     chief = calibration.chief
     if device is chief:
         return ()
@@ -247,7 +255,7 @@ def _most(
     prediction: Prediction,
     among: Callable[[str], bool],
 ) -> tuple[str, float]:
-    """Who is busy longest, and for which part of the step."""
+    """What is busy longest, and for which part of the step."""
     where = max(filter(among, busy), key=lambda w: busy[w], default="")
     if not where:
         return "", 0.0
@@ -255,7 +263,7 @@ def _most(
 
 
 def _about(
-    calibration: Calibration, sweep: str, values: Sequence[Value]
+    calibration: StarCalibration, sweep: str, values: Sequence[Value]
 ) -> str:
     """The cluster and the network, in a line."""
     network, facts = calibration.network, calibration.facts

@@ -1,4 +1,4 @@
-"""Calibrations of what was not measured, made from one that was."""
+"""Changes a calibration in one setting, to what was not measured."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from tf_convpar.planner._described import DESCRIPTION
-from tf_convpar.planner._described import SOURCE
 from tf_convpar.planner._link import Link
-from tf_convpar.planner.star._calibration import Calibration
-from tf_convpar.planner.star._calibration import Device
+from tf_convpar.planner.descriptions import DESCRIPTION
+from tf_convpar.planner.descriptions import SOURCE
+from tf_convpar.planner.star._calibration import StarCalibration
+from tf_convpar.planner.star._calibration import StarDevice
 from tf_convpar.planner.star._calibration import Times
 from tf_convpar.planner.star._network import Network
 from tf_convpar.planner.star.simulation._describe import convolutions_s
 
 
-def with_devices(calibration: Calibration, devices: int) -> Calibration:
-    """Its first devices; beyond its number, copies of the last one.
+def with_devices(calibration: StarCalibration, devices: int) -> StarCalibration:
+    """The calibration with `devices` devices.
+
+    These are its first ones; beyond those that it has, copies of the last.
 
     Raises:
-        ValueError: There are to be fewer than one, or there is no device with
-            a link to copy.
+        ValueError: `devices` is below 1, or there is no device with a link to
+            copy.
     """
     if devices < 1:
         raise ValueError(f"Expected at least one device. Received: {devices}.")
@@ -61,10 +63,12 @@ def with_devices(calibration: Calibration, devices: int) -> Calibration:
     )
 
 
-def with_bandwidth(calibration: Calibration, bytes_per_s: float) -> Calibration:
-    """The same with all links at one rate; without any at a rate of 0.
+def with_bandwidth(
+    calibration: StarCalibration, bytes_per_s: float
+) -> StarCalibration:
+    """The calibration with all links at one rate.
 
-    At 0 the chief is left alone.
+    At a rate of 0 there are no links, and the chief is left alone.
 
     Raises:
         ValueError: The rate is negative.
@@ -84,12 +88,12 @@ def with_bandwidth(calibration: Calibration, bytes_per_s: float) -> Calibration:
     )
 
 
-def with_batch(calibration: Calibration, batch: int) -> Calibration:
-    """The same with another batch: all times of computing grow in proportion.
+def with_batch(calibration: StarCalibration, batch: int) -> StarCalibration:
+    """The calibration with another batch.
 
-    Convolutions and the rest of the network are taken to be linear in the
-    number of images; the optimizer's update, which does not depend on it, and
-    the latency of links stay.
+    The times of convolutions and of the rest of the network are taken to be
+    proportional to the number of images. The optimizer's update, which does not
+    depend on it, and the latency of links stay.
 
     Raises:
         ValueError: The batch is below 1.
@@ -115,17 +119,17 @@ def with_batch(calibration: Calibration, batch: int) -> Calibration:
 
 
 def with_kernels(
-    calibration: Calibration, kernels: Sequence[int]
-) -> Calibration:
-    """The same with other numbers of kernels, for described devices.
+    calibration: StarCalibration, kernels: Sequence[int]
+) -> StarCalibration:
+    """The calibration with other numbers of kernels, for described devices.
 
-    A pass takes a time proportional to its multiplications; the rest of the
-    network works on feature maps, and takes a time proportional to their
-    size. That larger networks gain more from more devices comes of this.
+    A pass takes a time proportional to its multiplications. The rest of the
+    network works on feature maps, and takes a time proportional to their size.
+    This is why larger networks gain more from more devices.
 
     Args:
-        calibration: Made by `describe`.
-        kernels: One number for each convolution.
+        calibration: A calibration that `describe` made.
+        kernels: Number of kernels of each convolution.
 
     Raises:
         ValueError: The devices were measured, which says nothing about
@@ -165,14 +169,14 @@ def with_kernels(
     )
 
 
-def with_spread(calibration: Calibration, ratio: float) -> Calibration:
-    """As many devices, as fast in all, but unequal.
+def with_spread(calibration: StarCalibration, ratio: float) -> StarCalibration:
+    """The calibration with as many devices, as fast together, but unequal.
 
-    Their speeds fall geometrically, from the chief's, which is `ratio` times
-    as fast as the last's, and add up to what they did. Each takes the time of
-    the chief's passes, made longer or shorter. Power, where all is known, is
-    shared in proportion to speed. The rest of the network takes as long as
-    before, so that steps can be compared.
+    Their speeds fall geometrically from the chief to the last device, and have
+    the same sum as before. The chief is `ratio` times as fast as the last one.
+    Each device takes the time of the chief's passes, made longer or shorter.
+    Power, where all is known, is shared in proportion to speed. The rest of the
+    network takes as long as before, so that steps can be compared.
 
     Raises:
         ValueError: The ratio is below 1, or there is only one device.
@@ -204,14 +208,14 @@ def with_spread(calibration: Calibration, ratio: float) -> Calibration:
     )
 
 
-def with_watts(device: Device, watts: float) -> Device:
-    """The device with another power; idle it draws the same part of it."""
+def with_watts(device: StarDevice, watts: float) -> StarDevice:
+    """The device with another power; when idle, it draws the same part."""
     part = device.idle_watts / device.watts if device.watts else 0.0
     return dataclasses.replace(device, watts=watts, idle_watts=part * watts)
 
 
-def _new_names(calibration: Calibration, count: int) -> list[str]:
-    """For copies of the last device: of described ones the next numbers."""
+def _new_names(calibration: StarCalibration, count: int) -> list[str]:
+    """Names for copies of the last device; described ones are numbered on."""
     last = calibration.devices[-1].name
     if calibration.facts.get(SOURCE) != DESCRIPTION:
         return [f"{last} (copy {i})" for i in range(1, count + 1)]
@@ -240,7 +244,7 @@ def _scaled(times: Times, factor: float) -> Times:
 
 
 def _at_widths(times: Times, factor: float, filters: int) -> Times:
-    """Of a described device: proportional, for other channels and kernels."""
+    """A described device's times, scaled to other channels and kernels."""
     widths = tuple(sorted({1, filters}))
     return Times(
         widths,

@@ -6,9 +6,9 @@ import dataclasses
 import re
 from collections.abc import Mapping
 
-from tf_convpar.planner import _units
-from tf_convpar.planner._presets import EFFICIENCY
-from tf_convpar.planner._presets import PRESETS
+from tf_convpar.planner import units
+from tf_convpar.planner.presets import EFFICIENCY
+from tf_convpar.planner.presets import PRESETS
 
 DEVICES = "4xcpu:100GFLOPS,1xgpu:10TFLOPS"
 LINK = "1Gbit"
@@ -31,10 +31,11 @@ class Described:
     """A device that nobody has.
 
     Attributes:
-        name: Its kind, and its number among those: `"cpu:0"`.
-        flops: What it achieves on convolutions, in a second; a
-            multiplication and an addition are two.
-        watts: While it computes; None if unknown.
+        name: Kind of the device, and its number among devices of that kind,
+            such as `"cpu:0"`.
+        flops: Operations per second that it achieves on convolutions; a
+            multiplication and an addition are two operations.
+        watts: Power in watts while it computes; None if unknown.
     """
 
     name: str
@@ -45,21 +46,24 @@ class Described:
 def devices(
     text: str, efficiency: Mapping[str, float] = EFFICIENCY
 ) -> list[Described]:
-    """The devices of a description.
+    """Reads the devices of a description.
 
     ```python
     devices("2xcpu:100GFLOPS,a100")[1].name  # "cpu:1"
     ```
 
     Args:
-        text: Separated by commas, each `[N x]NAME[:RATE][@WATTS]`, the chief
-            first. RATE is what a device achieves on convolutions, in GFLOPS
-            or TFLOPS. Without it NAME is one of `_presets.PRESETS`, whose
-            published peak counts by `efficiency`, and whose power is known.
-        efficiency: Of peaks, by kind of preset: `"gpu"` and `"cpu"`.
+        text: Devices, separated by commas, each `[N x]NAME[:RATE][@WATTS]`,
+            the chief first. RATE is what a device achieves on convolutions, in
+            GFLOPS or TFLOPS. Without RATE, NAME is one of `presets.PRESETS`:
+            the rate is its published peak times its efficiency. Without WATTS
+            the power is that of the preset, if NAME is one.
+        efficiency: Part of its peak that a preset achieves, by its kind:
+            `"gpu"` and `"cpu"`.
 
     Raises:
-        ValueError: Something cannot be read.
+        ValueError: A device cannot be read, or has neither a rate nor a
+            preset.
     """
     made: list[Described] = []
     seen: dict[str, int] = {}
@@ -73,16 +77,16 @@ def devices(
 
 
 def link(rate: str, latency: str) -> tuple[float, float]:
-    """Bytes per second and seconds of links that carry something.
+    """Reads the rate and latency of links: bytes per second, and seconds.
 
     ```python
     link("1Gbit", "0.1ms")  # (125e6, 1e-4)
     ```
 
     Raises:
-        ValueError: They cannot be read, or nothing would arrive.
+        ValueError: One of them cannot be read, or the rate is 0.
     """
-    found, delay = _units.bytes_per_s(rate), _units.seconds(latency)
+    found, delay = units.bytes_per_s(rate), units.seconds(latency)
     if found <= 0:
         raise ValueError(
             f"Expected links that carry something. Received: {rate!r}."
@@ -93,7 +97,7 @@ def link(rate: str, latency: str) -> tuple[float, float]:
 def _read(
     item: str, efficiency: Mapping[str, float]
 ) -> tuple[int, str, float, float | None]:
-    """One item of the list: how many, their name, rate and power."""
+    """Reads one item: the number of devices, their name, rate and power."""
     match = _ITEM.fullmatch(item)
     if match is None:
         raise ValueError(
@@ -107,7 +111,7 @@ def _read(
     name = match["name"]
     preset = PRESETS.get(name.lower())
     if match["rate"]:
-        rate = _units.flops(match["rate"])
+        rate = units.flops(match["rate"])
     elif preset:
         rate = preset.peak_flops * efficiency[preset.kind]
     else:
@@ -117,5 +121,5 @@ def _read(
         )
     power = preset.watts if preset else None
     if match["watts"]:
-        power = _units.watts(match["watts"])
+        power = units.watts(match["watts"])
     return count, name, rate, power

@@ -7,9 +7,9 @@ import dataclasses
 GPU = "gpu"
 CPU = "cpu"
 
-# The part of its peak that a device achieves on convolutions. Ours, for want
-# of a measurement: dense products reach about that much with the vendors' own
-# libraries. What a rate after the colon says is taken as it is.
+# Part of its peak that a device achieves on convolutions. These numbers are
+# estimates: dense products reach about as much with the vendors' own libraries.
+# A rate that a description gives after the colon is taken as it is.
 EFFICIENCY = {GPU: 0.6, CPU: 0.8}
 
 
@@ -19,11 +19,11 @@ class Preset:
 
     Attributes:
         kind: `"gpu"` or `"cpu"`.
-        peak_flops: Published, float32, per second; a multiplication and an
-            addition are two. No tensor cores.
-        watts: Published: of a card or processor its thermal design power, of
-            a module its power mode.
-        source: Where both come from.
+        peak_flops: Published peak in float32 operations per second, without
+            tensor cores. A multiplication and an addition are two operations.
+        watts: Published power in watts: the thermal design power of a card or
+            processor, the power mode of a module.
+        source: Where both numbers come from.
     """
 
     kind: str
@@ -37,8 +37,9 @@ def _cpu(
 ) -> Preset:
     """A processor at its base clock, all cores, widest vectors.
 
-    Vendors publish cores, clock and vector units, whose product is the peak:
-    two units of 8 floats and two operations each make 32 in a cycle.
+    Vendors publish cores, clock and vector units; the peak is their product.
+    Two units of 8 floats, with two operations each, make 32 operations in a
+    cycle.
     """
     return Preset(
         CPU,
@@ -50,7 +51,7 @@ def _cpu(
 
 
 def _gpu(cores: int, ghz: float, watts: float, name: str) -> Preset:
-    """A GPU: vendors publish cores and boost clock; each does two a cycle."""
+    """A GPU at its boost clock; each core makes two operations in a cycle."""
     return Preset(
         GPU,
         cores * ghz * 1e9 * 2,
@@ -62,9 +63,9 @@ def _gpu(cores: int, ghz: float, watts: float, name: str) -> Preset:
 # Qualcomm's Adreno GPUs are missing: their maker publishes neither rate nor
 # power. Describe them by what you know: "4xadreno:350GFLOPS@5W".
 PRESETS = {
-    # Mobile. NVIDIA gives their rates at half precision, which is twice this,
-    # and at clocks that no power mode allows: here clock and power are of one
-    # mode (nvpmodel).
+    # Mobile modules. NVIDIA publishes their rates at half precision, which is
+    # twice as fast, and at clocks that no power mode allows. Here clock and
+    # power are those of one mode (nvpmodel).
     "jetson-tx1": _gpu(256, 0.998, 10, "NVIDIA Jetson TX1 module"),
     "jetson-tx2": _gpu(256, 1.12, 15, "NVIDIA Jetson TX2 module, Max-P"),
     "jetson-tx2-maxq": _gpu(256, 0.854, 7.5, "NVIDIA Jetson TX2 module, Max-Q"),

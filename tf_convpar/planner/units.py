@@ -14,7 +14,7 @@ def flops(text: str) -> float:
     """Floating-point operations per second: `"100GFLOPS"`, `"10TFLOPS"`.
 
     Raises:
-        ValueError: It is no such rate, or not above 0.
+        ValueError: `text` is no such rate, or not above 0.
     """
     match = re.fullmatch(
         _NUMBER + r"\s*(?P<prefix>[MGT])(?:FLOPS|FLOP/s|flops|flop/s)", text
@@ -31,17 +31,17 @@ def flops(text: str) -> float:
 def bytes_per_s(text: str) -> float:
     """Bytes per second of a link: `"100Mbit"`, `"1Gbit"`, `"1.2GB"`, `"inf"`.
 
-    A prefix is a power of 1000, and `/s` may follow.
+    A prefix is a power of 1000. The unit may end with `/s`.
 
     Raises:
-        ValueError: It is no such rate.
+        ValueError: `text` is no such rate.
     """
     if text == "inf":
         return math.inf
     match = re.fullmatch(
         _NUMBER + r"\s*(?P<prefix>[kMGT]?)(?P<unit>bit|B)(?:/s)?", text
     )
-    # Without a unit, only nothing at all is clear.
+    # Without a unit, 0 is the only rate that is clear.
     if match is None and text != "0":
         raise ValueError(
             "Expected the rate of a link in bits or bytes per second, such as "
@@ -57,7 +57,7 @@ def seconds(text: str) -> float:
     """Seconds: `"0.1ms"`, `"50us"`, `"2s"`, `"0"`.
 
     Raises:
-        ValueError: It is no time.
+        ValueError: `text` is no time.
     """
     match = re.fullmatch(_NUMBER + r"\s*(?P<unit>s|ms|us|ns)", text)
     if match is None and text != "0":
@@ -74,7 +74,7 @@ def watts(text: str) -> float:
     """Watts: `"15W"` or `"15"`.
 
     Raises:
-        ValueError: They are no such number.
+        ValueError: `text` is no number of watts.
     """
     match = re.fullmatch(_NUMBER + r"\s*W?", text)
     if match is None:
@@ -83,7 +83,7 @@ def watts(text: str) -> float:
 
 
 def link_words(rate: float) -> str:
-    """A link's rate as `bytes_per_s` reads it, in bits."""
+    """Writes a rate in bytes per second as bits, which `bytes_per_s` reads."""
     if math.isinf(rate):
         return "inf"
     bits = 8 * rate
