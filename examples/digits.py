@@ -1,4 +1,4 @@
-"""Handwritten digits (scikit-learn carries them), as 32x32 images."""
+"""Handwritten digits, which come with scikit-learn, as 32x32 images."""
 
 import numpy as np
 import tensorflow as tf

@@ -2,8 +2,8 @@
 
     python examples/export_and_serve.py
 
-The second half happens in a process of its own, which imports TensorFlow and
-nothing else: the export holds plain convolutions with merged kernels.
+The second half runs in a process of its own, which imports TensorFlow and
+numpy alone: the export holds plain convolutions with merged kernels.
 """
 
 import subprocess

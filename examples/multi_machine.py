@@ -4,12 +4,12 @@ On this machine, with two workers beside the program itself:
 
     convpar launch -n 3 examples/multi_machine.py
 
-On several machines, print what to run on each (or let ssh run it, --ssh):
+On several machines, print the command for each (--ssh runs them over ssh):
 
     convpar launch --hosts a:2222,b:2222,c:2222 examples/multi_machine.py
 
-By hand: every machine has its own TF_CONFIG; `convpar worker` runs on all of
-them but the chief, where this program does.
+By hand: every machine gets its own TF_CONFIG. The chief runs this program, and
+every other machine runs `convpar worker`.
 """
 
 import digits
@@ -17,7 +17,7 @@ import keras
 
 import tf_convpar as convpar
 
-# First of all: variables made before the cluster is joined would be lost.
+# This comes first: variables made before the cluster is joined would be lost.
 strategy = convpar.ConvParallelStrategy()
 
 with strategy.scope():

@@ -1,4 +1,4 @@
-"""One-dimensional: what comes next in a recording of a nerve cell.
+"""One-dimensional convolutions predict the potential of a nerve cell.
 
     convpar launch -n 3 examples/signals.py     # or: python examples/signals.py
 
@@ -17,7 +17,7 @@ strategy = convpar.ConvParallelStrategy()
 
 
 def windows(signal):
-    """Pieces of the recording, and each of their steps' next values."""
+    """Pieces of the recording, and the next value after each of their steps."""
     pieces = np.lib.stride_tricks.sliding_window_view(signal, WINDOW + 1)
     return pieces[:, :-1, None], pieces[:, 1:, None]
 

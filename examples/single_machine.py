@@ -2,8 +2,8 @@
 
     python examples/single_machine.py
 
-A GPU, where there is one, computes with the CPU beside it; without one the CPU
-is shown as two devices, which splits the work without making it faster.
+Where there is a GPU, it shares the work with the CPU. Without one the CPU is
+shown as two devices, which splits the work without making it faster.
 """
 
 import digits

@@ -2,7 +2,7 @@
 
     convpar launch -n 3 examples/unet.py        # or: python examples/unet.py
 
-`convpar.parallelize` makes the parallel model out of an ordinary Keras one:
+`convpar.parallelize` makes the parallel model out of an ordinary Keras one,
 transposed convolutions, batch normalization and skip connections included.
 """
 
@@ -17,7 +17,7 @@ strategy = convpar.ConvParallelStrategy()
 
 
 def scenes(images, seed):
-    """Each digit somewhere in a noisy image; and where its strokes are."""
+    """Noisy images with a digit somewhere, and masks of the digit's strokes."""
     rng = np.random.default_rng(seed)
     small = images[:, ::2, ::2]
     x = rng.uniform(0, 0.6, (len(small), 32, 32, 1)).astype("float32")

@@ -1,9 +1,9 @@
-"""Three-dimensional: which way does the digit move?
+"""Three-dimensional convolutions tell which way a digit moves.
 
     convpar launch -n 3 examples/volumes.py     # or: python examples/volumes.py
 
-Volumes of eight images, one after the other, of a handwritten digit that
-moves to one of four sides.
+A volume is eight images in a row of a handwritten digit that moves to one of
+four sides.
 """
 
 import digits
@@ -18,7 +18,7 @@ strategy = convpar.ConvParallelStrategy()
 
 
 def volumes(images, seed):
-    """`(count, steps, 16, 16, 1)`, and the number of the side."""
+    """Volumes, `(count, steps, 16, 16, 1)`, and the number of each side."""
     rng = np.random.default_rng(seed)
     side = rng.integers(0, 4, len(images))
     moves = np.array([(0, 1), (0, -1), (1, 0), (-1, 0)])[side]

@@ -2,8 +2,8 @@
 
     convpar launch -n 3 examples/wire_dtype.py --seeds 5
 
-Trains the same network with feature maps that travel in float32 and in
-bfloat16, from the same seeds. Sums of gradients stay in float32.
+Trains the same network from the same seeds, with feature maps that travel in
+float32 and in bfloat16. Sums of gradients stay in float32.
 """
 
 import argparse
@@ -13,7 +13,6 @@ import keras
 import numpy as np
 
 import tf_convpar as convpar
-from tf_convpar.sharding import step_traffic
 
 L = keras.layers
 parser = argparse.ArgumentParser()
@@ -48,7 +47,7 @@ def accuracy(wire_dtype, seed):
             metrics=["accuracy"],
         )
     model.fit(*train, batch_size=50, epochs=options.epochs, verbose=0)
-    moved = step_traffic(model, 50).total
+    moved = convpar.step_traffic(model, 50).total
     return model.evaluate(*test, verbose=0)[1], moved
 
 

@@ -1,0 +1,150 @@
+"""The chief of `run.py`: trains by each method, and appends what it saw."""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+
+import digits
+import keras
+import tensorflow as tf
+
+import tf_convpar as convpar
+from tf_convpar import replicas
+
+# With arguments that are not the defaults; and the factor on the learning
+# rate, 1 - momentum for those that have one: the paper's own settings.
+METHODS = {
+    "SyncSGD": ({}, 1.0),
+    "SyncEASGD": ({}, 1.0),
+    "AsyncSGD": ({}, 1.0),
+    "AsyncEASGD": ({}, 1.0),
+    "AsyncMSGD": ({}, 0.1),
+    "AsyncMEASGD": ({}, 0.1),
+    "HogwildSGD": ({}, 1.0),
+    "HogwildEASGD": ({}, 1.0),
+    "DownpourSGD": ({"n_fetch": 4, "n_push": 4}, 1.0),
+    "ParallelSGD": ({}, 1.0),
+    "RoundRobinEASGD": ({}, 1.0),
+}
+# Samples from one evaluation to the next, nearly.
+SAMPLES = 320
+
+
+class _Clock(keras.callbacks.Callback):
+    """Seconds of training, and accuracy at each evaluation."""
+
+    def __init__(self, target, limit_s):
+        super().__init__()
+        self.target, self.limit_s = target, limit_s
+        self.seconds, self.since = 0.0, None
+        self.curve = []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch:
+            self.since = time.perf_counter()
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.since is None:
+            self.since = time.perf_counter()
+
+    def on_test_begin(self, logs=None):
+        self.seconds += time.perf_counter() - self.since
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.curve.append((round(self.seconds, 4), logs["val_accuracy"]))
+        reached = [accuracy for _, accuracy in self.curve[-3:]]
+        done = len(reached) == 3 and min(reached) >= self.target
+        if done or self.seconds > self.limit_s:
+            self.model.stop_training = True
+
+
+def lenet(seed, rate):
+    keras.utils.set_random_seed(seed)
+    conv, pool = keras.layers.Conv2D, keras.layers.MaxPooling2D
+    model = keras.Sequential(
+        [
+            keras.Input((32, 32, 1)),
+            *(conv(6, 5, activation="relu"), pool()),
+            *(conv(16, 5, activation="relu"), pool()),
+            keras.layers.Flatten(),
+            keras.layers.Dense(120, activation="relu"),
+            keras.layers.Dense(84, activation="relu"),
+            keras.layers.Dense(10),
+        ]
+    )
+    model.compile(
+        keras.optimizers.SGD(rate),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    return model
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--methods", nargs="+", default=list(METHODS))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--rates", nargs="+", type=float, default=[0.1])
+    parser.add_argument("--rho", type=float, default=None)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--target", type=float, default=0.96)
+    parser.add_argument("--chief-too", action="store_true")
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds")
+    options = parser.parse_args()
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    strategy = convpar.ConvParallelStrategy()
+    workers = [
+        name
+        for name in strategy.devices
+        if options.chief_too or "worker" in name
+    ]
+    train, test = digits.load()
+    for seed in range(options.seeds):
+        for kind in options.methods:
+            for rate in options.rates:
+                arguments, factor = METHODS[kind]
+                if options.rho is not None and "EASGD" in kind:
+                    arguments = {**arguments, "rho": options.rho}
+                clock = _Clock(options.target, options.limit)
+                method = getattr(replicas, kind)(
+                    lenet(seed, rate * factor),
+                    devices=workers,
+                    shares=[1.0] * len(workers),
+                    seed=seed,
+                    **arguments,
+                )
+                at_once = not hasattr(method, "report")
+                steps = SAMPLES // options.batch
+                each = steps // len(workers) if at_once else steps
+                method.fit(
+                    *train,
+                    batch_size=options.batch,
+                    epochs=10_000,
+                    steps_per_epoch=each,
+                    validation_data=test,
+                    callbacks=[clock],
+                    verbose=0,
+                )
+                row = {
+                    "method": kind,
+                    "seed": seed,
+                    "rate": rate * factor,
+                    "target": options.target,
+                    "steps": each,
+                    "curve": clock.curve,
+                }
+                with options.output.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+                reached = next(
+                    (s for s, a in clock.curve if a >= options.target), None
+                )
+                print(kind, seed, rate, reached, clock.curve[-1], flush=True)
+
+
+if __name__ == "__main__":
+    main()

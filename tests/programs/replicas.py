@@ -1,0 +1,93 @@
+"""Run as the chief of a cluster: replicas on its workers, bytes counted.
+
+Prints one JSON object: for each method the bytes that all sockets received
+for each step, those of a packed vector, and the devices of weights and data.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import keras
+import numpy as np
+
+import tf_convpar as convpar
+from tf_convpar import replicas
+from tf_convpar.demo.sockets import BytesReceived
+
+strategy = convpar.ConvParallelStrategy()  # Before any variable.
+workers = [name for name in strategy.devices if "worker" in name]
+
+rng = np.random.default_rng(0)
+x = rng.normal(size=(256, 8, 8, 3)).astype("float32")
+y = rng.integers(0, 4, 256)
+STEPS = 12
+
+
+def network():
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 3)),
+            keras.layers.Conv2D(32, 3, activation="relu"),
+            keras.layers.Flatten(),
+            keras.layers.Dense(400, activation="relu"),
+            keras.layers.Dense(4),
+        ]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.01), loss)
+    return model
+
+
+class Count(keras.callbacks.Callback):
+    """Bytes from the second step of the second epoch to its last."""
+
+    def __init__(self):
+        super().__init__()
+        ports = [task.port for task in strategy.cluster.tasks]
+        self.received = BytesReceived(ports)
+        self.totals = []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.arrived = len(getattr(method, "arrivals", ()))
+        self.start = self.received.total()
+        self.totals = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.totals.append(self.received.total())
+
+
+found = {}
+for name in sys.argv[1:]:
+    kind, _, variant = name.partition(":")
+    options = {"variant": int(variant)} if variant else {}
+    model = network()
+    method = getattr(replicas, kind)(model, devices=workers, **options)
+    count = Count()
+    history = method.fit(
+        x,
+        y,
+        batch_size=16,
+        epochs=3,
+        steps_per_epoch=STEPS,
+        callbacks=[count],
+        verbose=0,
+    )
+    if kind.startswith("Async"):
+        # Others are under way when one arrives: all of the last epoch.
+        total = count.received.total() - count.start
+        steps = len(method.arrivals) - count.arrived
+    else:
+        total = count.totals[-1] - count.totals[0]
+        steps = len(count.totals) - 1
+    found[name] = {
+        "bytes": total / steps,
+        "vector": 4 * model.count_params(),
+        "weights": [r.weights.value.device for r in method.replicas],
+        "data": [r.data._iterator_resource.device for r in method.replicas],
+        "losses": history.history["loss"],
+    }
+print(json.dumps(found))

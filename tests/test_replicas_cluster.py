@@ -1,0 +1,63 @@
+"""Replicas on real worker processes: where they are, and what travels."""
+
+from pathlib import Path
+
+import forks
+import pytest
+
+PROGRAM = Path(__file__).parent / "programs/replicas.py"
+
+# Vectors that travel in a step, with two replicas and the centre elsewhere
+# (variant 1), or with the first of them (2 and 3).
+MESSAGES = {
+    "SyncEASGD:1": 4,
+    "SyncEASGD:3": 2,
+    "AsyncEASGD": 2,
+    "ParallelSGD": 0,
+}
+OTHERS = {
+    "SyncEASGD:2": 2,
+    "SyncSGD": 2,
+    "AsyncSGD": 2,
+    "RoundRobinEASGD": 2,
+}
+
+
+def train(cluster, *names):
+    return forks.found([PROGRAM, *names], cluster.env())
+
+
+@pytest.fixture(scope="module")
+def found(cluster):
+    return train(cluster, *MESSAGES)
+
+
+def test_replicas_live_on_workers(found):
+    for case in found.values():
+        for kind in ("weights", "data"):
+            tasks = [device.split("/device")[0] for device in case[kind]]
+            assert tasks == [
+                f"/job:worker/replica:0/task:{i}" for i in range(2)
+            ]
+
+
+def test_replicas_learn(found):
+    for name, case in found.items():
+        assert case["losses"][-1] < case["losses"][0], name
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_one_message_each_way(found, name):
+    check_bytes(found[name], MESSAGES[name])
+
+
+@pytest.mark.slow
+def test_one_message_each_way_of_others(cluster):
+    for name, case in train(cluster, *OTHERS).items():
+        check_bytes(case, OTHERS[name])
+
+
+def check_bytes(case, messages):
+    expected = messages * case["vector"]
+    # Beside vectors: the call, the rate, the state of metrics.
+    assert abs(case["bytes"] - expected) < 0.03 * case["vector"]

@@ -1,0 +1,107 @@
+"""Replicas of different speed: who gets how many samples, and who did what."""
+
+import time
+
+import keras
+import numpy as np
+import pytest
+from replica_cases import DEVICES
+from replica_cases import data
+from replica_cases import network
+
+from tf_convpar import replicas
+from tf_convpar.replicas import _shares
+
+
+def test_shares_make_steps_equally_long():
+    """One takes three times as long a sample, and something for each step."""
+    steps = [
+        lambda batch: time.sleep(0.009 * batch + 0.06),
+        lambda batch: time.sleep(0.003 * batch),
+    ]
+    slow, fast = _shares.of_steps(steps, 60)
+    seconds = 0.009 * 60 * slow + 0.06, 0.003 * 60 * fast
+    # 1.24 after a single round; others' tests may delay a step by some ms.
+    assert max(seconds) < 1.2 * min(seconds)
+
+
+def test_alike_devices_get_as_many():
+    steps = [lambda batch: time.sleep(0.02 * batch)] * 3
+    assert _shares.of_steps(steps, 30) == [1 / 3] * 3
+
+
+def test_who_is_done_goes_on_while_others_are_timed():
+    """Else the last would have the cores of a machine for itself."""
+    calls = []
+
+    def fast(batch):
+        calls.append(time.perf_counter())
+        time.sleep(0.01)
+
+    slow, _ = _shares._at_once([lambda batch: time.sleep(0.1), fast], [1, 1])
+    assert slow == pytest.approx(0.1, rel=0.2)
+    # For all of the other's three steps.
+    assert len(calls) > 15
+
+
+def test_an_error_of_a_step_ends_the_measurement():
+    def fails(batch):
+        raise ValueError("no such batch")
+
+    with pytest.raises(ValueError, match="no such batch"):
+        _shares.of_steps([lambda batch: time.sleep(0.01), fails], 8)
+
+
+def test_measured_shares_are_kept_and_repeat_the_training():
+    x, y = data()
+    model = network(extra=[keras.layers.BatchNormalization()])
+    method = replicas.SyncSGD(model, devices=DEVICES, shares="auto")
+    method.fit(x, y, batch_size=8, epochs=1, verbose=0)
+    assert len(method.shares) == len(DEVICES)
+    assert sum(method.shares) == pytest.approx(1, abs=0.01)
+    batches = [r.batch for r in method.replicas]
+    assert sum(batches) == 24
+    # What measures has no part in training.
+    again = network(extra=[keras.layers.BatchNormalization()])
+    replicas.SyncSGD(again, devices=DEVICES, shares=method.shares).fit(
+        x, y, batch_size=8, epochs=1, verbose=0
+    )
+    for a, b in zip(model.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_devices_of_one_machine_share_equally_unless_asked():
+    x, y = data()
+    method = replicas.SyncSGD(network(), devices=DEVICES)
+    method.fit(x, y, batch_size=8, epochs=1, verbose=0)
+    assert [r.batch for r in method.replicas] == [8, 8, 8]
+
+
+def test_a_report_of_who_did_what(tmp_path):
+    x, y = data()
+    method = replicas.AsyncEASGD(network(), devices=DEVICES)
+    method.fit(x, y, batch_size=8, epochs=3, verbose=0)
+    report = method.report()
+    assert [own.device for own in report] == method.devices
+    assert sum(own.messages for own in report) == len(method.arrivals)
+    # Three epochs of 24 steps, and who was under way when each ended.
+    assert 72 <= len(method.arrivals) <= 72 + 3 * 2 * len(DEVICES)
+    assert sum(own.share for own in report) == pytest.approx(1)
+    for i, own in enumerate(report):
+        ages = [a.staleness for a in method.arrivals if a.replica == i]
+        assert own.mean_staleness == pytest.approx(np.mean(ages))
+        assert f"{own.messages} messages" in str(report)
+    report.draw(tmp_path / "report.png")
+    assert (tmp_path / "report.png").read_bytes()[1:4] == b"PNG"
+    with pytest.raises(ValueError, match="supported formats"):
+        report.draw(tmp_path / "report.txt")
+    assert [p.name for p in tmp_path.iterdir()] == ["report.png"]
+
+
+def test_one_after_another_is_never_stale_by_more_than_the_others():
+    x, y = data()
+    method = replicas.RoundRobinEASGD(network(), devices=DEVICES)
+    method.fit(x, y, batch_size=8, epochs=1, verbose=0)
+    for own in method.report():
+        assert own.share == pytest.approx(1 / 3, abs=0.05)
+        assert set(own.staleness) <= {0, 1, 2}

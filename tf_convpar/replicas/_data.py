@@ -1,0 +1,220 @@
+"""Where replicas' batches come from.
+
+Arrays are cut into a shard for each replica and sent there once. A
+`tf.data.Dataset` is sent as a program, so that files are read where the
+replica is, which takes every P-th of its batches. What only this program can
+run, a generator say, the chief feeds.
+"""
+
+from __future__ import annotations
+
+import abc
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_convpar.replicas._replica import Replica
+
+# Of `tf.raw_ops.DatasetToGraphV2`: an error if a dataset has state that would
+# be lost, such as a Python function.
+_FAIL = 2
+
+
+class Source(abc.ABC):
+    """Batches for all replicas.
+
+    Attributes:
+        samples: Samples of an epoch; None if unknown.
+        fed: Whether the chief feeds.
+    """
+
+    samples: int | None = None
+    fed = False
+
+    @abc.abstractmethod
+    def sample(self) -> tuple[Any, ...]:
+        """A few samples, by which a model is built."""
+
+    @abc.abstractmethod
+    def place(self, replicas: Sequence[Replica], seed: int) -> None:
+        """Gives each replica its data, with a random order of its own."""
+
+    def batch(self, replica: Replica) -> Any:
+        """A batch that the chief feeds; None where it does not."""
+        return None
+
+
+class Arrays(Source):
+    """NumPy arrays or tensors: `x`, `y` and `sample_weight`.
+
+    Args:
+        data: Two or three trees of arrays.
+        shuffle: Whether each replica goes through its shard in random order.
+    """
+
+    def __init__(self, data: tuple[Any, ...], shuffle: bool) -> None:
+        self._data = keras.tree.map_structure(np.asarray, data)
+        lengths = {len(a) for a in keras.tree.flatten(self._data)}
+        if len(lengths) != 1:
+            raise ValueError(
+                "Expected arrays of as many samples as one another. Received: "
+                f"arrays of {sorted(lengths)} samples."
+            )
+        (self.samples,) = lengths
+        self._shuffle = shuffle
+
+    def sample(self) -> tuple[Any, ...]:
+        """The first."""
+        first: tuple[Any, ...] = self._cut(slice(0, 1))
+        return first
+
+    def place(self, replicas: Sequence[Replica], seed: int) -> None:
+        """Cuts shards in proportion to batches, of samples in random order."""
+        samples = self.samples or 0
+        order = np.arange(samples)
+        if self._shuffle:
+            np.random.default_rng(seed).shuffle(order)
+        ends = np.cumsum([r.batch for r in replicas])
+        cuts = (samples * ends // ends[-1]).tolist()
+        for replica, begin, end in zip(
+            replicas, [0, *cuts], cuts, strict=False
+        ):
+            if end - begin < replica.batch:
+                raise ValueError(
+                    f"Expected at least {replica.batch} samples, a batch, for "
+                    f"each replica. Received: {end - begin} for replica "
+                    f"{replica.index} of {samples} in all."
+                )
+            shard = self._cut(order[begin:end])
+            with tf.device(replica.device):
+                # Made there, so that its elements are.
+                shard = keras.tree.map_structure(tf.constant, shard)
+                dataset = tf.data.Dataset.from_tensor_slices(shard)
+                if self._shuffle:
+                    dataset = dataset.shuffle(
+                        end - begin, seed=seed + replica.index
+                    )
+                dataset = dataset.repeat()
+                dataset = dataset.batch(replica.batch, drop_remainder=True)
+                replica.data = iter(_untuned(dataset.prefetch(2)))
+
+    def _cut(self, which: Any) -> Any:
+        return keras.tree.map_structure(lambda a: a[which], self._data)
+
+
+class Dataset(Source):
+    """A `tf.data.Dataset` of batches, read by each replica itself.
+
+    Args:
+        dataset: Its elements are what Keras' `fit` takes.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset) -> None:
+        self._dataset = dataset
+        self._graph = tf.raw_ops.DatasetToGraphV2(
+            input_dataset=tf.data.experimental.to_variant(dataset),
+            external_state_policy=_FAIL,
+        )
+
+    def sample(self) -> tuple[Any, ...]:
+        """Its first element."""
+        return tuple(next(iter(self._dataset.take(1))))
+
+    def place(self, replicas: Sequence[Replica], seed: int) -> None:
+        """Every P-th element, cut to the replica's batch."""
+        for replica in replicas:
+            with tf.device(replica.device):
+                dataset = tf.data.experimental.from_variant(
+                    tf.raw_ops.DatasetFromGraph(graph_def=self._graph),
+                    self._dataset.element_spec,
+                )
+                dataset = dataset.shard(len(replicas), replica.index)
+                replica.data = iter(
+                    dataset.repeat().rebatch(replica.batch, drop_remainder=True)
+                )
+
+
+class Fed(Source):
+    """Anything that gives batches to this program.
+
+    Args:
+        batches: A generator, a `keras.utils.PyDataset`, a dataset.
+    """
+
+    fed = True
+
+    def __init__(self, batches: Any) -> None:
+        self._batches = batches
+        self._lock = threading.Lock()
+        self._left: list[Any] = []
+        self._going = iter(_endless(batches))
+
+    def sample(self) -> tuple[Any, ...]:
+        """The first batch, which the first replica gets later."""
+        if not self._left:
+            self._left.append(next(self._going))
+        return tuple(self._left[0])
+
+    def place(self, replicas: Sequence[Replica], seed: int) -> None:
+        """Nothing: batches are asked for one by one."""
+
+    def batch(self, replica: Replica) -> Any:
+        """The next one, whoever asks."""
+        with self._lock:
+            found = self._left.pop() if self._left else next(self._going)
+        return keras.tree.map_structure(tf.convert_to_tensor, tuple(found))
+
+
+def _untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """A dataset that has nothing to tune, so no thread to tune it.
+
+    TensorFlow's waits for ever, now and then, when an iterator goes while it
+    starts: a program would not end.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
+def _endless(batches: Any) -> Any:
+    while True:
+        if isinstance(batches, keras.utils.PyDataset):
+            yield from (batches[i] for i in range(len(batches)))
+            batches.on_epoch_end()
+        else:
+            yield from batches
+
+
+def source_of(
+    x: Any, y: Any = None, sample_weight: Any = None, shuffle: bool = True
+) -> Source:
+    """The source for what a user gives to `fit`.
+
+    Raises:
+        ValueError: There is nothing, or `y` beside a dataset.
+    """
+    given = (tf.data.Dataset, keras.utils.PyDataset)
+    if isinstance(x, given) or hasattr(x, "__next__"):
+        if y is not None or sample_weight is not None:
+            raise ValueError(
+                "Expected `y` and `sample_weight` within the dataset's "
+                f"elements. Received: x={type(x).__name__} and one of them."
+            )
+        if isinstance(x, tf.data.Dataset):
+            try:
+                return Dataset(x)
+            except (tf.errors.FailedPreconditionError, tf.errors.OpError):
+                # Part of it is Python's, which no other task can run.
+                return Fed(x)
+        return Fed(x)
+    if x is None or y is None:
+        raise ValueError(
+            "Expected x and y, or a dataset. Received: "
+            f"x={type(x).__name__}, y={type(y).__name__}."
+        )
+    parts = (x, y) if sample_weight is None else (x, y, sample_weight)
+    return Arrays(parts, shuffle)

@@ -1,0 +1,120 @@
+"""Downpour SGD, after Dean et al., *Large Scale Distributed Deep Networks*."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_convpar.replicas._arrivals import Protocol
+from tf_convpar.replicas._centre import Centre
+from tf_convpar.replicas._engines import Asynchronous
+from tf_convpar.replicas._replica import Replica
+
+
+class DownpourProtocol(Protocol):
+    """Accumulated gradients there, weights back now and then.
+
+    Args:
+        centre: The centre.
+        replicas: All of them.
+        n_fetch: Steps of a replica from one fetch to the next.
+        n_push: Steps from one push to the next; divides `n_fetch`.
+    """
+
+    def __init__(
+        self, centre: Centre, replicas: list[Replica], n_fetch: int, n_push: int
+    ) -> None:
+        super().__init__(centre)
+        self.steps = n_push
+        self._n_fetch = n_fetch
+        self._sums, self._counts = [], []
+        for replica in replicas:
+            with tf.device(replica.device):
+                self._sums.append(tf.Variable(tf.zeros_like(replica.weights)))
+                self._counts.append(tf.Variable(0))
+
+    def quiet_step(
+        self, replica: Replica, answer: tf.Tensor, eta: tf.Tensor, data: Any
+    ) -> None:
+        """`w <- w - eta dw` and `sum <- sum + dw`, with weights if fetched."""
+        count, total = self._counts[replica.index], self._sums[replica.index]
+        replica.weights.assign(
+            tf.cond(
+                count % self._n_fetch == 0,
+                lambda: answer,
+                lambda: tf.identity(replica.weights.value),
+            )
+        )
+        count.assign_add(1)
+        gradient = replica.gradient(data)
+        total.assign_add(gradient)
+        replica.descend(gradient, eta)
+
+    def step(
+        self, replica: Replica, answer: tf.Tensor, eta: tf.Tensor, data: Any
+    ) -> tf.Tensor:
+        """The same, and the sum is sent."""
+        self.quiet_step(replica, answer, eta, data)
+        total = self._sums[replica.index]
+        message = tf.identity(total.read_value())
+        with tf.control_dependencies([message]):
+            total.assign(tf.zeros_like(message))
+        return message
+
+    def serve(self, message: tf.Tensor, eta: tf.Tensor) -> tf.Tensor:
+        """Adagrad's step at the server; answers the new weights."""
+        self.centre.descend(message, eta)
+        return self.centre.value()
+
+
+class DownpourSGD(Asynchronous):
+    """Replicas step alone, push what they added up, and fetch now and then.
+
+    ```python
+    DownpourSGD(model, n_fetch=4, n_push=2).fit(x, y, epochs=3)
+    ```
+
+    Between exchanges a replica follows plain SGD with the learning rate of
+    the model's optimizer. At the server an Adagrad of the same learning rate
+    steps with the sum of gradients.
+
+    Args:
+        model: A Keras model, built and compiled.
+        n_fetch: Steps of a replica from one fetch to the next.
+        n_push: Steps from one push to the next; divides `n_fetch`.
+        **kwargs: `devices`, `shares` and `seed`, as for all methods.
+
+    Raises:
+        ValueError: `n_push` does not divide `n_fetch`, or one is below 1.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        n_fetch: int = 1,
+        n_push: int = 1,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(model, **kwargs)
+        if n_push < 1 or n_fetch < 1 or n_fetch % n_push:
+            raise ValueError(
+                "Expected n_fetch to be a multiple of n_push, both at least 1. "
+                f"Received: n_fetch={n_fetch}, n_push={n_push}."
+            )
+        self.n_fetch, self.n_push = n_fetch, n_push
+
+    def _replica_optimizer(self) -> Any:
+        return keras.optimizers.SGD(self._eta())
+
+    def _centre_optimizer(self) -> Any:
+        return keras.optimizers.Adagrad(self._eta())
+
+    def _steps_each(self) -> int:
+        return self.n_push
+
+    def _protocol(self) -> DownpourProtocol:
+        return DownpourProtocol(
+            self._there(), self.replicas, self.n_fetch, self.n_push
+        )

@@ -1,0 +1,169 @@
+"""One replica: a model's weights on one device, and what computes with them.
+
+There is no copy of the Keras model. A replica's state is three vectors on its
+device, the model is called with their parts in the place of its variables
+(`keras.StatelessScope`), and the gradient of a vector's parts is a vector.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_convpar.replicas._packed import Packing
+
+
+class PackedState:
+    """How the state of a model lies in vectors: the same for all replicas.
+
+    Attributes:
+        weights: Packing of the trainable weights.
+        kept: Packing of other floating-point variables of layers, such as
+            moving averages.
+        metrics: Packing of the variables of metrics.
+        seeds: The variables of layers that are none of these: states of
+            random generators.
+    """
+
+    def __init__(self, model: Any, dtype: str) -> None:
+        self.model = model
+        self.trained = list(model.trainable_variables)
+        others = list(model.non_trainable_variables)
+        self.averages = [v for v in others if _is_floating(v)]
+        self.seeds = [v for v in others if not _is_floating(v)]
+        self.measured = list(model.metrics_variables)
+        self.weights = Packing(self.trained, dtype)
+        self.kept = Packing(self.averages, "float32")
+        self.metrics = Packing(self.measured, "float32")
+
+
+class Replica:
+    """The state of one replica on its device.
+
+    Args:
+        form: How it lies in vectors.
+        device: Name of the device.
+        index: Number among all replicas: random states differ by it.
+        optimizer: A Keras optimizer, of which this gets a copy; None for
+            replicas that leave steps to the centre.
+
+    Attributes:
+        weights: `W^i`, a variable on the device.
+        kept: Moving averages and the like, likewise.
+        metrics: State of the metrics since the epoch began, likewise.
+        batch: Samples of each step.
+    """
+
+    def __init__(
+        self, form: PackedState, device: str, index: int, optimizer: Any
+    ) -> None:
+        self.form = form
+        self.device = device
+        self.index = index
+        self.batch = 0
+        self.data: Any = None
+        with tf.device(device):
+            self.weights = keras.Variable(
+                form.weights.read(form.trained), name=f"replica_{index}"
+            )
+            self.kept = tf.Variable(form.kept.read(form.averages))
+            self.metrics = tf.Variable(form.metrics.read(form.measured))
+            self._seeds = [
+                tf.Variable(_apart(tf.convert_to_tensor(v), index))
+                for v in form.seeds
+            ]
+            self.optimizer = optimizer and copied(optimizer, self.weights)
+
+    def gradient(self, data: Any) -> tf.Tensor:
+        """The gradient of a batch's loss at the replica's weights.
+
+        Moving averages, random states and metrics follow. Call it in a graph.
+
+        Args:
+            data: What a Keras model's `train_step` gets.
+
+        Returns:
+            A vector like `weights`, on the device.
+        """
+        form, model = self.form, self.form.model
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        with tf.device(self.device), tf.GradientTape() as tape:
+            vector = tf.identity(self.weights.value)
+            tape.watch(vector)
+            values = [
+                *zip(form.trained, form.weights.unpack(vector), strict=True),
+                *zip(
+                    form.averages,
+                    form.kept.unpack(self.kept.read_value()),
+                    strict=True,
+                ),
+                *zip(
+                    form.seeds,
+                    [seed.read_value() for seed in self._seeds],
+                    strict=True,
+                ),
+                *zip(
+                    form.measured,
+                    form.metrics.unpack(self.metrics.read_value()),
+                    strict=True,
+                ),
+            ]
+            with keras.StatelessScope(values) as scope:
+                y_pred = model(x, training=True)
+                loss = model.compute_loss(
+                    x, y, y_pred, sample_weight, training=True
+                )
+                samples = tf.shape(keras.tree.flatten(x)[0])[0]
+                # The first of a compiled model's metrics is of its loss.
+                model.metrics[0].update_state(loss, sample_weight=samples)
+                model.compute_metrics(x, y, y_pred, sample_weight)
+            gradient = tape.gradient(loss, vector)
+            now = scope.get_current_value
+            self.kept.assign(form.kept.pack([now(v) for v in form.averages]))
+            self.metrics.assign(
+                form.metrics.pack([now(v) for v in form.measured])
+            )
+            for seed, variable in zip(self._seeds, form.seeds, strict=True):
+                seed.assign(now(variable))
+            return gradient
+
+    def descend(self, gradient: tf.Tensor, eta: tf.Tensor) -> None:
+        """The optimizer's step, in place."""
+        with tf.device(self.device):
+            self.optimizer.learning_rate.assign(eta)
+            self.optimizer.apply([gradient], [self.weights])
+
+    def next_batch(self) -> Any:
+        """Data of the next step, on the device."""
+        with tf.device(self.device):
+            return next(self.data)
+
+
+def copied(optimizer: Any, variable: Any) -> Any:
+    """An optimizer like the one given, for one variable.
+
+    Its learning rate is a variable, whatever that of the given one is: the
+    program says at each step what it is.
+    """
+    config = {**optimizer.get_config(), "learning_rate": 0.0}
+    made = type(optimizer).from_config(config)
+    made.build([variable])
+    return made
+
+
+def _is_floating(variable: Any) -> bool:
+    return bool(tf.as_dtype(variable.dtype).is_floating)
+
+
+def _apart(state: tf.Tensor, index: int) -> tf.Tensor:
+    """A random state of its own for each replica: Keras' are (seed, count)."""
+    moved = tf.concat(
+        [
+            tf.reshape(state, [-1])[:1] + tf.cast(index, state.dtype),
+            tf.reshape(state, [-1])[1:],
+        ],
+        axis=0,
+    )
+    return tf.reshape(moved, tf.shape(state))

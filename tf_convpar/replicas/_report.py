@@ -1,0 +1,147 @@
+"""Who did how much, and how old its news was: asynchronous training."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import io
+import os
+import pathlib
+import statistics
+from collections.abc import Sequence
+
+import numpy as np
+
+from tf_convpar.files import replace
+from tf_convpar.machines import short
+from tf_convpar.replicas._arrivals import Arrival
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart too.
+_COLOURS = (
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#CC79A7",
+    "#56B4E9",
+    "#D55E00",
+    "#F0E442",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplicaReport:
+    """A replica's part in asynchronous training.
+
+    Attributes:
+        device: Name of its device.
+        messages: Number of messages that the centre had from it.
+        share: Its samples, as a part of all replicas'.
+        staleness: Number of others' messages between the centre's answer to
+            this replica and the message that followed, by how often.
+        seconds: Median seconds from answer to answer.
+    """
+
+    device: str
+    messages: int
+    share: float
+    staleness: dict[int, int]
+    seconds: float
+
+    @property
+    def mean_staleness(self) -> float:
+        """Mean number of others' messages in between."""
+        return (
+            sum(age * n for age, n in self.staleness.items()) / self.messages
+            if self.messages
+            else 0.0
+        )
+
+
+class Report(tuple[ReplicaReport, ...]):
+    """All replicas' parts, in their order; as text, a line for each.
+
+    ```python
+    method = AsyncEASGD(model)
+    method.fit(x, y)
+    print(method.report())
+    method.report().draw("replicas.png")
+    ```
+    """
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"{short(r.device)}: {r.share:.0%} of the samples, {r.messages} "
+            f"messages, {r.mean_staleness:.1f} of others in between (at most "
+            f"{max(r.staleness, default=0)}), {r.seconds * 1e3:.3g} ms each"
+            for r in self
+        )
+
+    def draw(self, path: str | os.PathLike[str]) -> None:
+        """Draws shares of samples, and how stale messages were.
+
+        Args:
+            path: The image to write, whole or not at all. Its ending says in
+                which format; without an ending that is PNG.
+
+        Raises:
+            ValueError: The format is unknown.
+            OSError: The file cannot be written.
+        """
+        from matplotlib.figure import Figure
+
+        figure = Figure(
+            figsize=(9, 2.2 + 0.3 * len(self)), layout="constrained"
+        )
+        left, right = figure.subplots(1, 2, width_ratios=[1, 1.4])
+        names = [short(r.device) for r in self]
+        colours = [_COLOURS[i % len(_COLOURS)] for i in range(len(self))]
+        bars = left.barh(names, [100 * r.share for r in self], color=colours)
+        left.bar_label(bars, fmt="%.0f %%", padding=3)
+        left.invert_yaxis()
+        left.set_xlabel("% of all samples")
+        left.margins(x=0.18)
+        most = max((max(r.staleness, default=0) for r in self), default=0)
+        wide = 0.8 / max(1, len(self))
+        ages = np.arange(most + 1)
+        for i, (own, colour) in enumerate(zip(self, colours, strict=True)):
+            parts = [
+                100 * own.staleness.get(int(age), 0) / max(1, own.messages)
+                for age in ages
+            ]
+            where = ages + (i - (len(self) - 1) / 2) * wide
+            right.bar(where, parts, wide, color=colour, label=names[i])
+        right.set_xlabel("messages of others since the centre's answer")
+        right.set_ylabel("% of the replica's messages")
+        right.xaxis.get_major_locator().set_params(integer=True)
+        for axes in (left, right):
+            axes.spines[["top", "right"]].set_visible(False)
+        content = io.BytesIO()
+        ending = pathlib.Path(path).suffix.lstrip(".") or "png"
+        figure.savefig(content, format=ending, dpi=150)
+        replace(path, content.getvalue())
+
+
+def report(
+    devices: Sequence[str],
+    batches: Sequence[int],
+    arrivals: Sequence[Arrival],
+) -> Report:
+    """The report of some arrivals.
+
+    Args:
+        devices: Names of the replicas' devices.
+        batches: Samples for each of their messages.
+        arrivals: The messages.
+    """
+    of = [[a for a in arrivals if a.replica == i] for i in range(len(devices))]
+    samples = [len(own) * b for own, b in zip(of, batches, strict=True)]
+    return Report(
+        ReplicaReport(
+            device,
+            len(own),
+            n / max(1, sum(samples)),
+            dict(sorted(collections.Counter(a.staleness for a in own).items())),
+            statistics.median([a.seconds for a in own] or [0.0]),
+        )
+        for device, own, n in zip(devices, of, samples, strict=True)
+    )

@@ -1,0 +1,180 @@
+"""Rounds: all replicas step at once, then exchange, in one graph.
+
+What is computed where is written down once for all replicas, and TensorFlow
+runs each part on its device as soon as what it needs is there. So what does
+not depend on gradients, as the sum of weights from before the step, travels
+while gradients are computed, unless it is told to wait.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_convpar.placement import on_device
+from tf_convpar.replicas import _equations
+from tf_convpar.replicas._centre import Centre
+from tf_convpar.replicas._replica import Replica
+from tf_convpar.replicas._trees import tree_copies
+from tf_convpar.replicas._trees import tree_sum
+
+
+class Rounds(abc.ABC):
+    """One round after another, each a call of one function.
+
+    Args:
+        replicas: Each with its share of the batch.
+        centre: Theirs.
+        chief: Device of the program, which gets what is logged.
+    """
+
+    def __init__(
+        self, replicas: Sequence[Replica], centre: Centre, chief: str
+    ) -> None:
+        self.replicas = list(replicas)
+        self.centre = centre
+        self.chief = chief
+        self._function = tf.function(self._round, autograph=False)
+
+    def run(self, eta: float, fed: Sequence[Any] | None = None) -> Any:
+        """A round.
+
+        Args:
+            eta: The learning rate.
+            fed: A batch for each replica; None where they have their own.
+
+        Returns:
+            State of the metrics since the epoch began, summed over replicas.
+        """
+        return self._function(tf.constant(eta, tf.float32), fed)
+
+    @abc.abstractmethod
+    def exchange(self, gradients: Sequence[tf.Tensor], eta: tf.Tensor) -> None:
+        """What follows the gradients of all replicas: the method's rule."""
+
+    def _round(self, eta: tf.Tensor, fed: Any) -> tf.Tensor:
+        self.before = [
+            on_device(tf.identity, r.device)(r.weights.value)
+            for r in self.replicas
+        ]
+        gradients = [
+            r.gradient(r.next_batch() if fed is None else fed[i])
+            for i, r in enumerate(self.replicas)
+        ]
+        self.exchange(gradients, eta)
+        return tree_sum(
+            [
+                on_device(tf.identity, r.device)(r.metrics.read_value())
+                for r in self.replicas
+            ],
+            [r.device for r in self.replicas],
+            self.chief,
+        )
+
+    def _after(
+        self, vectors: Sequence[tf.Tensor], first: Sequence[tf.Tensor]
+    ) -> list[tf.Tensor]:
+        """The same vectors, each only once all of `first` are there."""
+        held = []
+        for vector, replica in zip(vectors, self.replicas, strict=True):
+            with tf.device(replica.device), tf.control_dependencies(first):
+                held.append(tf.identity(vector))
+        return held
+
+
+class ElasticRounds(Rounds):
+    """SyncEASGD: all pull at the centre, and it at all of them.
+
+    Args:
+        replicas: As for `Rounds`.
+        centre: As for `Rounds`.
+        chief: As for `Rounds`.
+        rho: The elastic force.
+        overlap: Whether weights travel while gradients are computed.
+    """
+
+    def __init__(
+        self,
+        replicas: Sequence[Replica],
+        centre: Centre,
+        chief: str,
+        rho: float,
+        overlap: bool,
+    ) -> None:
+        super().__init__(replicas, centre, chief)
+        self.rho = rho
+        self.overlap = overlap
+
+    def exchange(self, gradients: Sequence[tf.Tensor], eta: tf.Tensor) -> None:
+        """Algorithms 2 and 3 of the paper, from line 10 on."""
+        weights, devices = self.before, [r.device for r in self.replicas]
+        centre = self.centre.value()
+        if not self.overlap:
+            weights = self._after(weights, gradients)
+            with (
+                tf.device(self.centre.device),
+                tf.control_dependencies(gradients),
+            ):
+                centre = tf.identity(centre)
+        alpha = eta * self.rho
+        copies = tree_copies(centre, devices, self.centre.device)
+        total = tree_sum(weights, devices, self.centre.device)
+        for replica, gradient, before, copy in zip(
+            self.replicas, gradients, self.before, copies, strict=True
+        ):
+            replica.descend(gradient, eta)
+            with tf.device(replica.device):
+                replica.weights.assign(
+                    _equations.pulled(
+                        replica.weights.value, before, copy, alpha
+                    )
+                )
+        with tf.device(self.centre.device):
+            self.centre.assign(
+                _equations.centred(centre, total, len(self.replicas), alpha)
+            )
+
+
+class GradientRounds(Rounds):
+    """SyncSGD: the centre steps with the gradient of the whole batch.
+
+    A replica's gradient is the mean over its samples, so it counts by them.
+    The paper prints the plain sum over replicas: `P` times the step.
+    """
+
+    def exchange(self, gradients: Sequence[tf.Tensor], eta: tf.Tensor) -> None:
+        """`W <- W - eta sum_i (b_i / b) dW_i`, and every replica has W."""
+        devices = [r.device for r in self.replicas]
+        whole = sum(r.batch for r in self.replicas)
+        parts = []
+        for replica, gradient in zip(self.replicas, gradients, strict=True):
+            with tf.device(replica.device):
+                parts.append(gradient * (replica.batch / whole))
+        total = tree_sum(parts, devices, self.centre.device)
+        self.centre.descend(total, eta)
+        copies = tree_copies(self.centre.value(), devices, self.centre.device)
+        for replica, copy in zip(self.replicas, copies, strict=True):
+            with tf.device(replica.device):
+                replica.weights.assign(copy)
+
+
+class AloneRounds(Rounds):
+    """Parallel SGD: each replica learns from its data, nothing is sent."""
+
+    def exchange(self, gradients: Sequence[tf.Tensor], eta: tf.Tensor) -> None:
+        """`W_i <- W_i - eta dW_i`."""
+        for replica, gradient in zip(self.replicas, gradients, strict=True):
+            replica.descend(gradient, eta)
+
+    def average(self) -> None:
+        """`Wc <- (1/k) sum_i W_i`: Zinkevich et al. (2010), algorithm 3."""
+        total = tree_sum(
+            [r.weights.value for r in self.replicas],
+            [r.device for r in self.replicas],
+            self.centre.device,
+        )
+        with tf.device(self.centre.device):
+            self.centre.assign(total / len(self.replicas))

@@ -1,0 +1,83 @@
+"""Data parallelism and parameter servers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tf_convpar.replicas._arrivals import ServerProtocol
+from tf_convpar.replicas._engines import Asynchronous
+from tf_convpar.replicas._engines import Synchronous
+from tf_convpar.replicas._method import Method
+from tf_convpar.replicas._momentum import WithMomentum
+from tf_convpar.replicas._rounds import GradientRounds
+
+
+class _AtCentre(Method):
+    """The model's optimizer steps at the centre; replicas send gradients."""
+
+    def _replica_optimizer(self) -> Any:
+        return None
+
+    def _centre_optimizer(self) -> Any:
+        return self._optimizer()
+
+
+class SyncSGD(_AtCentre, Synchronous):
+    """Data parallelism: one step with the gradient of all replicas' batches.
+
+    ```python
+    SyncSGD(model).fit(x, y, batch_size=64, epochs=3)
+    ```
+
+    `W <- W - eta sum_i (b_i / b) dW^i`: the numbers of one device with the
+    whole batch, for models whose layers look at each sample alone. Batch
+    normalization sees each replica's samples only.
+    """
+
+    def _centre_device(self) -> str:
+        return self.devices[0]
+
+    def _rounds(self) -> GradientRounds:
+        return GradientRounds(self.replicas, self._there(), self.chief)
+
+
+class AsyncSGD(_AtCentre, Asynchronous):
+    """A parameter server: gradients are applied as they come.
+
+    ```python
+    AsyncSGD(model).fit(x, y, batch_size=64, epochs=3)
+    ```
+
+    `W <- W - eta dW^i`, under a lock, and the replica goes on from `W`.
+    Section 5.1 of You, Buluc and Demmel (SC17); Dean et al. (2012).
+    """
+
+    def _protocol(self) -> ServerProtocol:
+        return ServerProtocol(self._there())
+
+
+class AsyncMSGD(WithMomentum, AsyncSGD):
+    """A parameter server with momentum: equations (3) and (4).
+
+    ```python
+    AsyncMSGD(model, momentum=0.9).fit(x, y, batch_size=64, epochs=3)
+    ```
+
+    Args:
+        model: A Keras model, compiled with `SGD`.
+        momentum: `mu`.
+        **kwargs: As for all methods.
+    """
+
+
+class HogwildSGD(AsyncSGD):
+    """A parameter server without a lock.
+
+    ```python
+    HogwildSGD(model).fit(x, y, batch_size=64, epochs=3)
+    ```
+
+    Recht et al. (2011), with replicas for threads.
+    """
+
+    _locked = False

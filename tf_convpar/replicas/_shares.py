@@ -1,0 +1,150 @@
+"""How many samples each replica's step has.
+
+Replicas that wait for one another should take as long as one another. So the
+steps of all are timed at once, since devices of one machine share its cores,
+and batches follow: in proportion to samples a second, measured again with the
+batches that this gives, as small ones cost more a sample.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_convpar.placement import on_device
+from tf_convpar.replicas._replica import Replica
+
+AUTO = "auto"
+# Measurements, each with the shares of the one before.
+_ROUNDS = 3
+# Timed steps of each replica, after one that is not.
+_STEPS = 3
+# Devices whose speeds differ by less are called equal: noise is as large.
+_ALIKE = 0.1
+
+
+def checked(
+    shares: Sequence[float] | str | None, replicas: int
+) -> list[float] | str | None:
+    """The shares that a user gave.
+
+    Raises:
+        ValueError: They are no such thing.
+    """
+    if shares is None or isinstance(shares, str):
+        if shares in (None, AUTO):
+            return shares
+        raise ValueError(
+            f'Expected `shares` to be "auto" or {replicas} numbers. Received: '
+            f"shares={shares!r}."
+        )
+    if len(shares) != replicas or not all(s > 0 for s in shares):
+        raise ValueError(
+            f"Expected `shares` to be {replicas} numbers above 0, one for each "
+            f"replica. Received: shares={tuple(shares)}."
+        )
+    return [float(s) for s in shares]
+
+
+def apportioned(total: int, shares: Sequence[float]) -> list[int]:
+    """Whole numbers in proportion to shares, at least 1, of that sum."""
+    exact = np.asarray(shares) / sum(shares) * total
+    ends = np.rint(np.cumsum(exact)).astype(int)
+    return [max(1, int(n)) for n in np.diff(ends, prepend=0)]
+
+
+def balanced(
+    replicas: Sequence[Replica], sample: tuple[Any, ...], total: int
+) -> list[float]:
+    """Shares with which the replicas' gradients take equally long.
+
+    ```python
+    balanced(replicas, (x[:1], y[:1]), 64)  # [0.667, 0.333]
+    ```
+
+    Args:
+        replicas: They compute, which changes their moving averages, random
+            states and metrics: give ones of no further use.
+        sample: Data of at least one sample, as a step gets it.
+        total: Samples of all replicas' steps.
+
+    Returns:
+        Shares, whose sum is 1; equal ones if they differ by a tenth at most.
+    """
+    return of_steps([_step(replica, sample) for replica in replicas], total)
+
+
+def of_steps(steps: Sequence[Callable[[int], Any]], total: int) -> list[float]:
+    """Shares with which functions of so many samples take equally long."""
+    equal = [1 / len(steps)] * len(steps)
+    shares = equal
+    for _ in range(_ROUNDS):
+        batches = apportioned(total, shares)
+        seconds = _at_once(steps, batches)
+        speeds = [b / s for b, s in zip(batches, seconds, strict=True)]
+        shares = [round(speed / sum(speeds), 3) for speed in speeds]
+    return equal if min(shares) > (1 - _ALIKE) * max(shares) else shares
+
+
+def _step(replica: Replica, sample: tuple[Any, ...]) -> Callable[[int], Any]:
+    """A step with that many samples, all of them alike."""
+    first = keras.tree.map_structure(
+        lambda a: tf.convert_to_tensor(a)[:1], sample
+    )
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int32)])
+    def step(batch: tf.Tensor) -> tf.Tensor:
+        with tf.device(replica.device):
+            data = keras.tree.map_structure(
+                lambda a: tf.repeat(a, batch, axis=0), first
+            )
+            gradient = replica.gradient(data)
+        # So little returns that it takes no time.
+        return on_device(tf.reduce_max, replica.device)(gradient)
+
+    # One after another: Keras' tracing is not safe for threads.
+    step.get_concrete_function()
+    return lambda batch: step(tf.constant(batch)).numpy()
+
+
+def _at_once(
+    steps: Sequence[Callable[[int], Any]], batches: Sequence[int]
+) -> list[float]:
+    """Median seconds of each step while the others are under way too."""
+    seconds: list[list[float]] = [[] for _ in steps]
+    failed: list[BaseException] = []
+    warm = threading.Barrier(len(steps))
+
+    def measure(i: int) -> None:
+        try:
+            steps[i](batches[i])
+            warm.wait()
+            # Who is ready goes on: else the last would have cores for itself.
+            while not failed and min(map(len, seconds)) < _STEPS:
+                start = time.perf_counter()
+                steps[i](batches[i])
+                seconds[i].append(time.perf_counter() - start)
+        except BaseException as error:  # noqa: BLE001 (raised below)
+            failed.append(error)
+            warm.abort()
+
+    threads = [
+        threading.Thread(target=measure, args=(i,), daemon=True)
+        for i in range(len(steps))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for error in failed:
+        if not isinstance(error, threading.BrokenBarrierError):
+            raise error
+    return [statistics.median(own) for own in seconds]
