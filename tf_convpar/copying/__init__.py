@@ -1,3 +1,3 @@
-"""Copies of Keras models by what they are made of, not by their configs."""
+"""Copies of Keras models, made of copies of their parts, not by configs."""
 
 from tf_convpar.copying._copies import Copies as Copies

@@ -1,11 +1,12 @@
 """Copies of models, and of all that is theirs.
 
-Keras copies layers by their configs (`clone_model`): what a layer was given
-after it was made, or has worked out for itself, is lost; layers without a
-config cannot be copied; and seeds are drawn. Here an object's attributes are
-copied instead, each thing once, so that what was one thing stays one thing:
-shared layers, tied weights, a variable and the lists that it is in. Functional
-models are the exception: their graph is run through again, layer by layer.
+Keras copies layers by their configs (`clone_model`). What a layer was given
+after it was made, or has worked out for itself, is lost then. Layers without a
+config cannot be copied, and seeds are drawn anew. Here an object's attributes
+are copied instead. Each thing is copied once, so that what was one thing stays
+one thing: shared layers, tied weights, a variable and the lists that it is in.
+Functional models are the exception: their graph is run through again, layer by
+layer.
 """
 
 from __future__ import annotations
@@ -20,11 +21,15 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.models.functional import Functional
-from keras.src.ops.function import Function
-from keras.src.utils.tracking import DotNotTrackScope
-from keras.src.utils.tracking import Tracker
 
+from tf_convpar._compat import keras as private
+from tf_convpar._compat.keras import DotNotTrackScope
+from tf_convpar._compat.keras import Functional
+from tf_convpar._compat.keras import Tracker
+from tf_convpar._compat.tensorflow import Trackable
+from tf_convpar._compat.tensorflow import clone_function
+from tf_convpar._compat.tensorflow import is_note_of_checkpoints
+from tf_convpar._compat.tensorflow import wrap_tracked
 from tf_convpar.copying._state import CONTAINERS
 from tf_convpar.copying._state import RUNNING
 from tf_convpar.copying._state import contents
@@ -33,24 +38,7 @@ from tf_convpar.copying._state import is_object
 from tf_convpar.copying._state import is_tf_function
 from tf_convpar.placement import PlacedVariable
 
-# What `keras.Function` works out of a graph.
-_GRAPH = (
-    *("_inputs_struct", "_outputs_struct", "_inputs", "_outputs"),
-    *("_nodes", "_nodes_by_depth", "_operations", "_operations_by_depth"),
-)
-# What a copy begins with instead: it has been called by nobody, and traced.
-_FRESH: dict[str, Callable[[], Any]] = {
-    **dict.fromkeys(("_inbound_nodes", "_outbound_nodes", "_losses"), list),
-    "_loss_ids": set,
-    **dict.fromkeys(
-        (
-            *("train_function", "test_function", "predict_function"),
-            *("_epoch_iterator", "_eval_epoch_iterator"),
-        ),
-        type(None),
-    ),
-}
-# Keras wraps these for each layer when it is made.
+# Methods that Keras wraps for each layer when the layer is made.
 _WRAPPED = ("build", "quantize")
 
 
@@ -66,10 +54,16 @@ class Copies:
     New variables belong to the strategy in scope, and are on its chief.
 
     Args:
-        change: What takes the place of a layer, if anything does. It is given
-            the layer, and those that it is held by, the outermost first.
-        enter: Called before the graph of a functional model is copied.
-        leave_out: What copies do not get, by type.
+        change: Function that returns what takes the place of a layer, or None
+            for a plain copy. It is given the layer and the objects that hold
+            it, the outermost first.
+        enter: Function that is called with a functional model before the graph
+            of that model is copied.
+        leave_out: Types of the attribute values that copies do not get.
+
+    Attributes:
+        pairs: Layers, each with its copy, in the order of copying.
+        optimizers: Copies of optimizers.
     """
 
     def __init__(
@@ -82,19 +76,19 @@ class Copies:
         self._enter = enter
         self._leave_out = leave_out
         self._held_by: list[Any] = []
-        # By identity, the original kept, so that no other gets its.
+        # Each original with its copy, by the original's `id`. The original is
+        # kept, so that no other object gets its `id`.
         self._made: dict[int, tuple[Any, Any]] = {}
         self._trackers: list[Tracker] = []
         self._left_behind: set[int] = set()
-        # Of layers, each before its copy; and optimizers alone.
         self.pairs: list[tuple[Any, Any]] = []
         self.optimizers: list[Any] = []
 
     def of(self, value: Any) -> Any:
-        """The copy of anything: the thing itself where it may be shared.
+        """The copy of a value, or the value itself if that may be shared.
 
         Raises:
-            ValueError: It holds variables, and cannot be copied.
+            ValueError: The value holds variables and cannot be copied.
         """
         if id(value) in self._made:
             return self._made[id(value)][1]
@@ -124,24 +118,18 @@ class Copies:
         return self._object(value)
 
     def finish(self, model: Any) -> None:
-        """Once all copies are made, and placed: what goes by identity.
+        """Puts right what goes by identity, once copies are made and placed.
 
         Args:
-            model: The one that was to be copied.
+            model: The original model.
         """
         for tracker in self._trackers:
-            tracker.stored_ids = {
-                name: {id(item) for item in store}
-                for name, (_, store) in tracker.config.items()
-            }
+            private.track_anew(tracker)
         for optimizer in self.optimizers:
-            optimizer._trainable_variables_indices = {
-                optimizer._var_key(variable): i
-                for i, variable in enumerate(optimizer._trainable_variables)
-            }
-        if model._inbound_nodes:
-            # It was part of another graph, and so knows `model.output`.
-            node = model._inbound_nodes[0]
+            private.number_anew(optimizer)
+        for node in private.inbound_nodes(model)[:1]:
+            # The model was called in another graph, and so has an `output`. The
+            # copy gets one in the same way.
             inputs = {
                 id(x): keras.KerasTensor(x.shape, x.dtype, x.sparse)
                 for x in node.input_tensors
@@ -150,7 +138,7 @@ class Copies:
             self.of(model)(*args, **kwargs)
 
     def as_kind(self, layer: Any, kind: Any) -> Any:
-        """The copy of a layer, of another class with the same attributes."""
+        """A copy of a layer, of class `kind` and with the same attributes."""
         if isinstance(layer, keras.layers.Layer):
             new = keras.layers.Layer.__new__(kind)
         else:
@@ -165,11 +153,11 @@ class Copies:
         return new
 
     def _fill(self, new: Any, old: Any, but: tuple[str, ...] = ()) -> None:
-        """Gives a copy its attributes."""
+        """Gives a copy its attributes, all but those named in `but`."""
         self._held_by.append(old)
         for name, value in vars(old).items():
-            if name in _FRESH:
-                vars(new)[name] = _FRESH[name]()
+            if name in private.FRESH:
+                vars(new)[name] = private.FRESH[name]()
             elif name not in but and not isinstance(value, self._leave_out):
                 vars(new)[name] = self.of(value)
         self._held_by.pop()
@@ -180,49 +168,47 @@ class Copies:
             return self._remember(layer, changed)
         if isinstance(layer, keras.layers.InputLayer):
             return self._remember(layer, _input_like(layer))
-        if isinstance(layer, Functional) and hasattr(layer, "_nodes_by_depth"):
+        if isinstance(layer, Functional) and private.nodes_by_depth(layer):
             return self._functional(layer)
         if isinstance(layer, keras.Sequential):
             self._left_behind.update(map(id, _outdated(layer)))
-            self.of(layer._functional)  # First: it is the order of its layers.
+            # The graph first, so that layers are copied in its order.
+            self.of(private.functional_of(layer))
         new = self.as_kind(layer, type(layer))
         if isinstance(layer, keras.Model):
             _join_strategy(new)
         return new
 
     def _functional(self, model: Any) -> Any:
-        """The same graph of copied layers, and whatever else the model has."""
+        """A copy: the graph of copied layers, and whatever else a model has."""
         self._enter(model)
         inputs = keras.tree.map_structure(
-            lambda x: self.of(x._keras_history.operation).output,
-            model._inputs_struct,
+            lambda x: self.of(private.made_by(x)).output,
+            private.inputs_of(model),
         )
-        outputs = model._run_through_graph(inputs, operation_fn=self.of)
+        outputs = private.run_graph(model, inputs, self.of)
         new = keras.layers.Layer.__new__(type(model))
         self._remember(model, new)
         self.pairs.append((model, new))
         with DotNotTrackScope():
-            Function.__init__(new, inputs, outputs, name=model.name)
-        self._fill(new, model, _GRAPH + _WRAPPED)
+            keras.Function.__init__(new, inputs, outputs, name=model.name)
+        self._fill(new, model, private.OF_GRAPHS + _WRAPPED)
         _join_strategy(new)
         return new
 
     def _variable(self, variable: keras.Variable) -> keras.Variable:
         kind: Any = type(variable)
         if isinstance(variable, PlacedVariable):
-            kind = keras.Variable  # Whole, until it is placed.
+            kind = keras.Variable  # The copy is whole until it is placed.
         new = kind.__new__(kind)
         for name, value in vars(variable).items():
-            # `_self_...` is what checkpoints note of the very variable.
-            if not name.startswith("_self_") and name != "_value":
+            if not is_note_of_checkpoints(name):
                 vars(new)[name] = value
-        new._value = None
-        if variable._value is not None:
-            # Tapes watch what TensorFlow takes for trainable, frozen or not.
-            new._trainable = variable._value.trainable
+        private.store(new, None)
+        value = private.stored(variable)
+        if value is not None:
             with tf.init_scope():
-                new._initialize(variable.numpy())
-            new._trainable = variable._trainable
+                private.initialize(new, variable.numpy(), value.trainable)
         return self._remember(variable, new)
 
     def _tf_variable(self, variable: tf.Variable) -> tf.Variable:
@@ -243,18 +229,19 @@ class Copies:
         return kind(*parts) if hasattr(value, "_fields") else kind(parts)
 
     def _container(self, value: Any) -> Any:
-        """A dict, a list or a set, those by which Keras tracks among them."""
+        """A copy of a dict, a list, a deque or a set, also of Keras' own kinds.
+
+        Keras' containers track what is put in them.
+        """
         kind: Any = type(value)
-        if isinstance(value, tf.__internal__.tracking.Trackable):
-            # TensorFlow tracks too, by containers around the plain ones.
+        if isinstance(value, Trackable):
+            # TensorFlow tracks too, by wrappers around plain containers.
             plain = dict(value) if isinstance(value, dict) else list(value)
-            return self._remember(
-                value, tf.__internal__.tracking.wrap(self.of(plain))
-            )
+            return self._remember(value, wrap_tracked(self.of(plain)))
         new = self._remember(value, kind.__new__(kind))
         if isinstance(value, collections.defaultdict):
             new.default_factory = value.default_factory
-        # By the plain type's methods: these would track once more.
+        # Filled by the plain type's methods: its own would track once more.
         if isinstance(value, dict):
             ordered = isinstance(value, collections.OrderedDict)
             base: Any = collections.OrderedDict if ordered else dict
@@ -271,7 +258,7 @@ class Copies:
         return new
 
     def _function(self, function: types.FunctionType) -> Any:
-        """The same code, of the copies of what it has from around it."""
+        """A function of the same code, with copies of what its closure has."""
         cells = tuple(types.CellType() for _ in function.__closure__ or ())
         new = types.FunctionType(
             function.__code__,
@@ -296,7 +283,7 @@ class Copies:
     def _object(self, value: Any) -> Any:
         kind: Any = type(value)
         if is_tf_function(value):
-            return value._clone(python_function=self.of(value.python_function))
+            return clone_function(value, self.of(value.python_function))
         try:
             new = self._remember(value, object.__new__(kind))
         except TypeError as error:
@@ -323,7 +310,7 @@ def _input_like(layer: Any) -> Any:
         optional=layer.optional,
         name=layer.name,
     )
-    # By which a model finds its inputs in a dict.
+    # A model finds its inputs in a dict by this name.
     new.output.name = layer.output.name
     return new
 
@@ -331,20 +318,23 @@ def _input_like(layer: Any) -> Any:
 def _outdated(model: keras.Sequential) -> list[Any]:
     """The graphs that a model had before its last layer was added.
 
-    Keras goes on tracking them.
+    Keras goes on tracking them; copies leave them out.
     """
-    _, tracked = model._tracker.config["layers"]
-    current = {id(model._functional), *map(id, model._layers)}
+    own = (
+        private.functional_of(model),
+        *private.layers_of(model, recursive=False),
+    )
+    current = set(map(id, own))
     return [
         layer
-        for layer in tracked
+        for layer in private.tracked_layers(model)
         if isinstance(layer, Functional) and id(layer) not in current
     ]
 
 
 def _join_strategy(model: Any) -> None:
-    """The strategy in scope trains the model, as if it were made there."""
+    """Lets the strategy in scope train a model, as if it were made there."""
     strategy = None
     if tf.distribute.has_strategy():
         strategy = tf.distribute.get_strategy()
-    vars(model)["_distribute_strategy"] = strategy
+    private.join(model, strategy)

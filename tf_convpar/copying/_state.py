@@ -16,10 +16,13 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.utils.tracking import Tracker
+
+from tf_convpar._compat.keras import Tracker
+from tf_convpar._compat.keras import is_of_compile
 
 CONTAINERS = (dict, list, tuple, set, collections.deque)
-# They go on from where they are: each model from there on its own.
+# Things that change as they are used, such as random generators. A copy goes on
+# by itself from the state of the original.
 RUNNING: tuple[Any, ...] = (
     *(np.ndarray, np.random.Generator, np.random.RandomState),
     random.Random,
@@ -36,8 +39,8 @@ _FOREIGN = ("tensorflow", "numpy", "inspect", "weakref", "logging")
 
 
 def holds_state(value: Any, seen: set[int] | None = None) -> bool:
-    """Whether a variable, or what may get some, is in there somewhere."""
-    if isinstance(value, _STATE) or _is_of_one_model(value):
+    """Whether a value has, anywhere in it, a variable or what may get some."""
+    if isinstance(value, _STATE) or is_of_compile(value):
         return True
     seen = set() if seen is None else seen
     if id(value) in seen:
@@ -46,13 +49,8 @@ def holds_state(value: Any, seen: set[int] | None = None) -> bool:
     return any(holds_state(part, seen) for part in _parts(value))
 
 
-def _is_of_one_model(value: Any) -> bool:
-    """What `compile` makes, such as a `CompileLoss`, variables or not."""
-    return type(value).__module__.startswith("keras.src.trainers.")
-
-
 def is_object(value: Any) -> bool:
-    """Whether a value is of a class in Python, whose attributes are known."""
+    """Whether a value is of a class in Python, so that `vars` has its state."""
     if isinstance(value, type | types.ModuleType | types.FunctionType):
         return False
     if not hasattr(value, "__dict__") or isinstance(value, keras.KerasTensor):
@@ -66,7 +64,7 @@ def is_tf_function(value: Any) -> bool:
 
 
 def _parts(value: Any) -> list[Any]:
-    """What a value is made of, as far as a copy would follow it."""
+    """The parts of a value, as far as a copy would follow them."""
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]
     if isinstance(value, CONTAINERS):
@@ -85,7 +83,7 @@ def _parts(value: Any) -> list[Any]:
 
 
 def contents(function: types.FunctionType) -> list[Any]:
-    """What a function has of the one it was made in."""
+    """The values in a function's closure that have been assigned."""
     found = []
     for cell in function.__closure__ or ():
         try:

@@ -1,8 +1,8 @@
 """The program that the demo runs as its cluster's chief.
 
-`python -m tf_convpar.demo.chief SETTINGS` with SETTINGS as JSON. What it has
-to say to the process that started it, it prints: lines that begin with
-`EVENT`, then JSON. Anything else there is TensorFlow's.
+It is run as `python -m tf_convpar.demo.chief SETTINGS`, with SETTINGS as JSON.
+It prints events for the process that started it: lines that begin with `EVENT`,
+followed by JSON. Anything else in its output is TensorFlow's.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ REPORT = "report.json"
 
 
 def tell(**event: Any) -> None:
-    """Prints an event."""
+    """Prints an event with these fields."""
     print(EVENT + json.dumps(event), flush=True)
 
 
 @contextlib.contextmanager
 def progress(name: str, total: int) -> Iterator[Callable[[], None]]:
-    """Announces a part of the work; what it yields counts its pieces."""
+    """Announces a part of the work; yields a function that counts a piece."""
     tell(part=name, total=total)
     yield lambda: tell(advance=1)
 
 
 @contextlib.contextmanager
 def _errors_told() -> Iterator[None]:
-    """What is wrong with the user's choices needs no traceback."""
+    """Prints errors in the user's choices as events, without a traceback."""
     try:
         yield
     except (ValueError, OSError, RuntimeError) as error:
@@ -43,7 +43,7 @@ def _errors_told() -> Iterator[None]:
 
 def main(text: str) -> None:
     """Runs the demo; writes its report beside its pictures."""
-    # Late, for what this module says of itself is needed without TensorFlow.
+    # Imported late: the constants of this module are needed without TensorFlow.
     from tf_convpar import ConvParallelStrategy
     from tf_convpar.demo import data
     from tf_convpar.demo import network
@@ -54,7 +54,7 @@ def main(text: str) -> None:
     with _errors_told():
         network.check_shards(settings.shards)
         settings.output.mkdir(parents=True, exist_ok=True)
-        # Before any variable is made: joining a cluster ends their lives.
+        # Before any variable is made: joining a cluster ends the life of all.
         strategy = ConvParallelStrategy(wire_dtype=settings.wire_dtype)
         images = data.load(settings.dataset)
     tell(advance=1)

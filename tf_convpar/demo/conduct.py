@@ -1,4 +1,4 @@
-"""Starts the processes of a demo, shows their progress, ends them."""
+"""Starts the processes of a demo, shows their progress and ends them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from rich import progress as rich_progress
 from rich.console import Console
 
-from tf_convpar import cores
+from tf_convpar import machines
 from tf_convpar.demo.chief import EVENT
 from tf_convpar.demo.chief import REPORT
 from tf_convpar.demo.report import Report
@@ -28,7 +28,7 @@ _POLL_S = 0.2
 
 
 class DemoError(RuntimeError):
-    """The demo could not run as it was asked to; says why."""
+    """The demo could not run as it was asked to; the message says why."""
 
 
 def conduct(settings: Settings, workers: int, console: Console) -> Report:
@@ -39,18 +39,18 @@ def conduct(settings: Settings, workers: int, console: Console) -> Report:
     ```
 
     Args:
-        settings: What to train.
-        workers: How many, besides the chief.
-        console: Where progress is shown.
+        settings: What to train, and where its files go.
+        workers: Number of workers, besides the chief.
+        console: The console that progress is shown on.
 
     Raises:
         DemoError: What was asked for is not possible here; or a process
-            failed, whose output it holds.
+            failed, and the message holds its output.
     """
     with (
         _environment(ENVIRONMENT),
         _shown(console) as show,
-        # The chief waits for them, while all of them import TensorFlow.
+        # The chief waits for the workers, while all import TensorFlow at once.
         local_workers(workers, threads=1, wait=False) as cluster,
     ):
         _run_chief(settings, cluster, show)
@@ -84,14 +84,15 @@ def _run_chief(
     with Process(
         [*command, settings.to_json()], env=cluster.env(), on_line=on_line
     ) as chief:
-        if cores.can_pin():
+        if machines.can_pin():
             processes = [chief, *cluster.workers]
-            cores.pin([p.pid for p in processes], cores.usable())
-        # Not to the end of the process, which may take its time to leave the
-        # cluster: nothing is lost when it is killed with the workers.
+            machines.pin([p.pid for p in processes], machines.usable_cores())
+        # This does not wait for the end of the process, which may take its time
+        # to leave the cluster: nothing is lost when it is killed with the
+        # workers.
         while not done.wait(_POLL_S):
             if chief.returncode is not None:
-                chief.wait()  # The end of its output.
+                chief.wait()  # Until its last output has been read.
                 break
             _check_workers(cluster)
     if errors:
@@ -104,7 +105,10 @@ def _run_chief(
 
 
 def _check_workers(cluster: LocalCluster) -> None:
-    """Without a worker the chief would wait, or fail in a less clear way."""
+    """Raises DemoError if a worker has ended.
+
+    The chief would wait for it, or fail in a less clear way.
+    """
     for index, worker in enumerate(cluster.workers):
         if worker.returncode is not None:
             raise DemoError(
@@ -115,7 +119,7 @@ def _check_workers(cluster: LocalCluster) -> None:
 
 @contextlib.contextmanager
 def _environment(changes: dict[str, str]) -> Iterator[None]:
-    """Changes this process's environment, which local workers inherit."""
+    """Changes this process' environment, which local workers inherit."""
     before = dict(os.environ)
     os.environ.update(changes)
     try:
@@ -127,7 +131,7 @@ def _environment(changes: dict[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _shown(console: Console) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Shows the chief's events as a bar for each part of its work."""
+    """Shows the chief's events, with a bar for each part of its work."""
     bars = rich_progress.Progress(
         rich_progress.TextColumn("{task.description:<34}"),
         rich_progress.BarColumn(),

@@ -1,4 +1,4 @@
-"""Real images: training batches in one fixed order, and held-out ones."""
+"""Real images: training batches in a fixed order, and held-out images."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 _SIZE = 32
-# Enough to see that two models score alike; all of CIFAR-10's would take
-# longer than the training.
+# The number of held-out images, enough to see that two models score alike. All
+# of CIFAR-10's would take longer than the training.
 _HELD_OUT = 360
 
 
@@ -23,6 +23,12 @@ class Images:
     """Images of shape `(count, 32, 32, 3)`, and their labels.
 
     Pixels have mean 0 and variance 1 over the images to train on.
+
+    Attributes:
+        x: Images to train on.
+        y: Labels of `x`, whole numbers from 0 on.
+        held_out_x: Images that are never trained on.
+        held_out_y: Labels of `held_out_x`.
     """
 
     x: np.ndarray
@@ -42,13 +48,14 @@ def load(name: str) -> Images:
         name: `"digits"` (part of scikit-learn) or `"cifar10"` (downloaded).
 
     Raises:
-        RuntimeError: It is not to be had here; says what can be done.
+        RuntimeError: The data set cannot be had here; the message says what can
+            be done.
     """
     return {"digits": _digits, "cifar10": _cifar10}[name]()
 
 
 def _digits() -> Images:
-    """1797 scanned digits of 8x8 grey levels, at the paper's 32x32x3."""
+    """1797 scanned digits of 8x8 grey levels, in the paper's 32x32x3."""
     try:
         from sklearn.datasets import load_digits
     except ImportError:
@@ -59,7 +66,7 @@ def _digits() -> Images:
     digits = load_digits()
     grey = tf.image.resize(digits.images[..., None] / 16, (_SIZE, _SIZE))
     x = np.repeat(np.asarray(grey, "float32"), 3, axis=-1)
-    # Their order may mean something, such as who wrote them.
+    # The order of the digits may mean something, such as who wrote them.
     order = np.random.default_rng(0).permutation(len(x))
     x, y = x[order], digits.target[order]
     return _standardized(
@@ -69,7 +76,7 @@ def _digits() -> Images:
 
 def _cifar10() -> Images:
     try:
-        # Its progress bar is not part of our result.
+        # Keras' progress bar is not part of our result.
         with contextlib.redirect_stdout(sys.stderr):
             (x, y), (held_out_x, held_out_y) = (
                 keras.datasets.cifar10.load_data()
@@ -99,11 +106,17 @@ def _standardized(
 def batches(
     images: Images, batch_size: int, steps: int, seed: int
 ) -> tf.data.Dataset:
-    """The same batches in the same order for the same seed.
+    """Training batches, the same in the same order for the same seed.
 
     ```python
     model.fit(batches(images, batch_size=64, steps=100, seed=1))
     ```
+
+    Args:
+        images: The images to draw from.
+        batch_size: Number of images in a batch.
+        steps: Number of batches.
+        seed: Seed of their order.
     """
 
     def draw() -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -119,7 +132,7 @@ def batches(
         tf.TensorSpec((batch_size, *array.shape[1:]), array.dtype)
         for array in (images.x, images.y)
     )
-    # Of known length: at the end of any other one Keras gives a warning.
+    # With a known length: at the end of any other dataset Keras warns.
     return tf.data.Dataset.from_generator(
         draw, output_signature=signature
     ).apply(tf.data.experimental.assert_cardinality(steps))

@@ -14,7 +14,7 @@ _KERNEL_SIZE = 5
 
 
 def check_shards(shards: Sequence[float]) -> None:
-    """Raises ValueError unless every convolution can be cut like this."""
+    """Raises ValueError unless every convolution can be cut by `shards`."""
     for filters in FILTERS:
         convpar.ConvParallel2D(filters, _KERNEL_SIZE, shards=shards)
 
@@ -29,8 +29,8 @@ def build(conv: Any, seed: int, **kwargs: Any) -> keras.Model:
 
     Args:
         conv: The class of its convolutions.
-        seed: Of its weights: the same for either class.
-        **kwargs: For the convolutions.
+        seed: Seed of its weights, which are the same for either class.
+        **kwargs: Further arguments of the convolutions.
     """
     keras.utils.set_random_seed(seed)
     layers = [keras.Input((32, 32, 3))]

@@ -11,12 +11,12 @@ from tf_convpar.demo.report import Report
 
 _ONE = "#F5B800"
 _SPLIT = "#0B3C7D"
-# What float32 can tell apart: no two different sums agree better.
+# The smallest relative difference that float32 can tell.
 _EPSILON = float(np.finfo(np.float32).eps)
 
 
 def draw_losses(report: Report, path: pathlib.Path) -> None:
-    """Draws the losses of both runs, and how far they are apart."""
+    """Draws the losses of both runs, and how far apart they are."""
     figure = Figure(figsize=(9, 6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1.2))
     steps = np.arange(1, len(report.one.losses) + 1)
@@ -32,7 +32,7 @@ def draw_losses(report: Report, path: pathlib.Path) -> None:
     above.set_ylabel("training loss")
     above.set_title("The same training, on one device and split", loc="left")
     above.legend(frameon=False)
-    # No logarithm of 0: equal losses are drawn at what float32 resolves.
+    # 0 has no logarithm: equal losses are drawn at what float32 resolves.
     below.plot(
         steps,
         np.maximum(report.differences, _EPSILON),

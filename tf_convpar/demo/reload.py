@@ -1,4 +1,4 @@
-"""Serves an export in another process that knows TensorFlow alone."""
+"""Serves an export in another process that has TensorFlow alone."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if "tf_convpar" in sys.modules:
 
 
 def predict_elsewhere(model: pathlib.Path, x: np.ndarray) -> np.ndarray:
-    """Predictions of a SavedModel, by a fresh process.
+    """Predictions of a SavedModel by a fresh process.
 
     ```python
     scores = predict_elsewhere(pathlib.Path("served/digits"), images)
     ```
 
     Raises:
-        RuntimeError: The process failed; shows its output.
+        RuntimeError: The process failed; the message shows its output.
     """
     env = {k: v for k, v in os.environ.items() if k != "TF_CONFIG"}
     with tempfile.TemporaryDirectory() as name:
@@ -39,7 +39,7 @@ def predict_elsewhere(model: pathlib.Path, x: np.ndarray) -> np.ndarray:
         np.save(folder / "x.npy", x)
         files = [model.resolve(), folder / "x.npy", folder / "y.npy"]
         command = [sys.executable, "-c", _PROGRAM, *map(str, files)]
-        # Away from this folder, which Python would search for modules.
+        # Away from the current folder, which Python would search for modules.
         with Process(command, env=env, cwd=name) as process:
             if process.wait():
                 raise RuntimeError(

@@ -13,10 +13,10 @@ class Run:
     """One training.
 
     Attributes:
-        losses: Of every step.
+        losses: Loss of every training step.
         step_s: Median seconds of a step.
-        held_out_loss: After the last step, on images never trained on.
-        held_out_accuracy: Likewise.
+        held_out_loss: Loss after the last step, on images never trained on.
+        held_out_accuracy: Accuracy after the last step, on the same images.
     """
 
     losses: tuple[float, ...]
@@ -27,23 +27,24 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """One device beside several.
+    """A training on one device beside the same training on several.
 
     Attributes:
         one: The training on one device.
-        split: The same training, its kernels split.
-        shards: Kernels on each device, the chief first, of each layer.
-        measured_bytes: Between processes in a step, median, with gRPC's
-            headers.
-        counted_on: What counted them: the tasks' `"sockets"`, or where Linux
-            tells nothing of these the `"loopback"` interface, which others
-            use as well.
-        theory_bytes: What the feature maps and gradients that must travel
-            hold.
-        export_difference: Largest between a prediction of the model and of
-            its export in another process.
-        wire_dtype: The dtype that feature maps travelled in.
-        cores: How many there were for the devices.
+        split: The same training with its kernels split.
+        shards: Number of kernels on each device, the chief's first, for each
+            layer by name.
+        measured_bytes: Median bytes that travel between the processes in a
+            step, gRPC's headers included.
+        counted_on: What counted those bytes: the tasks' `"sockets"`; or, where
+            Linux tells nothing of sockets, the `"loopback"` interface, which
+            other programs use as well.
+        theory_bytes: Bytes of the feature maps and gradients that must travel
+            in a step.
+        export_difference: Largest difference between a prediction of the model
+            and the same prediction of its export in another process.
+        wire_dtype: The dtype in which feature maps travelled.
+        cores: Number of cores that there were for the devices.
     """
 
     one: Run
@@ -58,32 +59,32 @@ class Report:
 
     @property
     def devices(self) -> int:
-        """How many processes the kernels were split over."""
+        """Number of processes that the kernels were split over."""
         return len(next(iter(self.shards.values())))
 
     @property
     def speedup(self) -> float:
-        """Of the median step."""
+        """Speedup of the median step."""
         return self.one.step_s / self.split.step_s
 
     @property
     def differences(self) -> np.ndarray:
-        """Between the losses of each step, relative to the larger one."""
+        """Difference of both losses in each step, relative to the larger."""
         one, split = np.array(self.one.losses), np.array(self.split.losses)
         larger = np.maximum(np.abs(one), np.abs(split))
-        # Where both are 0 so is their difference.
+        # Where both losses are 0, so is their difference.
         return np.abs(one - split) / np.where(larger == 0, 1, larger)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Report:
-        """What `to_dict` made, or JSON of it."""
+        """The report of data that `to_dict` made, or that JSON made of it."""
         own = {f.name: values[f.name] for f in dataclasses.fields(cls)}
         return cls(
             **own | {"one": Run(**own["one"]), "split": Run(**own["split"])}
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, for JSON."""
+        """The report as plain data, for JSON, with figures derived from it."""
         return {
             **dataclasses.asdict(self),
             "devices": self.devices,

@@ -1,4 +1,4 @@
-"""The demo itself: train once on one device, once split; compare."""
+"""The demo itself: trains once on one device and once split, and compares."""
 
 from __future__ import annotations
 
@@ -26,13 +26,16 @@ from tf_convpar.demo.steps import byte_counter
 from tf_convpar.export import export
 from tf_convpar.sharding import step_traffic
 
-# Opens a part of the work of so many pieces; what it yields counts them.
+# Takes the name of a part of the work and its number of pieces. Yields a
+# function that is called after each piece.
 Progress = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
 
-# Steps in the picture, and a few more to be sure of so many whole ones.
+# Steps in the picture, and steps to record: a few more, so that enough of them
+# are whole.
 _SHOWN_STEPS = 3
 _RECORDED_STEPS = _SHOWN_STEPS + 3
-# The end of the recording ends the training long before.
+# Steps of the training to record, which the end of the recording ends long
+# before.
 _PLENTY = 1000
 
 
@@ -42,7 +45,7 @@ def run(
     strategy: convpar.ConvParallelStrategy,
     progress: Progress,
 ) -> Report:
-    """Trains twice, exports, reloads; writes everything to `output`.
+    """Trains twice, exports and reloads; writes all files to the output.
 
     ```python
     report = run(settings, data.load("digits"), strategy, progress)
@@ -50,11 +53,12 @@ def run(
     ```
 
     Args:
-        settings: What to train.
-        images: To train on.
-        strategy: Of a cluster. It was made before anything else, for joining
-            a cluster ends the life of variables.
-        progress: Called with the name and the number of pieces of each part.
+        settings: What to train, and where its files go.
+        images: Images to train on, and held-out ones.
+        strategy: Strategy of a cluster. It must be made before anything else,
+            because joining a cluster ends the life of variables.
+        progress: Called with the name and the number of pieces of each part of
+            the work; see `Progress`.
     """
     total, counted_on = byte_counter(t.port for t in strategy.cluster.tasks)
     with tf.device(strategy.chief_device):
@@ -141,7 +145,7 @@ def _record(
     images: data.Images,
     step_s: float,
 ) -> list[timeline.Span]:
-    """Trains on while it records; the medians know nothing of these steps."""
+    """Spans of some more training steps, which no median counts."""
     tasks = strategy.cluster.tasks
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
 
@@ -180,7 +184,7 @@ def _export(
 
 
 def _sizes(layer: Any, devices: Sequence[str]) -> tuple[int, ...]:
-    """Kernels on each device."""
+    """Number of kernels on each device."""
     if not layer.is_sharded:
         return (layer.filters, *[0] * (len(devices) - 1))
     layout = layer.kernel.value.layout

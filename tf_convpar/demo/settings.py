@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 DATASETS = ("digits", "cifar10")
 
-# Every process of the demo stands for one device of one core, on both sides
-# of the comparison. Two threads run operations in turn on that core: with one,
-# what is ready to be sent would wait for the convolution before it.
+# Every process of the demo stands for one device of one core, on both sides of
+# the comparison. Two threads take turns to run operations on that core. With
+# one thread, what is ready to be sent would wait for a convolution to end.
 ENVIRONMENT = {
     "TF_NUM_INTRAOP_THREADS": "1",
     "TF_NUM_INTEROP_THREADS": "2",
@@ -28,12 +28,13 @@ class Settings:
         dataset: `"digits"` or `"cifar10"`.
         shards: Weights of the devices, the chief's first; see `shards=` of
             `ConvParallel2D`.
-        wire_dtype: As of `ConvParallelStrategy`.
-        steps: Training steps of each run.
-        batch_size: Images per step.
-        seed: Of the first weights and the order of the images.
+        wire_dtype: Dtype in which feature maps travel, or None for float32; see
+            `ConvParallelStrategy`.
+        steps: Number of training steps of each run.
+        batch_size: Number of images in a step.
+        seed: Seed of the first weights and of the order of the images.
         output: The folder for pictures and the exported model.
-        cores: How many there are for the devices.
+        cores: Number of cores that there are for the devices.
     """
 
     dataset: str
@@ -46,20 +47,20 @@ class Settings:
     cores: int
 
     def to_json(self) -> str:
-        """Text for another process."""
+        """The settings as text, for another process."""
         return json.dumps(
             {**dataclasses.asdict(self), "output": str(self.output)}
         )
 
     @classmethod
     def from_json(cls, text: str) -> Settings:
-        """What `to_json` wrote."""
+        """The settings in a text that `to_json` wrote."""
         values = json.loads(text)
         return cls(**{**values, "output": pathlib.Path(values["output"])})
 
 
 def parse_shards(text: str | None, default: Sequence[float]) -> list[float]:
-    """Reads `--shards`.
+    """Reads the text of `--shards`.
 
     ```python
     parse_shards("1,2,2", default=(1.0, 1.0, 1.0))  # [1, 2, 2]
@@ -67,7 +68,7 @@ def parse_shards(text: str | None, default: Sequence[float]) -> list[float]:
 
     Args:
         text: Numbers with commas between them, or None.
-        default: One number for each device, for want of a text.
+        default: One number for each device, which is the result without a text.
 
     Raises:
         ValueError: There is not one number for each device.
@@ -88,7 +89,7 @@ def parse_shards(text: str | None, default: Sequence[float]) -> list[float]:
 
 
 def _number(text: str) -> float:
-    """Whole numbers stay so: for layers they are counts or ratios."""
+    """Reads a number; a whole one stays an int, a count or ratio of kernels."""
     try:
         return int(text)
     except ValueError:

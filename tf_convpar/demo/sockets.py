@@ -1,10 +1,10 @@
-"""What the sockets of some ports have received, as Linux counts for each.
+"""Counts the bytes that the sockets of some ports have received, on Linux.
 
-Counters of a network interface hold what other programs send as well. Those
-of a socket (`ss -ti` shows them) are had from the kernel by a netlink socket,
-without privileges. Python's `struct` reads the answer: pyroute2, which could,
-makes no difference between a kernel that refuses and one that has no such
-socket, and reads past the end of what older kernels tell.
+The counters of a network interface include what other programs send. Those of
+a socket (`ss -ti` shows them) are asked from the kernel by a netlink socket,
+without privileges. Python's `struct` reads the answer. pyroute2 could read it
+too, but it cannot tell a kernel that refuses from one that has no such socket,
+and it reads past the end of what older kernels tell.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _REQUEST_OF_ALL = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
 _ERROR, _DONE = 2, 3
 _INFO = 2  # INET_DIAG_INFO: the attribute that is a `struct tcp_info`.
 _TIME_WAIT = 6
-# All but SYN_SENT and SYN_RECV (no connection yet), and CLOSE.
+# All states but SYN_SENT and SYN_RECV (no connection yet), and CLOSE.
 _STATES = 0xFFF & ~(1 << 2 | 1 << 3 | 1 << 7)
 
-# A netlink header, then a `struct inet_diag_req_v2`: from the ports on it is
-# a `struct inet_diag_sockid`, of which nothing but ports is asked for.
+# A netlink header, then a `struct inet_diag_req_v2`. From the ports on that is
+# a `struct inet_diag_sockid`, of which only the ports are given.
 _REQUEST = struct.Struct("=IHHII BBBxI 4s44x")
 _HEADER = struct.Struct("=IH10x")  # Length and type of a message.
 _CODE = struct.Struct("=i")  # What _ERROR and _DONE hold.
@@ -39,7 +39,7 @@ _TIMEOUT_S = 10.0
 
 
 class BytesReceived:
-    """Counts what the sockets of some ports have received.
+    """Counts the bytes that the sockets of some ports have received.
 
     ```python
     received = BytesReceived(task.port for task in strategy.cluster.tasks)
@@ -49,16 +49,17 @@ class BytesReceived:
     ```
 
     These are the TCP sockets that have one of the ports at either end. A
-    connection within this machine has both its ends here: the total is then
-    all bytes, both ways. Of one to another machine it is those that came.
+    connection within this machine has both its ends here, so its total is all
+    bytes, both ways. The total of a connection to another machine is the bytes
+    that came from there.
 
-    Bytes are payload: without TCP's headers, and once, however often TCP had
-    to send them, which is why it is not sent ones that are counted. The kernel
-    counts before it hands them to the program, so there is nothing to wait
-    for: what a program has read is in the total.
+    Bytes are payload, without TCP's headers. They count once, however often TCP
+    had to send them, which is why received bytes are counted and not sent ones.
+    The kernel counts bytes before it hands them to the program, so there is
+    nothing to wait for: what a program has read is in the total.
 
     Args:
-        ports: Of this machine's tasks. Each has to listen already.
+        ports: Ports of this machine's tasks, which must listen already.
 
     Raises:
         OSError: The kernel does not tell; the message has the cure.
@@ -70,7 +71,7 @@ class BytesReceived:
         self._received, self._ended = self._read()
 
     def total(self) -> int:
-        """Bytes that all of them have received since they were connected.
+        """Bytes that all sockets have received since they were connected.
 
         Raises:
             RuntimeError: A connection ended since the last count: nobody
@@ -90,7 +91,10 @@ class BytesReceived:
         return sum(received.values())
 
     def _read(self) -> tuple[dict[int, int], set[int]]:
-        """Bytes of each socket, and the sockets that are no more."""
+        """Bytes that each socket has received, and the sockets that ended.
+
+        Sockets are named by their cookies; see `_sockets_of`.
+        """
         received: dict[int, int] = {}
         ended: set[int] = set()
         for port in self._ports:
@@ -110,9 +114,10 @@ class BytesReceived:
 
 
 def _sockets_of(port: int) -> Iterator[tuple[int, int | None]]:
-    """What sockets with this port at either end received; None: it ended.
+    """Cookies of the sockets with this port at either end, and their bytes.
 
-    Each has a cookie, which no other socket gets as long as Linux runs.
+    The bytes received are None for a socket that has ended. No other socket
+    gets the same cookie as long as Linux runs.
     """
     number = port.to_bytes(2, "big")
     try:
@@ -135,7 +140,7 @@ def _sockets_of(port: int) -> Iterator[tuple[int, int | None]]:
 def _ask(
     kernel: socket.socket, family: int, ports: bytes
 ) -> Iterator[memoryview]:
-    """A `struct inet_diag_msg` with its attributes for each socket."""
+    """Yields a `struct inet_diag_msg` with its attributes for each socket."""
     kernel.send(
         _REQUEST.pack(
             *(_REQUEST.size, _SOCK_DIAG_BY_FAMILY, _REQUEST_OF_ALL, 0, 0),
@@ -157,7 +162,7 @@ def _ask(
 
 
 def _read_socket(message: memoryview) -> tuple[int, int | None]:
-    """A socket's cookie, and what it received."""
+    """A socket's cookie and the bytes it received; None if it has ended."""
     state, cookie = _SOCKET.unpack_from(message)
     if state == _TIME_WAIT:
         return cookie, None
@@ -171,5 +176,5 @@ def _read_socket(message: memoryview) -> tuple[int, int | None]:
 
 
 def _aligned(length: int) -> int:
-    """Where what follows begins: netlink pads to four bytes."""
+    """The length with its padding: netlink pads to four bytes."""
     return (length + 3) & ~3

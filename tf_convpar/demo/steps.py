@@ -1,4 +1,4 @@
-"""What is seen of each training step: loss, time, bytes on the wire."""
+"""Measures each training step: its loss, time and bytes on the wire."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import psutil
 
 from tf_convpar.demo.sockets import BytesReceived
 
-# The first steps trace and compile, and start connections.
+# The number of first steps, which trace, compile and start connections.
 _WARM_UP = 3
 
 
@@ -28,7 +28,7 @@ class Steps(keras.callbacks.Callback):
     ```
 
     Args:
-        total: Says how many bytes have travelled until now.
+        total: Returns how many bytes have travelled until now.
         on_step: Called after every step.
     """
 
@@ -46,8 +46,8 @@ class Steps(keras.callbacks.Callback):
         self._on_step = on_step
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Notes where clock and counter stand."""
-        # Keras gives the mean since the epoch began.
+        """Notes the loss, and where clock and counter stand."""
+        # Keras gives the mean loss since the epoch began.
         loss_sum = (logs or {})["loss"] * (batch + 1)
         self.losses.append(loss_sum - self._loss_sum)
         self._loss_sum = loss_sum
@@ -57,17 +57,17 @@ class Steps(keras.callbacks.Callback):
 
     @property
     def median_s(self) -> float:
-        """Seconds between the ends of two steps."""
+        """Median seconds between the ends of two steps."""
         return float(np.median(np.diff(self._marks)[_WARM_UP - 1 :]))
 
     @property
     def median_bytes(self) -> float:
-        """Bytes between processes of this machine in a step, both ways."""
+        """Median bytes between the processes in a step, both ways."""
         return float(np.median(np.diff(self._bytes)[_WARM_UP - 1 :]))
 
 
 def byte_counter(ports: Iterable[int]) -> tuple[Callable[[], int], str]:
-    """What counts the bytes between tasks of this machine, both ways.
+    """A counter of the bytes between tasks of this machine, both ways.
 
     ```python
     total, counted_on = byte_counter([2222, 2223])
@@ -75,12 +75,13 @@ def byte_counter(ports: Iterable[int]) -> tuple[Callable[[], int], str]:
     ```
 
     Args:
-        ports: Of the tasks, which have to listen already.
+        ports: Ports of the tasks, which must listen already.
 
     Returns:
-        A function that gives the bytes until now, and on what it counts them:
-        `"sockets"`, or `"loopback"` where the kernel tells of none. That
-        interface's counters hold what other programs send as well.
+        A function that returns the bytes until now, and what it counts them
+        on: `"sockets"`, or `"loopback"` where the kernel tells nothing of
+        sockets. The counters of that interface include what other programs
+        send.
 
     Raises:
         RuntimeError: Nobody listens at one of the ports.
@@ -91,14 +92,14 @@ def byte_counter(ports: Iterable[int]) -> tuple[Callable[[], int], str]:
         name = _loopback()
 
     def sent() -> int:
-        # What one end of a loopback sends the other receives: count it once.
+        # What one end of a loopback sends the other receives. It counts once.
         return int(psutil.net_io_counters(pernic=True)[name].bytes_sent)
 
     return sent, "loopback"
 
 
 def _loopback() -> str:
-    """The interface that carries this machine's talk with itself."""
+    """Name of the interface that carries this machine's traffic with itself."""
     for name, addresses in psutil.net_if_addrs().items():
         for address in addresses:
             try:

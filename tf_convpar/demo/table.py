@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.table import Table
 
-from tf_convpar.cores import can_pin
 from tf_convpar.demo.report import Report
 from tf_convpar.demo.settings import Settings
+from tf_convpar.machines import can_pin
 
 _CORE = "bound to one core" if can_pin() else "with two threads"
 
 
 def print_report(report: Report, settings: Settings, console: Console) -> None:
-    """Prints the table, what bounds its figures, and where the files are."""
+    """Prints the figures as a table, their bounds, and where the files are."""
     table = Table(
         title="The same training, on one device and split",
         title_justify="left",

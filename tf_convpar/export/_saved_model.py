@@ -1,4 +1,4 @@
-"""SavedModel."""
+"""Writes a model as a SavedModel."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ def export(
     package, nor the custom op, nor the cluster is needed to serve it.
 
     Args:
-        model: Any built Keras model, of parallel layers or not.
+        model: Any built Keras model, with parallel layers or without.
         path: A folder. An export already there is replaced once the new one
-            is complete; if the export fails it stays as it was.
-        **kwargs: For `keras.Model.export`, such as `input_signature=`.
+            is complete. If the export fails, the old one stays as it was.
+        **kwargs: Arguments of `keras.Model.export`, such as
+            `input_signature=`.
 
     Raises:
-        ValueError: The model is not built, or `path` is something else than
-            an earlier export.
+        ValueError: `model` is not a Keras model or not built, or `path` holds
+            something else than an earlier export.
     """
     target = pathlib.Path(path)
     if not isinstance(model, keras.Model):

@@ -18,8 +18,12 @@ from tf_convpar.layers._depthwise import (
 from tf_convpar.layers._depthwise import (
     DepthwiseConv2D as DepthwiseConvParallel2D,
 )
+from tf_convpar.layers._files import Attached as Attached
 from tf_convpar.layers._files import is_merged as is_merged
 from tf_convpar.layers._files import merged_storage as merged_storage
+from tf_convpar.layers._geometries import KINDS as KINDS
+from tf_convpar.layers._geometries import convolutions as convolutions
+from tf_convpar.layers._geometries import geometry as geometry
 from tf_convpar.layers._separable import (
     SeparableConv1D as SeparableConvParallel1D,
 )

@@ -16,7 +16,7 @@ _NAMES = (
 
 
 def is_elementwise_activation(activation: Any) -> bool:
-    """Whether it treats every number alone, and not softmax, or unknown.
+    """Whether an activation is known to treat every number alone.
 
     ```python
     is_elementwise_activation(keras.activations.relu)  # True
@@ -26,7 +26,9 @@ def is_elementwise_activation(activation: Any) -> bool:
 
 
 def is_per_sample_activation(activation: Any) -> bool:
-    """Whether it treats every sample alone, as all of Keras' do.
+    """Whether an activation is known to treat every sample alone.
+
+    All activations of Keras do.
 
     ```python
     is_per_sample_activation(keras.activations.softmax)  # True

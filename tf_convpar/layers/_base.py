@@ -1,13 +1,13 @@
-"""What all parallel layers share: the way of a call.
+"""What all parallel layers share: how a call runs.
 
-A parallel layer is the Keras layer it replaces with other storage and another
-`call`. It inherits arguments, checks, shapes and serialization, and so that
-files written by either load into the other, it carries the same class name:
+A parallel layer is the Keras layer that it replaces, with other storage and
+another `call`. It inherits arguments, checks, shapes and serialization. It also
+has the same class name, so that files written by either load into the other:
 Keras addresses a layer in a weights file by its class.
 
-What kinds of layers differ in, beside how weights lie (`InShards`), is stated
-by two members: what happens on the devices when each has some of the filters
-(`_maps`), and what when each has all of them (`_all_filters`).
+Kinds of layers differ in how weights lie (`InShards`) and in three members:
+where the input is needed (`_wanted`), what the devices compute when each has
+some of the filters (`_maps`), and what when each has all (`_all_filters`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from keras.src.backend.common.stateless_scope import in_stateless_scope
 
+from tf_convpar._compat.keras import in_stateless_scope
+from tf_convpar._compat.keras import is_adapted
+from tf_convpar._compat.keras import stored
 from tf_convpar.layers._activations import is_elementwise_activation
 from tf_convpar.layers._activations import is_per_sample_activation
 from tf_convpar.layers._files import is_merged
@@ -42,7 +44,7 @@ from tf_convpar.placement import everywhere_in_turn
 from tf_convpar.placement import on_device
 from tf_convpar.placement import value_of
 
-# Whether what a layer returns goes to one that takes shards.
+# Whether a layer is called where its result may be shards.
 _to_shards: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "to_shards", default=False
 )
@@ -50,7 +52,7 @@ _to_shards: contextvars.ContextVar[bool] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def within_region() -> Iterator[None]:
-    """Layers called within it may return shards; anywhere else tensors."""
+    """Within it, layers may return shards; elsewhere they return tensors."""
     token = _to_shards.set(True)
     try:
         yield
@@ -64,45 +66,50 @@ def takes_shards() -> bool:
 
 
 class ConvParallel(InShards):
-    """Mixed into a Keras convolution layer, in front of it."""
+    """A mixin for a Keras convolution layer, before it among the bases."""
 
     def _wanted(self) -> AnyLayout | tuple[str, ...]:
-        """Where the input is needed: all of it on each device, or parts."""
+        """The place where the input is needed: a layout, or device names."""
         raise NotImplementedError
 
     def _maps(self, inputs: Any) -> ShardedTensor:
-        """Feature maps on the devices, of each device's own filters."""
+        """Computes on each device the feature maps of its own filters."""
         raise NotImplementedError
 
     def _all_filters(self) -> tuple[Callable[..., tf.Tensor], list[str]]:
-        """What makes all feature maps of some samples, as for `_on_shards`.
+        """The function that computes all feature maps of some samples.
 
-        And the names of the weights that it takes.
+        Returns:
+            That function, which is called as `compute` of `_on_shards`, and
+            the names of the weights that it takes.
         """
         raise NotImplementedError
 
     def join_region(
         self, input_shape: Any, incoming: AnyLayout | None
     ) -> AnyLayout | None:
-        """From now on feature maps stay in shards; called before `build`.
+        """Lets feature maps stay in shards; to be called before `build`.
 
         Args:
-            input_shape: Of the layer.
-            incoming: How its input lies in shards; None if on the chief.
+            input_shape: Shape of the layer's input.
+            incoming: Layout of its input; None if that is on the chief.
 
         Returns:
-            How its feature maps will; None if they will be on the chief.
+            Layout of its feature maps; None if they will be on the chief.
         """
         self._lay_out(input_shape, incoming)
         return self.maps_lie(input_shape)
 
     def samples_lie(self, input_shape: Any) -> SampleLayout | None:
-        """How samples do; None unless it is split by them. Before `build`."""
+        """The layout of the samples; None if the layer is not split by them.
+
+        It may be called before `build`.
+        """
         self._lay_out(input_shape)
         return self._samples
 
     def maps_lie(self, input_shape: Any) -> AnyLayout | None:
-        """How feature maps lie that stay in shards; None: on the chief."""
+        """The layout of feature maps that stay in shards, else None."""
         maps: AnyLayout | None = self._samples
         if maps is None and self._layout is not None:
             maps = self._layout_of_maps(self._layout, input_shape)
@@ -110,11 +117,10 @@ class ConvParallel(InShards):
         return maps if self._in_region else None
 
     def call(self, inputs: Any) -> Any:
-        """The convolution, each shard's part on its device."""
-        # Exporting, with LoRA, or with values from outside in a stateless call
-        # it is the Keras layer.
-        lora = getattr(self, "lora_enabled", False)
-        if is_merged() or lora or in_stateless_scope():
+        """Computes the convolution, each shard's part on its device."""
+        # The plain Keras layer runs in an export, with LoRA or DoRA, and in a
+        # stateless call, which brings values of its own for the variables.
+        if is_merged() or is_adapted(self) or in_stateless_scope():
             return super().call(tf.convert_to_tensor(inputs))
         if not self.is_spread:
             return self._call_whole(tf.convert_to_tensor(inputs))
@@ -146,12 +152,16 @@ class ConvParallel(InShards):
     def moves(
         self, input_shape: Sequence[int], lies: Place, before: bool
     ) -> list[Move]:
-        """What a call sends: the input, and kernels where they travel.
+        """The tensors that a call sends: the input, and kernels if they travel.
 
         Args:
-            input_shape: With the batch.
-            lies: Where the input is.
-            before: Whether anything before the layer learns.
+            input_shape: Shape of the input, with the batch.
+            lies: Place where the input is.
+            before: Whether anything before the layer learns, so that it needs
+                the gradient of the input.
+
+        Returns:
+            A move for each tensor that is sent.
         """
         layout: Any = self._samples or self._layout
         width = self._wire_dtype_for(self.compute_dtype).size
@@ -176,21 +186,21 @@ class ConvParallel(InShards):
         ]
 
     def _arranged(self, inputs: Any) -> list[tf.Tensor]:
-        """The input, as `moves` says."""
+        """Sends each device its part of the input, as `moves` says."""
         layout: Any = self._layout
         wire = self._wire_dtype_for(inputs.dtype).name
         return arranged(inputs, self._wanted(), layout.owner, wire)
 
     def _call_whole(self, inputs: tf.Tensor) -> Any:
-        """On one device."""
+        """Computes the layer on one device."""
         return super().call(inputs)
 
     def _with_bias(self, kernel: str = "kernel") -> list[str]:
-        """Names of the weights that make feature maps."""
+        """The names of a kernel and, if the layer has one, of the bias."""
         return [kernel, "bias"] if self.use_bias else [kernel]
 
     def _algorithm_on(self, device: str) -> str:
-        """The layer's; on a GPU cuDNN chooses."""
+        """The layer's algorithm; `"direct"` on a GPU, where cuDNN chooses."""
         on_cpu = device_type(device) == "CPU"
         return str(self.algorithm) if self.algorithm and on_cpu else "direct"
 
@@ -200,16 +210,20 @@ class ConvParallel(InShards):
         inputs: Sequence[tf.Tensor],
         names: Sequence[str],
     ) -> ShardedTensor:
-        """Runs something on each device, with its input and its weights.
+        """Runs a function on each device, with its input and its weights.
 
         Args:
-            compute: Takes an input and a shard of each weight in the input's
-                dtype, and as keywords whether these are `channels_last`, the
-                `device`, and the `first` channel of the shard.
-            inputs: One for each device.
-            names: Of the weights.
+            compute: Function that takes an input and a shard of each weight in
+                the input's dtype. As keywords it takes whether the input is
+                `channels_last`, the name of the `device`, and the number of the
+                `first` filter or channel of the shard.
+            inputs: Input tensors, one for each device.
+            names: Names of the weights.
+
+        Returns:
+            The feature maps, in shards of channels.
         """
-        weights = [getattr(self, name)._value.sharded_value() for name in names]
+        weights = [stored(getattr(self, n)).sharded_value() for n in names]
         layout = weights[0].layout
         maps = self._on_devices(
             compute,
@@ -229,10 +243,10 @@ class ConvParallel(InShards):
     def _maps_of_samples(
         self, inputs: Any, layout: SampleLayout
     ) -> ShardedTensor:
-        """All feature maps, on each device those of its samples.
+        """Computes all feature maps, on each device those of its samples.
 
-        Kernels travel: each device gathers all of them, and their gradients
-        return to where they are stored, and are added there.
+        Kernels travel: each device gathers all of them. Their gradients return
+        to where the kernels are stored, and are added there.
         """
         wire = self._wire_dtype_for(inputs.dtype).name
         layout = dataclasses.replace(layout, wire=wire)
@@ -260,7 +274,15 @@ class ConvParallel(InShards):
         weights: Sequence[Sequence[tf.Tensor]],
         firsts: Iterable[int],
     ) -> list[tf.Tensor]:
-        """Runs something on each device, with what it has of each operand."""
+        """Runs a function on each device, with its input and its weights.
+
+        Args:
+            compute: Function as for `_on_shards`.
+            devices: Names of the devices.
+            inputs: Input tensors, one for each device.
+            weights: For each weight, its tensor on each device.
+            firsts: The first filter or channel of each device.
+        """
         maps = []
         for device, first, *operands in zip(
             devices, firsts, inputs, *weights, strict=False
@@ -280,13 +302,13 @@ class ConvParallel(InShards):
         device: str,
         first: int,
     ) -> tf.Tensor:
-        """One shard's part, on its device, as is its gradient."""
+        """Computes one shard's part; called within `on_device`."""
         channels_first = self.data_format == "channels_first"
         # TensorFlow's CPU convolutions take channels last only.
         moves = channels_first and device_type(device) == "CPU"
         if moves:
             x = move_channels(x, 1, -1)
-        # As stored; mixed precision converts them here.
+        # Weights come as they are stored; mixed precision converts them here.
         weights = tuple(tf.cast(weight, x.dtype) for weight in weights)
         y = compute(
             x,
@@ -299,12 +321,12 @@ class ConvParallel(InShards):
 
 
 def data_format(channels_last: bool) -> str:
-    """As Keras calls it."""
+    """Keras' name of the data format."""
     return "channels_last" if channels_last else "channels_first"
 
 
 def add_bias(y: tf.Tensor, bias: Sequence[tf.Tensor], last: bool) -> tf.Tensor:
-    """The bias if there is one, along the channels."""
+    """Adds the bias, if there is one, along the channel axis."""
     if not bias:
         return y
     if last:
@@ -313,7 +335,7 @@ def add_bias(y: tf.Tensor, bias: Sequence[tf.Tensor], last: bool) -> tf.Tensor:
 
 
 def move_channels(x: tf.Tensor, source: int, target: int) -> tf.Tensor:
-    """With the channel axis elsewhere."""
+    """Moves the channel axis from `source` to `target`."""
     axes = list(range(x.shape.rank))
     axes.insert(target % len(axes), axes.pop(source))
     return tf.transpose(x, axes)

@@ -9,8 +9,9 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.backend.common import global_state
 
+from tf_convpar._compat.keras import training_of_call
+from tf_convpar.algorithms import Windows
 from tf_convpar.algorithms import convolve
 from tf_convpar.layers._base import ConvParallel
 from tf_convpar.placement import ShardedTensor
@@ -21,7 +22,7 @@ from tf_convpar.strategy.strategy import ConvParallelStrategy
 
 
 class Convolution(ConvParallel):
-    """Every device sees all channels, and makes its own feature maps."""
+    """A convolution whose devices get all channels, and make their own maps."""
 
     def _wanted(self) -> tuple[str, ...]:
         layout: Any = self._layout
@@ -51,12 +52,14 @@ class Convolution(ConvParallel):
         return convolve(
             x,
             kernel,
-            strides=self.strides,
-            padding=padding,
-            dilation_rate=self.dilation_rate,
-            groups=self.groups,
+            Windows(
+                self.strides,
+                padding,
+                self.dilation_rate,
+                self.groups,
+                channels_last,
+            ),
             filters=(first, self.filters),
-            channels_last=channels_last,
             algorithm=self._algorithm_on(device),
             bias=bias[0] if bias else None,
             remember=_is_inference(),
@@ -64,15 +67,15 @@ class Convolution(ConvParallel):
         )
 
     def _reach(self) -> int:
-        """Steps before the first that causal padding adds."""
+        """The number of steps that causal padding adds before the first."""
         return int((self.kernel_size[0] - 1) * self.dilation_rate[0])
 
     def _call_whole(self, inputs: tf.Tensor) -> Any:
-        """On one device.
+        """Computes the layer on one device.
 
-        The Keras layer, unless it has an algorithm, or is in a cluster: there
-        the chief has threads enough to compute both gradients at once, and
-        would.
+        That is the Keras layer, unless an algorithm was chosen or there is a
+        cluster. The chief of a cluster has threads enough to compute both
+        gradients at once; `on_device` keeps it from that.
         """
         strategy = tf.distribute.get_strategy()
         if isinstance(strategy, ConvParallelStrategy):
@@ -93,16 +96,15 @@ class Convolution(ConvParallel):
 
 
 def _is_inference() -> bool:
-    """Whether Keras says that this is no training step: predict, evaluate.
+    """Whether Keras says that this is no training step, but inference.
 
     The kernel is then likely to be the same next time.
     """
-    context = global_state.get_global_attribute("current_call_ctx")
-    return context is not None and context.get_value("training") is False
+    return training_of_call() is False
 
 
 def _pad_before(x: tf.Tensor, steps: int, channels_last: bool) -> tf.Tensor:
-    """Zeros before the first of a sequence."""
+    """Adds so many zeros before the first step of a sequence."""
     before: Sequence[Sequence[int]] = [(0, 0), (steps, 0), (0, 0)]
     if not channels_last:
         before = [(0, 0), (0, 0), (steps, 0)]
@@ -117,15 +119,15 @@ class Conv1D(Convolution, keras.layers.Conv1D):
     layer = convpar.ConvParallel1D(96, 7, padding="causal", shards=(2, 1))
     ```
 
-    Every argument of `keras.layers.Conv1D`, then `shards`, `wire_dtype` and
-    `algorithm`, which are those of `ConvParallel2D`.
+    It takes every argument of `keras.layers.Conv1D`, then `shards`,
+    `wire_dtype`, `algorithm` and `split`, which are those of `ConvParallel2D`.
 
     Input shape: `(batch, steps, channels)`, or with
     `data_format="channels_first"` `(batch, channels, steps)`.
 
     Raises:
-        ValueError: As `Conv1D`; `shards` do not fit `filters`; an unknown
-            `wire_dtype` or `algorithm`.
+        ValueError: `Conv1D` refuses an argument; `shards` are not valid; or
+            `wire_dtype`, `algorithm` or `split` is unknown.
     """
 
 
@@ -138,49 +140,51 @@ class Conv2D(Convolution, keras.layers.Conv2D):
         layer = convpar.ConvParallel2D(500, 5, shards=(300, 200))
     ```
 
-    Every argument of `keras.layers.Conv2D`, in its order and with its
-    meaning, then three of its own. From the same seed it starts from the same
+    It takes every argument of `keras.layers.Conv2D`, in its order and with its
+    meaning, then four of its own. From the same seed it starts from the same
     kernel as `Conv2D`, and gives the same feature maps, whatever the shards.
     Kernel and bias stay on the device of their shard, and so do their
     optimizer's slots in a model made in the strategy's scope.
     `.keras` and `.weights.h5` files and checkpoints hold the merged kernel,
-    under the names that `Conv2D` gives it: a file loads with any number of
+    under the names that `Conv2D` gives it. So a file loads with any number of
     shards, and into a plain `Conv2D`.
 
     Args:
         shards: Kernels per device, in the order of the strategy's `devices`:
             counts that sum to `filters`, or weights such as `(3, 1)`, which
-            are rounded to whole kernels. A device may get 0; with fewer
-            numbers than devices the others get none. None: the strategy's
-            plan, else equal shards.
-            Outside a `ConvParallelStrategy` they refer to this machine's
-            devices, and None means that nothing is split. With
-            `split="samples"` they are each device's share of the samples.
+            are rounded to whole kernels. A device may get 0. With fewer
+            numbers than devices, the others get none. None stands for the
+            strategy's plan, and without one for equal shards. Outside a
+            `ConvParallelStrategy` they refer to this machine's devices, and
+            None means that nothing is split. With `split="samples"` they are
+            each device's share of the samples.
         wire_dtype: The dtype in which feature maps and gradients of this
-            layer travel: `"float32"`, `"bfloat16"`, `"float16"`; None: the
-            strategy's, else that of the computation.
-        algorithm: How each device computes its kernels' convolution and its
-            gradients. `"direct"`, as does None: as plain Keras, to the last
-            digit. `"auto"`: the fastest for the forward pass and for each
-            gradient, measured on the device the first time and remembered on
-            disk; faster, and other in the last digits. `"winograd"`, `"fft"`,
-            `"gemm"`: that one; a tile size may follow a colon,
-            `"winograd:4"`. Direct where that does not apply: strides,
-            dilation, kernels of one pixel, GPUs. Saved in the layer's config
-            only: exports are plain.
-        split: How the work is cut. `"filters"`, as does None with `shards`:
-            each device makes some of the feature maps of all samples, and
-            feature maps travel. `"samples"`: each makes all feature maps of
-            some samples, and kernels travel, which are fewer numbers in the
-            later layers of most networks; they are stored in shards all the
-            same. None without `shards`: as the strategy's plan has it.
+            layer travel: `"float32"`, `"bfloat16"` or `"float16"`; None for
+            the strategy's, and without one for that of the computation.
+        algorithm: How each device computes the convolution of its kernels and
+            the gradients. `"direct"` or None computes as plain Keras does, to
+            the last digit. `"auto"` takes the fastest algorithm for the
+            forward pass and for each gradient; it is measured on the device
+            the first time and remembered on disk. That is faster, and differs
+            in the last digits. `"winograd"`, `"fft"` and `"gemm"` take that
+            one; a tile size may follow a colon, as in `"winograd:4"`. Where
+            an algorithm does not apply (strides, dilation, kernels of one
+            pixel, GPUs) the direct one is taken. The choice is saved in the
+            layer's config only; exports are plain.
+        split: How the work is cut. With `"filters"` each device makes some of
+            the feature maps of all samples, and feature maps travel. With
+            `"samples"` each makes all feature maps of some samples, and
+            kernels travel, which are fewer numbers in the early layers of most
+            networks; kernels are stored in shards all the same. None stands
+            for `"filters"` if `shards` are given, otherwise for what the
+            strategy's plan says.
 
     Input shape: `(batch, height, width, channels)`, or with
     `data_format="channels_first"` `(batch, channels, height, width)`.
 
     Raises:
-        ValueError: As `Conv2D`; `shards` do not fit `filters`; an unknown
-            `wire_dtype` or `algorithm`.
+        ValueError: `Conv2D` refuses an argument; `shards` are not valid; or
+            `wire_dtype`, `algorithm` or `split` is unknown.
     """
 
 
@@ -192,13 +196,13 @@ class Conv3D(Convolution, keras.layers.Conv3D):
     layer = convpar.ConvParallel3D(64, 3, shards=(3, 1))
     ```
 
-    Every argument of `keras.layers.Conv3D`, then `shards`, `wire_dtype` and
-    `algorithm`, which are those of `ConvParallel2D`.
+    It takes every argument of `keras.layers.Conv3D`, then `shards`,
+    `wire_dtype`, `algorithm` and `split`, which are those of `ConvParallel2D`.
 
     Input shape: `(batch, depth, height, width, channels)`, or with
     `data_format="channels_first"` `(batch, channels, depth, height, width)`.
 
     Raises:
-        ValueError: As `Conv3D`; `shards` do not fit `filters`; an unknown
-            `wire_dtype` or `algorithm`.
+        ValueError: `Conv3D` refuses an argument; `shards` are not valid; or
+            `wire_dtype`, `algorithm` or `split` is unknown.
     """

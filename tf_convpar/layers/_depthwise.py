@@ -20,7 +20,7 @@ from tf_convpar.placement import ShardedTensor
 
 
 class Depthwise(ConvParallel):
-    """Every device sees its own channels only."""
+    """A depthwise convolution whose devices get their own channels only."""
 
     _cut_axes = {"kernel": -2, "bias": -1}
 
@@ -33,7 +33,7 @@ class Depthwise(ConvParallel):
         input_shape: Any,
         incoming: AnyLayout | None,
     ) -> Layout | None:
-        # Its channels lie where the layer before it left them.
+        # Channels stay where the layer before left them.
         if (
             isinstance(incoming, Layout)
             and incoming.axis == self._channel_axis()
@@ -72,7 +72,11 @@ class Depthwise(ConvParallel):
 
 
 def channels(layer: Any, input_shape: Sequence[int | None]) -> int:
-    """Of a layer's input."""
+    """The number of channels of a layer's input.
+
+    Raises:
+        ValueError: The number is unknown.
+    """
     axis = -1 if layer.data_format == "channels_last" else 1
     found = input_shape[axis]
     if found is None:
@@ -86,7 +90,7 @@ def channels(layer: Any, input_shape: Sequence[int | None]) -> int:
 def depthwise(
     layer: Any, x: tf.Tensor, kernel: tf.Tensor, channels_last: bool
 ) -> tf.Tensor:
-    """The depthwise convolution of a Keras layer, of some channels."""
+    """Computes the depthwise convolution of a Keras layer for some channels."""
     return depthwise_conv(
         x,
         kernel,
@@ -107,16 +111,17 @@ class DepthwiseConv1D(Depthwise, keras.layers.DepthwiseConv1D):
     layer = convpar.DepthwiseConvParallel1D(7, shards=(3, 1))
     ```
 
-    Every argument of `keras.layers.DepthwiseConv1D`, then `shards`, which
-    refer to channels of the input, `wire_dtype` and `algorithm` as of
-    `ConvParallel2D`; every algorithm is direct here.
+    It takes every argument of `keras.layers.DepthwiseConv1D`, then `shards`,
+    `wire_dtype`, `algorithm` and `split`, which are those of `ConvParallel2D`.
+    Here `shards` refer to channels of the input, and every algorithm is
+    direct.
 
     Input shape: `(batch, steps, channels)`, or with
     `data_format="channels_first"` `(batch, channels, steps)`.
 
     Raises:
-        ValueError: As `DepthwiseConv1D`; `shards` do not fit the channels; an
-            unknown `wire_dtype` or `algorithm`.
+        ValueError: `DepthwiseConv1D` refuses an argument; `shards` are not
+            valid; or `wire_dtype`, `algorithm` or `split` is unknown.
     """
 
 
@@ -130,14 +135,15 @@ class DepthwiseConv2D(Depthwise, keras.layers.DepthwiseConv2D):
     layer = convpar.DepthwiseConvParallel2D(3, shards=(3, 1))
     ```
 
-    Every argument of `keras.layers.DepthwiseConv2D`, then `shards`, which
-    refer to channels of the input, `wire_dtype` and `algorithm` as of
-    `ConvParallel2D`; every algorithm is direct here.
+    It takes every argument of `keras.layers.DepthwiseConv2D`, then `shards`,
+    `wire_dtype`, `algorithm` and `split`, which are those of `ConvParallel2D`.
+    Here `shards` refer to channels of the input, and every algorithm is
+    direct.
 
     Input shape: `(batch, height, width, channels)`, or with
     `data_format="channels_first"` `(batch, channels, height, width)`.
 
     Raises:
-        ValueError: As `DepthwiseConv2D`; `shards` do not fit the channels; an
-            unknown `wire_dtype` or `algorithm`.
+        ValueError: `DepthwiseConv2D` refuses an argument; `shards` are not
+            valid; or `wire_dtype`, `algorithm` or `split` is unknown.
     """

@@ -1,13 +1,14 @@
 """How models with parallel layers are written: merged, and whole or not at all.
 
 Keras has no hook by which a layer could take part in `Model.export`, `save`
-and `save_weights`, so these are wrapped here, once. While they run, the
-sharded variables of the model hold ordinary merged ones:
+and `save_weights`, so these are wrapped here, once. Models without parallel
+layers go straight to what is wrapped. While others are written, their sharded
+variables hold ordinary merged ones:
 
 - An export is traced from plain layers. Otherwise device names, shards and the
   custom op would all be in the file.
 - Everything is fetched from the devices before a file is touched, so a lost
-  worker costs no file; and a file is replaced once the new one is complete.
+  worker costs no file. A file is replaced once the new one is complete.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import inspect
 import os
 import pathlib
+import sys
 import tempfile
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -26,6 +29,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_convpar._compat.keras import layers_of
+from tf_convpar._compat.keras import store
+from tf_convpar._compat.keras import stored
+from tf_convpar.layers._stored import InShards
 from tf_convpar.placement import ShardedVariable
 
 _merged: contextvars.ContextVar[bool] = contextvars.ContextVar(
@@ -35,41 +42,59 @@ _merged: contextvars.ContextVar[bool] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def merged_storage(variables: Iterable[keras.Variable]) -> Iterator[None]:
-    """For a while, each sharded variable is an ordinary one, each layer plain.
+    """Within it, sharded variables are ordinary ones, and layers are plain.
 
     ```python
     with merged_storage(model.variables):
         tf.saved_model.save(model, path)
     ```
     """
-    stored = [(v, v._value) for v in _sharded(variables)]
+    before = [(v, stored(v)) for v in _sharded(variables)]
     token = _merged.set(True)
     try:
-        for variable, value in stored:
+        for variable, value in before:
             with tf.device("/device:CPU:0"):
-                variable._value = tf.Variable(
+                merged = tf.Variable(
                     value.numpy(), trainable=value.trainable, name=value.name
                 )
+            store(variable, merged)
         yield
     finally:
         _merged.reset(token)
-        for variable, value in stored:
-            variable._value = value
+        for variable, value in before:
+            store(variable, value)
 
 
 def is_merged() -> bool:
-    """Whether layers are traced for a file: as plain Keras layers."""
+    """Whether layers run as plain Keras layers now, to be written to a file."""
     return _merged.get()
+
+
+class Attached:
+    """What takes the place of a layer's `call`, of this one layer only."""
+
+
+def is_parallel(model: keras.Model) -> bool:
+    """Whether anything in a model is cut, or is a layer that could be."""
+    layers = [model, *layers_of(model)]
+    graphs = [one for one in layers if isinstance(one, keras.Function)]
+    for part in (*layers, *(o for graph in graphs for o in graph.operations)):
+        call = vars(part).get("call")
+        if isinstance(part, InShards) or isinstance(call, Attached):
+            return True
+    return bool(_sharded(model.variables))
 
 
 def _sharded(variables: Iterable[keras.Variable]) -> list[keras.Variable]:
     unique = {id(v): v for v in variables}.values()
-    return [v for v in unique if isinstance(v._value, ShardedVariable)]
+    return [v for v in unique if isinstance(stored(v), ShardedVariable)]
 
 
 def _plain_export(export: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(export)
     def wrapped(self: keras.Model, *args: Any, **kwargs: Any) -> Any:
+        if not is_parallel(self):
+            return export(self, *args, **kwargs)
         with merged_storage(self.variables):
             return export(self, *args, **kwargs)
 
@@ -77,36 +102,48 @@ def _plain_export(export: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _whole_or_not_at_all(save: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(save)
+
     @functools.wraps(save)
-    def wrapped(
-        self: keras.Model,
-        filepath: Any,
-        overwrite: bool = True,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        optimizer = getattr(self, "optimizer", None)
-        variables = self.variables + (optimizer.variables if optimizer else [])
+    def wrapped(model: Any, *args: Any, **kwargs: Any) -> Any:
+        variables = _saved(model)
         if not _sharded(variables):
-            return save(self, filepath, overwrite, *args, **kwargs)
+            return save(model, *args, **kwargs)
+        given = signature.bind(model, *args, **kwargs)
+        given.apply_defaults()
+        asks = not given.arguments["overwrite"]
         with merged_storage(variables):
-            target = _local_file(filepath)
-            if target is None or (target.exists() and not overwrite):
-                return save(self, filepath, overwrite, *args, **kwargs)
+            target = _local_file(**given.arguments)
+            if target is None or (target.exists() and asks):
+                return save(*given.args, **given.kwargs)
             with tempfile.TemporaryDirectory(
                 dir=target.parent, prefix=f".{target.name}-"
             ) as folder:
                 fresh = pathlib.Path(folder) / target.name
-                result = save(self, str(fresh), True, *args, **kwargs)
+                given.arguments.update(filepath=str(fresh), overwrite=True)
+                result = save(*given.args, **given.kwargs)
                 fresh.replace(target)
                 return result
 
     return wrapped
 
 
-def _local_file(filepath: Any) -> pathlib.Path | None:
-    """Where Keras would write one file on this machine; else None."""
-    if not isinstance(filepath, str | os.PathLike):
+def _saved(model: Any) -> list[keras.Variable]:
+    """The variables that Keras would write; none of what is no model."""
+    if not isinstance(model, keras.Model):
+        return []
+    optimizer = getattr(model, "optimizer", None)
+    return [*model.variables, *(optimizer.variables if optimizer else ())]
+
+
+def _local_file(
+    filepath: Any, max_shard_size: float | None = None, **others: Any
+) -> pathlib.Path | None:
+    """The path, if Keras would write one file of this machine; else None."""
+    del others
+    if max_shard_size is not None or not isinstance(
+        filepath, str | os.PathLike
+    ):
         return None
     path = pathlib.Path(filepath)
     one_file = path.name.endswith((".keras", ".h5", ".hdf5"))
@@ -115,6 +152,19 @@ def _local_file(filepath: Any) -> pathlib.Path | None:
     return path
 
 
+def _wrap_function(name: str) -> None:
+    """Wraps a function of `keras.saving` wherever Keras itself has it.
+
+    `Model.save` and `tf.keras.models.save_model` are other names for it.
+    """
+    before = getattr(keras.saving, name)
+    wrapped = _whole_or_not_at_all(before)
+    for path, module in list(sys.modules.items()):
+        of_keras = path.partition(".")[0] == "keras"
+        if of_keras and vars(module).get(name) is before:
+            setattr(module, name, wrapped)
+
+
 keras.Model.export = _plain_export(keras.Model.export)
-keras.Model.save = _whole_or_not_at_all(keras.Model.save)
-keras.Model.save_weights = _whole_or_not_at_all(keras.Model.save_weights)
+_wrap_function("save_model")
+_wrap_function("save_weights")

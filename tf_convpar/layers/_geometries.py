@@ -7,16 +7,17 @@ from typing import Any
 
 import keras
 
-from tf_convpar.algorithms._algorithm import Geometry
+from tf_convpar._compat.keras import layers_of
+from tf_convpar.algorithms import Geometry
 
-# Those that have a choice of algorithms, and of a plan.
+# The kinds of layers for which algorithms and plans are chosen.
 KINDS = (keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Conv3D)
 
 
 def convolutions(
     model: keras.Model, batch: int | None = None
 ) -> list[tuple[str, Geometry]]:
-    """Every convolution that has a choice of algorithms, in layer order.
+    """Every convolution whose algorithm can be chosen, in layer order.
 
     ```python
     model = keras.applications.VGG16(weights=None)
@@ -24,20 +25,20 @@ def convolutions(
     # ("block1_conv1", Geometry((224, 224), 3, 64, (3, 3), padding="same", ...
     ```
 
-    Those are the convolutions without groups of `Conv1D`, `Conv2D`, `Conv3D`
-    and their parallel forms, also in models within the model.
+    Those are `Conv1D`, `Conv2D`, `Conv3D` and their parallel forms without
+    groups, also in models within the model.
 
     Args:
-        model: Any that is built. The size of an image is known where the
-            model was built with it.
-        batch: Images; None if unknown.
+        model: A built model. The size of an image is known if the model was
+            built with it.
+        batch: Number of images; None if unknown.
 
     Returns:
-        Names of layers, and what they compute.
+        Pairs of a layer's name and its geometry.
     """
     return [
         (layer.name, geometry(layer, _input_shape(layer), batch))
-        for layer in model._flatten_layers(include_self=False)
+        for layer in layers_of(model)
         if isinstance(layer, KINDS) and layer.built and layer.groups == 1
     ]
 
@@ -45,18 +46,18 @@ def convolutions(
 def geometry(
     layer: Any, input_shape: Sequence[int | None], batch: int | None
 ) -> Geometry:
-    """What a convolution without groups computes.
+    """The geometry of a convolution without groups.
 
     Args:
-        layer: Keras' or ours; need not be built.
-        input_shape: With the batch, in the layer's data format.
-        batch: Images; None if unknown.
+        layer: A layer of Keras or of this package, which need not be built.
+        input_shape: Shape of its input with the batch, in its data format.
+        batch: Number of images; None if unknown.
     """
     image: list[Any] = list(input_shape[1:])
     channels = image.pop(0 if layer.data_format == "channels_first" else -1)
     padding = layer.padding
     if padding == "causal":
-        # Keras pads before the image, and convolves what comes of it.
+        # Keras pads the image before its first step, then convolves it.
         reach = (layer.kernel_size[0] - 1) * layer.dilation_rate[0]
         image = [n and n + reach for n in image]
         padding = "valid"

@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_convpar.algorithms import Windows
 from tf_convpar.algorithms import convolve
 from tf_convpar.layers._base import ConvParallel
 from tf_convpar.layers._depthwise import channels
@@ -27,15 +28,15 @@ from tf_convpar.placement import everywhere
 class Separable(ConvParallel):
     """A depthwise convolution by channels, then one of one pixel by filters.
 
-    In between, each device sends its channels to the others.
+    Between the two, each device sends its channels to the others.
     """
 
     _cut_axes = {"depthwise_kernel": -2, "pointwise_kernel": -1, "bias": -1}
-    # Of the input's channels.
+    # Layout of the input's channels.
     _depthwise_layout: Layout | None
 
     def spread(self, *args: Any, **kwargs: Any) -> None:
-        """Sets what a parallel layer has beside its Keras twin."""
+        """Sets the attributes that it has beside its Keras twin."""
         super().spread(*args, **kwargs)
         self._depthwise_layout = None
 
@@ -66,7 +67,7 @@ class Separable(ConvParallel):
             and isinstance(incoming, Layout)
             and incoming.axis == self._channel_axis()
         ):
-            # Channels lie where the layer before left them.
+            # Channels stay where the layer before left them.
             self._depthwise_layout = dataclasses.replace(incoming, axis=-1)
         return given
 
@@ -84,7 +85,10 @@ class Separable(ConvParallel):
     def moves(
         self, input_shape: Sequence[int], lies: Place, before: bool
     ) -> list[Move]:
-        """As of any convolution, and what lies between its two."""
+        """The tensors that a call sends, also the maps between its two parts.
+
+        Arguments and result are those of `ConvParallel.moves`.
+        """
         found = super().moves(input_shape, lies, before)
         if self._samples is not None:
             return found
@@ -105,7 +109,7 @@ class Separable(ConvParallel):
         ]
 
     def _between(self, layout: Layout) -> Layout:
-        """How the depthwise part's feature maps lie."""
+        """The layout of the depthwise part's feature maps."""
         sizes = tuple(self.depth_multiplier * n for n in layout.sizes)
         return dataclasses.replace(layout, sizes=sizes)
 
@@ -154,10 +158,11 @@ class Separable(ConvParallel):
         return convolve(
             x,
             kernel,
-            strides=[1] * self.rank,
-            padding="valid",
-            dilation_rate=[1] * self.rank,
-            channels_last=channels_last,
+            Windows(
+                strides=[1] * self.rank,
+                dilation_rate=[1] * self.rank,
+                channels_last=channels_last,
+            ),
             algorithm=self._algorithm_on(device),
             bias=bias[0] if bias else None,
             device=device,
@@ -165,7 +170,7 @@ class Separable(ConvParallel):
 
 
 def _in_proportion(layout: Layout, total: int) -> Layout:
-    """The same devices with shares of another number, as near as can be."""
+    """The layout of `total` channels in about the proportions of `layout`."""
     counts = resolve_shards(layout.sizes, total, len(layout.sizes))
     held = [(d, n) for d, n in zip(layout.devices, counts, strict=True) if n]
     devices, sizes = zip(*held, strict=True)
@@ -182,17 +187,17 @@ class SeparableConv1D(Separable, keras.layers.SeparableConv1D):
     layer = convpar.SeparableConvParallel1D(64, 7, shards=(3, 1))
     ```
 
-    Every argument of `keras.layers.SeparableConv1D`, then `shards`,
-    `wire_dtype` and `algorithm` as of `ConvParallel2D`. `shards` refer to
-    `filters`; channels of the depthwise part are given out in proportion. The
-    depthwise part is direct whatever the algorithm.
+    It takes every argument of `keras.layers.SeparableConv1D`, then `shards`,
+    `wire_dtype`, `algorithm` and `split`, which are those of `ConvParallel2D`.
+    `shards` refer to `filters`. Channels of the depthwise part are given out in
+    proportion. The depthwise part is direct whatever the algorithm.
 
     Input shape: `(batch, steps, channels)`, or with
     `data_format="channels_first"` `(batch, channels, steps)`.
 
     Raises:
-        ValueError: As `SeparableConv1D`; `shards` do not fit `filters`; an
-            unknown `wire_dtype` or `algorithm`.
+        ValueError: `SeparableConv1D` refuses an argument; `shards` are not
+            valid; or `wire_dtype`, `algorithm` or `split` is unknown.
     """
 
 
@@ -206,15 +211,15 @@ class SeparableConv2D(Separable, keras.layers.SeparableConv2D):
     layer = convpar.SeparableConvParallel2D(64, 3, shards=(3, 1))
     ```
 
-    Every argument of `keras.layers.SeparableConv2D`, then `shards`,
-    `wire_dtype` and `algorithm` as of `ConvParallel2D`. `shards` refer to
-    `filters`; channels of the depthwise part are given out in proportion. The
-    depthwise part is direct whatever the algorithm.
+    It takes every argument of `keras.layers.SeparableConv2D`, then `shards`,
+    `wire_dtype`, `algorithm` and `split`, which are those of `ConvParallel2D`.
+    `shards` refer to `filters`. Channels of the depthwise part are given out in
+    proportion. The depthwise part is direct whatever the algorithm.
 
     Input shape: `(batch, height, width, channels)`, or with
     `data_format="channels_first"` `(batch, channels, height, width)`.
 
     Raises:
-        ValueError: As `SeparableConv2D`; `shards` do not fit `filters`; an
-            unknown `wire_dtype` or `algorithm`.
+        ValueError: `SeparableConv2D` refuses an argument; `shards` are not
+            valid; or `wire_dtype`, `algorithm` or `split` is unknown.
     """

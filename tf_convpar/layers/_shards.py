@@ -1,4 +1,4 @@
-"""What users may write for `split=` and `shards=`."""
+"""The values that users may give for `split=` and `shards=`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tf_convpar.placement import Layout
 from tf_convpar.placement import SampleLayout
 
 SPLITS = ("filters", "samples")
-# In so many parts samples are given out where shares are no whole numbers.
+# The number of parts in which samples are given out if `shards` are fractions.
 _PARTS = 1000
 _Kind = TypeVar("_Kind", Layout, SampleLayout)
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """How the work of a layer is cut.
+    """The way in which the work of a layer is cut.
 
     ```python
     Split("samples", (3, 1))  # the first device gets 3 samples of 4
@@ -29,9 +29,10 @@ class Split:
 
     Args:
         by: `"filters"`: each device has some of the filters, and makes their
-            feature maps of all samples: feature maps travel. `"samples"`:
-            each makes all feature maps of some samples: kernels travel.
-        shards: One number per device; None for equal parts.
+            feature maps of all samples; feature maps travel. `"samples"`: each
+            makes all feature maps of some samples; kernels travel.
+        shards: One number per device, not negative and not all 0; None for
+            equal parts.
 
     Raises:
         ValueError: `by` is neither, or `shards` are no such numbers.
@@ -50,7 +51,7 @@ class Split:
 
     @classmethod
     def of(cls, value: Any) -> Split:
-        """What a plan says of a layer.
+        """The split of a layer, from what a plan says of it.
 
         ```python
         Split.of((3, 1))  # filters
@@ -58,8 +59,10 @@ class Split:
         Split.of({"split": "samples", "shards": (3, 1)})
         ```
 
+        None stands for equal shards of filters.
+
         Raises:
-            ValueError: It is none of these.
+            ValueError: `value` is none of these.
         """
         if isinstance(value, Split):
             return value
@@ -76,11 +79,11 @@ class Split:
         return cls(value.get("split") or "filters", value.get("shards"))
 
     def counts(self, filters: int, devices: int) -> tuple[int, ...]:
-        """Filters per device."""
+        """The number of filters of each device."""
         return resolve_shards(self.shards, filters, devices)
 
     def shares(self, devices: int) -> tuple[int, ...]:
-        """Samples per device, of as many as these sum to."""
+        """Each device's share of the samples, as whole numbers."""
         shards = self.shards or (1,) * devices
         if all(isinstance(n, int) for n in shards):
             return tuple(int(n) for n in shards)
@@ -94,9 +97,9 @@ def held(
     owner: str,
     wire: str | None,
 ) -> _Kind | None:
-    """A layout of so much for each device; None if all is the owner's.
+    """A layout with a count per device; None if the owner holds everything.
 
-    With more counts than devices they go round.
+    With more counts than devices, a device gets several shards in turn.
     """
     pairs = [(devices[i % len(devices)], n) for i, n in enumerate(counts) if n]
     names, sizes = zip(*pairs, strict=True)
@@ -106,13 +109,14 @@ def held(
 
 
 def validate_shards(shards: Any) -> tuple[int | float, ...] | None:
-    """Checks `shards=`, as plain numbers.
+    """Checks `shards=` and converts it to plain numbers.
 
     Returns:
         A tuple of plain numbers, or None if `shards` is None.
 
     Raises:
-        ValueError: They are no such numbers.
+        ValueError: `shards` are not numbers, or one is negative or not finite,
+            or all are 0.
     """
     if shards is None:
         return None

@@ -1,8 +1,8 @@
 """How the weights of a parallel layer lie, and how its work is cut.
 
-What kinds of layers differ in is stated by two members: which axis of each
-weight is cut (`_cut_axes`), and how many channels there are to give out
-(`_given_out`).
+Kinds of layers differ in which axis of each weight is cut (`_cut_axes`), and in
+how many channels there are to give out (`_given_out`). Some also override
+`_layout_by_filters` and `_layout_of_maps`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_convpar._compat.keras import own_variables
+from tf_convpar._compat.keras import stored
 from tf_convpar.algorithms import check_algorithm
 from tf_convpar.layers._shards import Split
 from tf_convpar.layers._shards import held
@@ -36,7 +38,7 @@ class InShards(keras.layers.Layer):
     To Keras each weight is one variable of the merged shape.
     """
 
-    # Of each weight that is cut, by its name.
+    # The axis that is cut of each weight, by the weight's name.
     _cut_axes: Mapping[str, int] = {"kernel": -1, "bias": -1}
 
     def __init__(
@@ -58,7 +60,10 @@ class InShards(keras.layers.Layer):
         algorithm: str | None = None,
         split: str | None = None,
     ) -> None:
-        """Sets what a parallel layer has beside its Keras twin."""
+        """Sets the attributes that a parallel layer has beside its Keras twin.
+
+        The arguments are those of `ConvParallel2D`.
+        """
         check_wire_dtype(wire_dtype)
         if algorithm is not None:
             check_algorithm(algorithm)
@@ -68,14 +73,14 @@ class InShards(keras.layers.Layer):
         self.algorithm = algorithm
         # XLA would compile the layer for one device.
         self.supports_jit = False
-        # In a region feature maps stay in shards for the next layer.
+        # In a region, feature maps stay in shards for the next layer.
         self._in_region = False
-        # How weights lie, and if the layer is split by samples these.
+        # Layouts of the weights, and of the samples if these are split.
         self._layout: Layout | None = None
         self._samples: SampleLayout | None = None
 
     def _given_out(self, input_shape: Sequence[int | None]) -> int:
-        """How many channels `shards` refer to."""
+        """The number of channels that `shards` refer to."""
         return int(self.filters)
 
     def build(self, input_shape: Any) -> None:
@@ -86,9 +91,7 @@ class InShards(keras.layers.Layer):
     def place(self, input_shape: Any) -> None:
         """Cuts the weights of a layer that was built whole."""
         self._lay_out(input_shape)
-        for variable in (
-            self._trainable_variables + self._non_trainable_variables
-        ):
+        for variable in own_variables(self):
             layout = self._layout_of(variable.name, variable.shape)
             if layout is not None:
                 place(variable, layout)
@@ -96,7 +99,10 @@ class InShards(keras.layers.Layer):
     def _lay_out(
         self, input_shape: Any, incoming: AnyLayout | None = None
     ) -> None:
-        """Settles how weights and samples lie, unless a region has."""
+        """Settles how weights and samples lie, unless that has been settled.
+
+        A region does so before the layer is built.
+        """
         if self._layout is not None or self._samples is not None:
             return
         split, devices, owner = self._given(input_shape)
@@ -115,12 +121,12 @@ class InShards(keras.layers.Layer):
         """Settles how weights and samples lie.
 
         Args:
-            split: How the work is cut.
-            devices: Over which.
-            owner: The chief's.
-            input_shape: Of the layer, with the batch.
-            incoming: How its input lies in shards; None if on the chief.
-            wire: The dtype in which to travel; None for its own.
+            split: Split that says how the work is cut; None if it is not.
+            devices: Names of the devices that share the work.
+            owner: The chief's device.
+            input_shape: Shape of the layer's input, with the batch.
+            incoming: Layout of its input; None if that is on the chief.
+            wire: The dtype in which tensors travel; None for their own.
         """
         if split is None:
             self._layout = self._layout_by_filters(None, input_shape, incoming)
@@ -134,7 +140,7 @@ class InShards(keras.layers.Layer):
         shares = split.shares(len(devices))
         self._samples = held(SampleLayout, shares, devices, owner, wire)
         if self._samples is not None:
-            # Weights travel: with equal shards no link has more than others.
+            # Weights travel: with equal shards, all links carry as much.
             names = self._samples.devices
             equal = Split("filters").counts(total, len(names))
             self._layout = held(Layout, equal, names, owner, wire)
@@ -145,7 +151,13 @@ class InShards(keras.layers.Layer):
         input_shape: Any,
         incoming: AnyLayout | None,
     ) -> Layout | None:
-        """How weights lie, given how they would by shards alone."""
+        """The layout of the weights of a layer that is split by filters.
+
+        Args:
+            given: The layout by `shards` alone; None if nothing is split.
+            input_shape: Shape of the layer's input, with the batch.
+            incoming: Layout of its input; None if that is on the chief.
+        """
         return given
 
     def _layout_of_maps(self, layout: Layout, input_shape: Any) -> Layout:
@@ -154,7 +166,7 @@ class InShards(keras.layers.Layer):
     def _given(
         self, input_shape: Any
     ) -> tuple[Split | None, tuple[str, ...], str]:
-        """How the layer is split, over which devices, and which the chief's is.
+        """The layer's split, the devices, and the chief's device.
 
         The layer's own shards go first, then the strategy's plan.
         """
@@ -178,7 +190,7 @@ class InShards(keras.layers.Layer):
         return split, devices, owner
 
     def _wire(self) -> str | None:
-        """The dtype to travel in: the layer's own, else the strategy's."""
+        """The wire dtype that was given: the layer's, else the strategy's."""
         strategy = tf.distribute.get_strategy()
         if isinstance(strategy, ConvParallelStrategy):
             return self.wire_dtype or strategy.wire_dtype
@@ -199,7 +211,7 @@ class InShards(keras.layers.Layer):
         )
 
     def add_weight(self, shape: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """As of any Keras layer; what is cut is placed."""
+        """Adds a weight as Keras does; if it is cut, its shards are placed."""
         layout = self._layout_of(kwargs.get("name"), shape)
         if layout is None:
             return super().add_weight(shape, *args, **kwargs)
@@ -220,7 +232,7 @@ class InShards(keras.layers.Layer):
     @property
     def is_sharded(self) -> bool:
         """Whether the weights are in shards now."""
-        return any(isinstance(v._value, ShardedVariable) for v in self.weights)
+        return any(isinstance(stored(v), ShardedVariable) for v in self.weights)
 
     @property
     def is_spread(self) -> bool:
@@ -229,24 +241,27 @@ class InShards(keras.layers.Layer):
 
     @property
     def will_spread(self) -> bool:
-        """Whether devices share the work as it has been laid out."""
+        """Whether devices will share the work, as it has been laid out."""
         return self._samples is not None or self._layout is not None
 
     def _wire_dtype_for(self, dtype: Any) -> tf.DType:
-        """Never wider than what is computed: that would only cost bytes."""
+        """The dtype in which tensors of `dtype` travel, never a wider one.
+
+        A wider one would only cost bytes.
+        """
         computed = tf.as_dtype(dtype)
         layout = self._samples or self._layout
         wire = tf.as_dtype((layout and layout.wire) or computed)
         return wire if wire.size < computed.size else computed
 
     def _channel_axis(self) -> int:
-        """Of feature maps, negative as layouts have it."""
+        """The channel axis of feature maps, negative as in layouts."""
         if self.data_format == "channels_last":
             return -1
         return -1 - int(self.rank)
 
     def get_config(self) -> dict[str, Any]:
-        """The Keras layer's, with what this one adds."""
+        """The config of the Keras layer, with the arguments of this one."""
         return {
             **super().get_config(),
             "shards": self.shards,
@@ -263,7 +278,7 @@ class InShards(keras.layers.Layer):
         )
 
     def _cut_in(self) -> Any:
-        """Samples or filters of each device, for a reader."""
+        """Shares of samples, or filters, of each device, for `repr`."""
         if self._samples is not None:
             return self._samples.shares
         return self._layout.sizes if self._layout else self.shards

@@ -15,7 +15,7 @@ from tf_convpar.placement import ShardedTensor
 
 
 class Transposed(ConvParallel):
-    """As a convolution, but kernels hold their filters on another axis."""
+    """A transposed convolution, whose kernels have filters on another axis."""
 
     _cut_axes = {"kernel": -2, "bias": -1}
 
@@ -62,16 +62,16 @@ class Conv1DTranspose(Transposed, keras.layers.Conv1DTranspose):
     layer = convpar.ConvParallel1DTranspose(32, 4, strides=2, shards=(3, 1))
     ```
 
-    Every argument of `keras.layers.Conv1DTranspose`, then `shards`,
-    `wire_dtype` and `algorithm`, which are those of `ConvParallel2D`; every
-    algorithm is direct here.
+    It takes every argument of `keras.layers.Conv1DTranspose`, then `shards`,
+    `wire_dtype`, `algorithm` and `split`, which are those of `ConvParallel2D`.
+    Every algorithm is direct here.
 
     Input shape: `(batch, steps, channels)`, or with
     `data_format="channels_first"` `(batch, channels, steps)`.
 
     Raises:
-        ValueError: As `Conv1DTranspose`; `shards` do not fit `filters`; an
-            unknown `wire_dtype` or `algorithm`.
+        ValueError: `Conv1DTranspose` refuses an argument; `shards` are not
+            valid; or `wire_dtype`, `algorithm` or `split` is unknown.
     """
 
 
@@ -85,16 +85,16 @@ class Conv2DTranspose(Transposed, keras.layers.Conv2DTranspose):
     layer = convpar.ConvParallel2DTranspose(64, 2, strides=2, shards=(3, 1))
     ```
 
-    Every argument of `keras.layers.Conv2DTranspose`, then `shards`,
-    `wire_dtype` and `algorithm`, which are those of `ConvParallel2D`; every
-    algorithm is direct here.
+    It takes every argument of `keras.layers.Conv2DTranspose`, then `shards`,
+    `wire_dtype`, `algorithm` and `split`, which are those of `ConvParallel2D`.
+    Every algorithm is direct here.
 
     Input shape: `(batch, height, width, channels)`, or with
     `data_format="channels_first"` `(batch, channels, height, width)`.
 
     Raises:
-        ValueError: As `Conv2DTranspose`; `shards` do not fit `filters`; an
-            unknown `wire_dtype` or `algorithm`.
+        ValueError: `Conv2DTranspose` refuses an argument; `shards` are not
+            valid; or `wire_dtype`, `algorithm` or `split` is unknown.
     """
 
 
@@ -108,14 +108,14 @@ class Conv3DTranspose(Transposed, keras.layers.Conv3DTranspose):
     layer = convpar.ConvParallel3DTranspose(32, 2, strides=2, shards=(3, 1))
     ```
 
-    Every argument of `keras.layers.Conv3DTranspose`, then `shards`,
-    `wire_dtype` and `algorithm`, which are those of `ConvParallel2D`; every
-    algorithm is direct here.
+    It takes every argument of `keras.layers.Conv3DTranspose`, then `shards`,
+    `wire_dtype`, `algorithm` and `split`, which are those of `ConvParallel2D`.
+    Every algorithm is direct here.
 
     Input shape: `(batch, depth, height, width, channels)`, or with
     `data_format="channels_first"` `(batch, channels, depth, height, width)`.
 
     Raises:
-        ValueError: As `Conv3DTranspose`; `shards` do not fit `filters`; an
-            unknown `wire_dtype` or `algorithm`.
+        ValueError: `Conv3DTranspose` refuses an argument; `shards` are not
+            valid; or `wire_dtype`, `algorithm` or `split` is unknown.
     """

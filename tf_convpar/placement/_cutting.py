@@ -16,7 +16,7 @@ from tf_convpar.placement._primitives import on_device
 
 
 def merge(shards: Sequence[tf.Tensor], layout: AnyLayout) -> tf.Tensor:
-    """Joins shards on the owner; their gradients go back to them."""
+    """Joins shards on the owner; each gets its gradient on its own device."""
     whole = shards[0].dtype
     packed = [
         on_device(functools.partial(_pack, dtype=_wire(layout, whole)), device)(
@@ -47,7 +47,7 @@ def split(value: Any, layout: AnyLayout) -> list[tf.Tensor]:
 
 
 def cut(value: tf.Tensor, layout: AnyLayout) -> list[tf.Tensor]:
-    """Cuts a merged value where it is."""
+    """Cuts a merged value on the current device, one piece per shard."""
     if isinstance(layout, SampleLayout):
         return cut_between(value, layout.bounds(samples(value)), 0)
     axis = layout.axis + value.shape.rank
@@ -59,7 +59,7 @@ def cut(value: tf.Tensor, layout: AnyLayout) -> list[tf.Tensor]:
 def cut_between(
     value: tf.Tensor, bounds: Sequence[Any], axis: int
 ) -> list[tf.Tensor]:
-    """What is between each two of some bounds: numbers, or scalar tensors."""
+    """The pieces of a value between bounds, numbers or scalar tensors."""
     sizes = [end - begin for begin, end in itertools.pairwise(bounds)]
     if not all(isinstance(size, int) for size in sizes):
         sizes = tf.stack([tf.cast(size, tf.int64) for size in sizes])
@@ -67,7 +67,7 @@ def cut_between(
 
 
 def samples(value: tf.Tensor) -> Any:
-    """How many: a number if that is known while tracing, else a tensor."""
+    """The number of samples: an int if known while tracing, else a tensor."""
     known = value.shape[0]
     return tf.shape(value, tf.int64)[0] if known is None else known
 
@@ -83,7 +83,7 @@ def _wire(layout: AnyLayout, dtype: tf.DType) -> tf.DType:
 
 
 def _in_blocks(x: tf.Tensor, axis: int, layout: AnyLayout) -> tf.Tensor:
-    """With the blocks of the cut axis on an axis of their own before it."""
+    """Puts the blocks of the cut axis on an axis of their own before it."""
     if layout.blocks == 1:
         return x
     shape = [-1 if n is None else n for n in x.shape]
@@ -92,7 +92,7 @@ def _in_blocks(x: tf.Tensor, axis: int, layout: AnyLayout) -> tf.Tensor:
 
 
 def _flat(x: tf.Tensor, axis: int, layout: AnyLayout) -> tf.Tensor:
-    """The reverse."""
+    """Reverses `_in_blocks`."""
     if layout.blocks == 1:
         return x
     shape = [-1 if n is None else n for n in x.shape]

@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_convpar._compat.tensorflow import FuncGraph
 from tf_convpar.placement._sharded_tensor import ShardedTensor
 from tf_convpar.placement._sharded_variable import ShardedVariable
 from tf_convpar.placement._sharded_variable import shard_scope
@@ -33,8 +34,17 @@ _ELEMENTWISE = frozenset(
 def is_elementwise(
     fn: Callable[..., Any], variable: ShardedVariable, args: Sequence[Any]
 ) -> bool:
-    """Traces `fn` on the first shard and looks at the ops it makes."""
-    graph = tf.__internal__.FuncGraph("elementwise")
+    """Whether `fn` treats every element of a variable alone.
+
+    The function is traced on the first shard, and its ops are looked at.
+
+    Args:
+        fn: An update, called with the variable and `args`.
+        variable: The sharded variable to update.
+        args: Further arguments of `fn`; of a sharded tensor the first shard is
+            passed.
+    """
+    graph = FuncGraph("elementwise")
     shape = variable.shards[0].shape
     with graph.as_default(), shard_scope(0):
         try:
@@ -48,7 +58,10 @@ def is_elementwise(
 
 
 def _all_scalar(op: tf.Operation) -> bool:
-    """Learning rates, step counts: whatever the op does, it mixes nothing."""
+    """Whether an op has scalars only, such as learning rates or step counts.
+
+    Whatever it computes, it mixes no elements of the variable.
+    """
     return all(t.shape.rank == 0 for t in (*op.inputs, *op.outputs)) and all(
         t.dtype != tf.resource for t in op.inputs
     )
@@ -62,5 +75,5 @@ def _keeps_shape(op: tf.Operation, shape: tf.TensorShape) -> bool:
 
 
 def pick(arg: Any, index: int) -> Any:
-    """What shard `index` sees of an argument of an update."""
+    """Shard `index` of an update's argument; what has no shards as it is."""
     return arg.shards[index] if isinstance(arg, ShardedTensor) else arg

@@ -1,8 +1,7 @@
-"""How tensors get to where they are needed, by the three primitives.
+"""Gets tensors to where they are needed, by the three primitives.
 
-They lie on the chief or in shards, of channels or of samples, and a layer
-needs all of them on each of its devices, or on each its own channels, or its
-own samples.
+A tensor lies on the chief or in shards, of channels or of samples. Each device
+of a layer needs all of it, or its own channels of it, or its own samples.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from tf_convpar.placement._sharded_tensor import ShardedTensor
 def arranged(
     x: tf.Tensor | ShardedTensor, wanted: Place, owner: str, wire_dtype: str
 ) -> list[tf.Tensor]:
-    """What each device of a place gets of a tensor.
+    """Sends each device of a place what it is to have of a tensor.
 
     ```python
     arranged(x, ("/job:worker/task:0/device:CPU:0",), owner, "float32")
@@ -45,10 +44,13 @@ def arranged(
 
     Args:
         x: A tensor on `owner`, or shards.
-        wanted: Devices, each of which gets all of it; or a layout, by which
-            each gets its part.
+        wanted: Names of devices, each of which gets all of it; or a layout, by
+            which each device gets its part; or None for the owner alone.
         owner: The chief's device.
         wire_dtype: The dtype in which it and its gradients travel.
+
+    Returns:
+        One tensor per device, on that device.
     """
     if isinstance(wanted, Layout | SampleLayout):
         layout = dataclasses.replace(wanted, wire=wire_dtype)
@@ -69,20 +71,22 @@ def everywhere(
     copies = everywhere(x, layout.devices, layout.owner, "bfloat16")
     ```
 
-    A tensor is sent by its owner. Shards are sent by each device to all the
-    others, and joined by each: an all-gather that passes no chief; partial
-    gradients return to the device of the shard, and are added there. Of
-    feature maps that is a split by filters, of kernels one by samples.
+    A tensor in one piece is sent by the owner. Of shards, each device sends
+    its own to all others and joins what it gets: an all-gather that does not
+    pass through the chief. Partial gradients return to the device of the
+    shard, and are added there.
+    Applied to feature maps, this is a split by filters; applied to kernels,
+    one by samples.
 
     Args:
         x: A tensor on `owner`, or shards.
-        devices: Where it is needed; a device may be named more than once, and
-            is sent one copy.
+        devices: Names of the devices that need it. A device that is named more
+            than once is sent one copy.
         owner: The chief's device.
         wire_dtype: The dtype in which copies and partial gradients travel;
             None for `x`'s own.
-        after: By device a tensor that must be there before anything is sent
-            from it.
+        after: For each device that is to wait, a tensor on it that must be
+            computed before the device sends anything; None for no wait.
 
     Returns:
         One tensor per name, on that device, in `x`'s dtype.
@@ -117,20 +121,24 @@ def _gathered(
 
 
 def apart(x: tf.Tensor | ShardedTensor, layout: AnyLayout) -> ShardedTensor:
-    """Of a tensor each device its own channels, or its own samples.
+    """Gives each device its own channels, or its own samples, of a tensor.
 
     ```python
     apart(x, layout).shards[1]  # on layout.devices[1]
     ```
 
-    What lies so already stays where it is. A tensor is cut on the owner and
-    sent. Shards that lie otherwise are cut where they are, and each device is
-    sent what it needs by those that have it, past the chief.
+    Shards that lie so already stay where they are. A tensor is cut on the
+    owner and sent. Shards that lie otherwise are cut where they are, and each
+    device gets what it needs directly from the devices that have it. Shards of
+    flattened maps (`blocks` above 1) go through the owner instead.
 
     Args:
         x: A tensor on the layout's owner, or shards.
-        layout: What each device gets; its `wire` is the dtype in which that
-            and its gradients travel.
+        layout: Layout that says what each device gets. Its `wire` is the dtype
+            in which that and its gradients travel.
+
+    Returns:
+        A sharded tensor of that layout.
     """
     if isinstance(x, ShardedTensor):
         if x.layout.matches(layout):
@@ -162,7 +170,7 @@ def apart(x: tf.Tensor | ShardedTensor, layout: AnyLayout) -> ShardedTensor:
 
 
 def _exchanged(x: ShardedTensor, layout: AnyLayout) -> ShardedTensor:
-    """Each device sends each other one what it has of what that needs."""
+    """Each device sends every other one the part that it has and that needs."""
     sent = []
     for shard, device, pieces in zip(
         x.shards, x.layout.devices, _cutters(x, layout), strict=True
@@ -187,7 +195,7 @@ def _exchanged(x: ShardedTensor, layout: AnyLayout) -> ShardedTensor:
 def _cutters(
     x: ShardedTensor, layout: AnyLayout
 ) -> Iterator[Callable[[tf.Tensor], list[tf.Tensor]]]:
-    """For each shard a function that cuts it into what devices need of it."""
+    """For each shard, a function that cuts it into a piece for each device."""
     if layout.axis != x.layout.axis:
         for _ in x.shards:
             yield functools.partial(cut, layout=layout)
@@ -222,7 +230,7 @@ def _joined(
     parts: Sequence[tf.Tensor], device: str, axis: int, dtype: Any = None
 ) -> tf.Tensor:
     """Joins parts along a layout's axis, on a device."""
-    # Of what is known to be empty nothing is sent.
+    # A part that is known to be empty is not sent.
     parts = [part for part in parts if part.shape[axis] != 0] or parts[:1]
     rank = parts[0].shape.rank
     dtype = dtype or parts[0].dtype
@@ -236,7 +244,7 @@ def _joined(
 
 
 def _wire(layout: AnyLayout, x: Any, source: str, target: str) -> tf.DType:
-    """The dtype in which something of `x` goes from one device to another."""
+    """The dtype in which a part of `x` goes from one device to another."""
     if source == target or not x.dtype.is_floating:
         return x.dtype
     return tf.as_dtype(layout.wire or x.dtype)

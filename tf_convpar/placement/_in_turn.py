@@ -1,9 +1,9 @@
 """Weights that travel ahead of time, in the order in which they are needed.
 
-All weights can be sent as soon as a step begins, and then the first layer's
-arrives among the last: transfers share a link. So each is sent when enough of
-those before it have arrived. Maps and moments that are sent meanwhile wait for
-no more than what is on the wire.
+If all weights were sent as soon as a step begins, the first layer's would
+arrive among the last, since transfers share a link. So each is sent when
+enough of those before it have arrived. Maps and moments that are sent
+meanwhile wait for no more than what is on the wire.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import tensorflow as tf
 from tf_convpar.placement._exchange import everywhere
 from tf_convpar.placement._sharded_tensor import ShardedTensor
 
-# Bytes on their way: 8 ms of Gigabit Ethernet, or what ten messages wait for.
+# Bytes of weights that may be on their way at once. Gigabit Ethernet sends them
+# in 8 ms, which is about the latency of ten messages.
 _ON_THEIR_WAY = 1 << 20
 _NAME = "_convpar_sent"
 
@@ -28,8 +29,9 @@ class _Sent:
     """A weight that has been sent.
 
     Attributes:
-        bytes_: Of all of it.
-        copies: By device: there once it has arrived.
+        bytes_: Bytes of the whole weight, in its own dtype.
+        copies: The weight on each device, by device. The tensor is computed
+            when the weight has arrived.
     """
 
     bytes_: int
@@ -42,21 +44,22 @@ def everywhere_in_turn(
     owner: str,
     wire_dtype: str | None = None,
 ) -> list[tf.Tensor]:
-    """As `everywhere`, but not before what was sent so has arrived.
+    """Sends a weight `everywhere`, after weights that were sent before it.
 
     ```python
     copies = everywhere_in_turn(kernel, layout.devices, layout.owner)
     ```
 
-    The order is that of the calls while a graph is traced; eager calls run in
-    order anyway. Every device waits for its own copies, so that nobody is
-    told to wait.
+    The order is that of the calls while a graph is traced. Eager calls run in
+    order anyway. Each device waits for its own copies of earlier weights, so
+    no message has to tell it when to send.
 
     Args:
         x: A weight, on `owner` or in shards.
-        devices: Where it is needed.
+        devices: Names of the devices that need it.
         owner: The chief's device.
-        wire_dtype: The dtype in which it and its gradients travel.
+        wire_dtype: The dtype in which it and its gradients travel; None for
+            its own.
 
     Returns:
         One tensor per name, on that device.
@@ -72,7 +75,7 @@ def everywhere_in_turn(
 
 
 def _sent_in(graph: tf.Graph) -> list[_Sent]:
-    """What has been sent so far; kept with the graph, and gone with it."""
+    """Weights sent so far, in order; the list is an attribute of the graph."""
     found: list[_Sent] | None = getattr(graph, _NAME, None)
     if found is None:
         found = []
@@ -81,7 +84,11 @@ def _sent_in(graph: tf.Graph) -> list[_Sent]:
 
 
 def _arrived(sent: Sequence[_Sent]) -> Mapping[str, tf.Tensor]:
-    """The last one that must have: those after it may be on their way."""
+    """Copies of the last weight that must have arrived before another is sent.
+
+    Those sent after it may still be on their way. {} if there is no such
+    weight.
+    """
     on_their_way = 0
     for one in reversed(sent):
         if on_their_way >= _ON_THEIR_WAY:

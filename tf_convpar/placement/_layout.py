@@ -12,7 +12,7 @@ import tensorflow as tf
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Which device holds how much of a channel axis.
+    """The layout of a channel axis: which device holds how many channels.
 
     Example:
     ```python
@@ -34,9 +34,9 @@ class Layout:
             is left out of the layout).
         axis: The axis that is cut, negative: -1 for the kernels and biases of
             ordinary convolutions.
-        blocks: Where feature maps have been flattened, the axis holds the
-            channels of one pixel after those of another: so many pixels, and
-            the channels of each are cut. Otherwise 1.
+        blocks: Number of pixels on the axis, if feature maps have been
+            flattened; otherwise 1. Such an axis holds the channels of one
+            pixel after those of another, and the channels of each are cut.
         wire: The dtype in which shards travel; None for their own.
     """
 
@@ -70,7 +70,10 @@ class Layout:
         return self.blocks * sum(self.sizes)
 
     def matches(self, other: AnyLayout) -> bool:
-        """Whether shards of both lie side by side, however they travel."""
+        """Whether both put the same shards on the same devices.
+
+        The wire dtypes may differ.
+        """
         return _but_wire(self) == _but_wire(other)
 
     def fits(self, shape: tf.TensorShape) -> bool:
@@ -90,7 +93,7 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True)
 class SampleLayout:
-    """Which device holds how many of the samples of a batch.
+    """The layout of a batch: which device holds how many of its samples.
 
     Example:
     ```python
@@ -106,13 +109,14 @@ class SampleLayout:
     ```
 
     Batches need not be of one size: each is cut in proportion, and a device
-    may get none of a small one. A batch of as many samples as there are shares
-    is cut into just these.
+    may get none of a small one. If the shares sum to the batch's samples, they
+    are the numbers of samples.
 
     Args:
         owner: The device that holds whatever is not cut.
         devices: One device name per shard.
-        shares: Whole numbers, each at least 1.
+        shares: Shares of the samples, one per device: whole numbers, each at
+            least 1.
         wire: The dtype in which shards travel; None for their own.
     """
 
@@ -121,7 +125,7 @@ class SampleLayout:
     shares: tuple[int, ...]
     wire: str | None = None
 
-    # Of feature maps, the first.
+    # The sample axis of feature maps is the first.
     axis = 0
     blocks = 1
 
@@ -141,10 +145,10 @@ class SampleLayout:
         """Where one device's samples end and those of the next begin.
 
         Args:
-            batch: Samples: a number, or a scalar tensor of integers.
+            batch: Number of samples: an int, or a scalar tensor of integers.
 
         Returns:
-            One more than there are devices, from 0 to `batch`.
+            Bounds from 0 to `batch`, one more than there are devices.
         """
         total = sum(self.shares)
         ends = itertools.accumulate(self.shares, initial=0)
@@ -152,7 +156,10 @@ class SampleLayout:
         return [(2 * batch * end + total) // (2 * total) for end in ends]
 
     def matches(self, other: AnyLayout) -> bool:
-        """Whether shards of both lie side by side, however they travel."""
+        """Whether both put the same shards on the same devices.
+
+        The wire dtypes may differ.
+        """
         return _but_wire(self) == _but_wire(other)
 
 

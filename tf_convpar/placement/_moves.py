@@ -1,7 +1,7 @@
 """What moves when a tensor is to lie elsewhere: pure functions, no tensors.
 
-`everywhere`, `apart` and `joined` do it; whoever counts bytes, or predicts
-what they take, reads it here.
+`everywhere`, `apart` and `ShardedTensor.joined` do move tensors. Code that
+counts their bytes, or predicts their seconds, asks these functions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from tf_convpar.placement._layout import AnyLayout
 from tf_convpar.placement._layout import Layout
 from tf_convpar.placement._layout import SampleLayout
 
-# In shards; whole on the owner (None); or whole on each of some devices.
+# Where a tensor lies: in shards (a layout), whole on the owner (None), or whole
+# on each of some devices (their names).
 Place: TypeAlias = AnyLayout | tuple[str, ...] | None
 
 
@@ -32,9 +33,10 @@ class Move:
     ```
 
     Attributes:
-        shape: Of all of it.
-        lies: Where it is. Whole on several devices are terms of a sum.
-        wanted: Where it is needed.
+        shape: Shape of the whole tensor.
+        lies: Place where it is. If several devices each have a whole one,
+            these are terms of a sum.
+        wanted: Place where it is needed.
         owner: The chief's device.
         width: Bytes of a number while it travels.
         returns: Whether a gradient of the same size returns.
@@ -48,7 +50,7 @@ class Move:
     returns: bool = True
 
     def links(self) -> Mapping[tuple[str, str], int]:
-        """Bytes from each device to each other, there and back."""
+        """Bytes from each device to each other one, gradients included."""
         found: dict[tuple[str, str], int] = collections.Counter()
         for (source, target), numbers in self.numbers().items():
             found[source, target] += self.width * numbers
@@ -57,9 +59,10 @@ class Move:
         return found
 
     def numbers(self) -> Mapping[tuple[str, str], int]:
-        """How many go from each device to each other.
+        """The amount of numbers that go from each device to each other one.
 
-        Every device sends every other one what that needs of what it has.
+        Every device sends every other one the part that it has and that needs.
+        A gradient that returns is not counted.
         """
         found: dict[tuple[str, str], int] = collections.Counter()
         if passes_owner(self.lies, self.wanted):
@@ -84,7 +87,7 @@ class Move:
 
 
 def passes_owner(lies: Place, wanted: Place) -> bool:
-    """Whether it can only be joined, and cut anew."""
+    """Whether a tensor has to be joined on the owner and cut anew there."""
     both = isinstance(lies, Layout | SampleLayout) and isinstance(
         wanted, Layout | SampleLayout
     )
@@ -101,14 +104,14 @@ def _same(lies: Place, wanted: Place) -> bool:
     return lies is None and wanted is None
 
 
-# Of each axis where it begins and ends.
+# A part of a tensor: where it begins and ends on each axis.
 _Box: TypeAlias = Sequence[tuple[int, int]]
 
 
 def _regions(
     place: Place, shape: Sequence[int], owner: str
 ) -> list[tuple[str, _Box]]:
-    """What each device has, or needs, of a tensor."""
+    """The part of a tensor that each device has, or needs."""
     whole = [(0, n) for n in shape]
     if place is None:
         return [(owner, whole)]
@@ -117,7 +120,8 @@ def _regions(
     if isinstance(place, SampleLayout):
         bounds: Sequence[int] = place.bounds(shape[0])
     else:
-        # Pixels before channels are no matter: their number is a factor.
+        # Flattened pixels are only a factor of the channels: what each device
+        # has is counted as if its channels of all pixels lay side by side.
         times = shape[place.axis] // sum(place.sizes)
         ends = itertools.accumulate(place.sizes, initial=0)
         bounds = [times * end for end in ends]
@@ -131,7 +135,7 @@ def _regions(
 
 
 def _overlap(a: _Box, b: _Box) -> int:
-    """Numbers in both."""
+    """The amount of numbers that are in both parts."""
     return math.prod(
         max(0, min(end, other_end) - max(begin, other_begin))
         for (begin, end), (other_begin, other_end) in zip(a, b, strict=True)

@@ -1,14 +1,14 @@
 """The three primitives that carry all placement.
 
-Each has a gradient that is its own mirror image, and nothing else in the
-package opens a device scope around the arithmetic of a model.
+Each has a gradient that is its own mirror image. Nothing else in the package
+opens a device scope around the arithmetic of a model.
 
 Why `tf.custom_gradient`: TensorFlow places a gradient op on whatever device is
 current when the gradient is taken, not on the device of the op it belongs to.
 Why the *call* is inside the device scope, and not the body alone:
 `tf.custom_gradient` passes its arguments and results through an `IdentityN`
-that sits on the device of the call; anywhere else it would pull every tensor
-over the wire and back.
+that sits on the device of the call. On any other device it would pull every
+tensor over the wire and back.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import record
 
 from tf_convpar import ops
+from tf_convpar._compat.tensorflow import should_record_backprop
 
 
 def on_device(
     fn: Callable[..., Any], device: str, *, input_first: bool = False
 ) -> Callable[..., Any]:
-    """`fn`, run on `device`, and its gradient on the *same* device.
+    """A function that runs `fn` on `device`, and its gradient there as well.
 
     ```python
     conv = on_device(tf.nn.relu, "/job:worker/task:1/device:GPU:0")
@@ -34,13 +34,14 @@ def on_device(
     ```
 
     Args:
-        fn: Takes tensors, returns a tensor or a list of tensors; made of
-            differentiable TensorFlow ops. It must not read variables: read
-            them outside and pass the tensors.
+        fn: Function that takes tensors and returns a tensor or a list of
+            tensors, made of differentiable TensorFlow ops. It must not read
+            variables: read them outside and pass the tensors.
         device: A device name.
-        input_first: Whether the gradient of the first argument, which others
-            may wait for, is computed before those of the rest, and not beside
-            them: two convolutions on one core keep each other from its caches.
+        input_first: Whether the gradient of the first argument is computed
+            before those of the rest, and not beside them. Other devices may
+            wait for it, and two convolutions on one core push each other's
+            data out of its caches.
 
     Returns:
         A function of the same arguments. Derivatives of any order are taken
@@ -53,7 +54,7 @@ def on_device(
             tf.identity(x) if any(x is y for y in args[:i]) else x
             for i, x in enumerate(args)
         )
-        # Persistent, because the outer tape may be: it may come back here.
+        # Persistent, since a persistent outer tape may come here again.
         with tf.GradientTape(persistent=True) as tape:
             tape.watch([x for x in args if x.dtype.is_floating])
             result = fn(*args)
@@ -67,20 +68,21 @@ def on_device(
                         grads += tape.gradient(result, args[1:], given)
                 else:
                     grads = tape.gradient(result, args, given)
-                # What comes through unchanged comes here all the same: the
-                # tape adds up a tensor's gradients where all of them are.
+                # Even a gradient that passes unchanged is put on this device:
+                # the tape adds up a tensor's gradients where all of them are.
                 grads = [g if g is None else tf.identity(g) for g in grads]
             return grads[0] if len(args) == 1 else grads
 
         return result, gradient
 
     def run(*args: Any) -> Any:
-        # Nothing waits for a gradient that nobody asks for, nor is it made.
+        # A first gradient that nobody asks for is not computed, and the others
+        # do not wait for it.
         ordered = (
             input_first
             and len(args) > 1
             and not tf.executing_eagerly()
-            and record.should_record_backprop([args[0]])
+            and should_record_backprop([args[0]])
         )
         with tf.device(device):
             return tf.custom_gradient(lambda *a: placed(ordered, *a))(*args)
@@ -101,17 +103,18 @@ def broadcast(
     copies = broadcast(x, ["/device:CPU:0", "/device:CPU:1"], "/device:CPU:0")
     ```
 
-    The gradient is the mirror image: each device's partial gradient returns to
-    the owner and they are summed there, in float32 or wider.
+    The gradient is the mirror image: the partial gradients of all devices
+    return to the owner and are summed there, in float32 or wider.
 
     Args:
         x: Any tensor.
-        devices: Where it is needed; the owner itself may be among them, and
-            gets its copy without conversion.
+        devices: Names of the devices that need it. The owner may be among
+            them, and gets its copy without conversion.
         owner: The device that holds `x`.
         wire_dtype: The dtype in which copies and partial gradients travel;
             None for `x`'s own.
-        after: A tensor on the owner that must be there before `x` is sent.
+        after: A tensor on the owner that must be computed before `x` is sent;
+            None to send it at once.
 
     Returns:
         One tensor per device, on that device, in `x`'s dtype.
@@ -126,8 +129,8 @@ def broadcast(
         copies = [packed if t else tf.identity(x) for t in travels]
 
         def gradient(*partials: tf.Tensor) -> tf.Tensor:
-            # Converted before they are added: sums of narrow floats would
-            # lose what each partial gradient still holds.
+            # They are converted before they are added: sums of narrow floats
+            # would lose what each partial gradient still holds.
             wide = tf.float32 if x.dtype.size < 4 else x.dtype
             with tf.device(owner):
                 total = tf.add_n([tf.cast(p, wide) for p in partials])
@@ -166,14 +169,14 @@ def concat_shards(
     Args:
         shards: Tensors that differ in their channel axis only. Their dtypes
             may differ: what has travelled may be narrower than what has not.
-        device: Where the joined tensor is wanted.
-        axis: -1 (channels last) or 1 (channels first).
-        dtype: Of the result; None for that of the first shard.
+        device: The device on which the joined tensor is wanted.
+        axis: The channel axis: -1 (channels last) or 1 (channels first).
+        dtype: Dtype of the result; None for that of the first shard.
 
     Returns:
         The joined tensor.
     """
-    # The compiled op has no CUDA kernel: on a GPU TensorFlow's own ops serve.
+    # The compiled op has no CUDA kernel, so a GPU runs TensorFlow's own ops.
     native = False if device_type(device) != "CPU" else None
 
     def join(*shards: tf.Tensor) -> tf.Tensor:
@@ -183,5 +186,5 @@ def concat_shards(
 
 
 def device_type(device: str) -> str:
-    """`"CPU"`, `"GPU"`, ... of a device name; `"CPU"` if it names none."""
+    """The type in a device name, such as `"GPU"`; `"CPU"` if it has none."""
     return tf.DeviceSpec.from_string(device).device_type or "CPU"

@@ -1,10 +1,10 @@
 """A tensor in pieces that stay where they are.
 
-The gradient of a sharded kernel is one. What Keras then does with gradients
-(loss scaling, clipping, accumulation) consists of elementwise ops and sums;
-TensorFlow's dispatch lets those run shard by shard, each on its own device.
-Any other op sees the merged tensor, on the owner: correct by default, fast
-where it matters.
+The gradient of a sharded kernel is such a tensor. What Keras then does with
+gradients (loss scaling, clipping, accumulation) consists of elementwise ops
+and sums. TensorFlow's dispatch lets those run shard by shard, each on its own
+device. Any other op sees the merged tensor, on the owner: correct by default,
+fast where it matters.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from typing import Union
 import keras
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import composite_tensor_gradient
 
+from tf_convpar._compat.tensorflow import CompositeTensor
+from tf_convpar._compat.tensorflow import CompositeTensorGradient
+from tf_convpar._compat.tensorflow import Tensor
 from tf_convpar.placement._cutting import merge
 from tf_convpar.placement._cutting import split
 from tf_convpar.placement._layout import AnyLayout
@@ -29,8 +31,8 @@ from tf_convpar.placement._layout import SampleLayout
 from tf_convpar.placement._primitives import on_device
 
 
-class _ByShards(composite_tensor_gradient.CompositeTensorGradient):
-    """How a tape differentiates (by) a sharded tensor: shard by shard."""
+class _ByShards(CompositeTensorGradient):
+    """Lets a tape differentiate a sharded tensor, or by it, shard by shard."""
 
     def get_gradient_components(self, value: ShardedTensor) -> list[Any]:
         return list(value.shards)
@@ -43,9 +45,7 @@ class _ByShards(composite_tensor_gradient.CompositeTensorGradient):
         return ShardedTensor(component_grads, value.layout)
 
 
-class ShardedTensor(
-    tf.__internal__.CompositeTensor, tf.__internal__.types.Tensor
-):
+class ShardedTensor(CompositeTensor, Tensor):
     """A tensor cut along its channels or samples, each shard on a device.
 
     ```python
@@ -59,15 +59,17 @@ class ShardedTensor(
 
     def __init__(self, shards: Sequence[tf.Tensor], layout: AnyLayout) -> None:
         self.shards = tuple(shards)
-        # Of which kind is known to whoever asks for more than devices.
+        # Typed `Any`: callers that use more than the devices know which kind
+        # of layout it is.
         self.layout: Any = layout
-        # In the graph in which it was asked for.
+        # Results of `once`, by graph and key.
         self._made: dict[Any, Any] = {}
 
     def once(self, make: Callable[[], Any], key: Any) -> Any:
-        """What is made of the shards: made, and sent, once.
+        """Calls `make` once for each graph and key, and keeps its result.
 
-        Layers that branch off from one tensor share it.
+        So layers that branch off from one tensor share what is made of its
+        shards, and what is sent for it.
         """
         key = _current_graph(), key
         if key not in self._made:
@@ -79,9 +81,9 @@ class ShardedTensor(
         return self.once(lambda: merge(self.shards, self.layout), "joined")
 
     def of_joined(self) -> ShardedTensor:
-        """The same, cut from the merged tensor.
+        """A sharded tensor of the same value, cut from the merged tensor.
 
-        A gradient of what is made of these shards goes through that tensor.
+        Gradients of its shards therefore go through the merged tensor.
         """
         merged = self.joined()
         cut = ShardedTensor(split(merged, self.layout), self.layout)
@@ -121,7 +123,7 @@ class ShardedTensor(
 
     @property
     def device(self) -> str:
-        """Where the merged value would be."""
+        """The device on which the merged value would be."""
         return self.layout.owner
 
     def numpy(self) -> np.ndarray:
@@ -129,7 +131,7 @@ class ShardedTensor(
         return np.asarray(self.joined().numpy())
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        # `numpy()` is a fresh array, so that a copy is never needed.
+        # `numpy()` returns a fresh array, so a copy is never needed.
         return np.asarray(self.numpy(), dtype=dtype)
 
     def __tf_tensor__(self, dtype: Any = None, name: Any = None) -> tf.Tensor:
@@ -144,14 +146,14 @@ class ShardedTensor(
 
 
 def _current_graph() -> Any:
-    """None if there is none: operations run at once."""
+    """The graph being traced; None in eager mode, which has no graph."""
     if tf.executing_eagerly():
         return None
     return tf.compat.v1.get_default_graph()
 
 
 class ShardedTensorSpec(tf.TypeSpec):
-    """How sharded tensors pass into and out of TensorFlow functions."""
+    """The type of a sharded tensor that enters or leaves a `tf.function`."""
 
     value_type = property(lambda self: ShardedTensor)
 
@@ -187,8 +189,8 @@ def map_shards(
     """Applies an elementwise `fn` shard by shard, on the shards' devices.
 
     Operands are sharded tensors, values of the merged shape (cut first), or
-    values that broadcast along the axis that is cut. Where an operand fits
-    none of these, `fn` gets merged operands.
+    values that broadcast along the axis that is cut. If an operand is none of
+    these, `fn` is applied once, to merged operands.
     """
     pieces = []
     for operand in operands:
@@ -216,7 +218,7 @@ def _pieces(operand: Any, layout: AnyLayout) -> Sequence[Any] | None:
         return operand.shards if operand.layout.matches(layout) else None
     operand = tf.convert_to_tensor(operand)
     if isinstance(layout, SampleLayout):
-        # What has an axis may have one of samples.
+        # Only a scalar surely has no sample axis.
         scalar = operand.shape.rank == 0
         return [operand] * len(layout.shares) if scalar else None
     if operand.shape.rank is not None and (
@@ -226,7 +228,7 @@ def _pieces(operand: Any, layout: AnyLayout) -> Sequence[Any] | None:
     return split(operand, layout) if layout.fits(operand.shape) else None
 
 
-# `typing.Union`: TensorFlow's dispatch does not read `X | Y`.
+# A `typing.Union`, since TensorFlow's dispatch does not read `X | Y`.
 _Other = Union[  # noqa: UP007
     tf.Tensor, tf.Variable, keras.Variable, np.ndarray, float, int, bool
 ]
@@ -255,7 +257,7 @@ def _binary_right(fn: Callable[..., Any], x: _Other, y: ShardedTensor) -> Any:
 
 
 def _with_numbers_typed(fn: Callable[..., Any], x: Any, y: Any) -> Any:
-    """Python numbers take the dtype of the sharded operand, as in TF."""
+    """Applies `fn`; Python numbers take the dtype of the sharded operand."""
     layout = next(v.layout for v in (x, y) if isinstance(v, ShardedTensor))
     dtype = next(v.dtype for v in (x, y) if isinstance(v, ShardedTensor))
     numbers = (bool, int, float)
@@ -270,8 +272,8 @@ def _reduction(
 ) -> None:
     """Makes a reduction work shard by shard.
 
-    Over the channel axis each device reduces its shard and the owner combines
-    what is left; over other axes the result is a sharded tensor again.
+    If the cut axis is reduced, each device reduces its shard, and the owner
+    combines these results. Otherwise the result is a sharded tensor again.
     """
 
     @functools.wraps(fn)
@@ -290,7 +292,7 @@ def _reduction(
         )
         parts = map_shards(local, layout, input_tensor)
         if split_axis not in axes:
-            # Negative, the number of the axis would change.
+            # A negative number of the cut axis changes when a later axis goes.
             stays = layout.axis == 0 or all(a < split_axis for a in axes)
             if keepdims or stays:
                 return parts
@@ -324,7 +326,7 @@ def _clip_by_norm(
 
 
 def forward_operators(cls: type) -> None:
-    """Gives a tensor-like class Python's operators, by TensorFlow's."""
+    """Gives a tensor-like class Python's operators, run by TensorFlow."""
     arithmetic = {
         "add": tf.add,
         "sub": tf.subtract,

@@ -20,18 +20,21 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import composite_tensor
-from tensorflow.python.framework import composite_tensor_gradient
-from tensorflow.python.framework import type_spec
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
+from tf_convpar._compat.keras import store
+from tf_convpar._compat.keras import stored
+from tf_convpar._compat.keras import stored_dtype
+from tf_convpar._compat.tensorflow import CompositeTensor
+from tf_convpar._compat.tensorflow import CompositeTensorGradient
+from tf_convpar._compat.tensorflow import ResourceVariable
+from tf_convpar._compat.tensorflow import unique_id
 from tf_convpar.placement._cutting import split
 from tf_convpar.placement._layout import Layout
 from tf_convpar.placement._sharded_tensor import ShardedTensor
 from tf_convpar.placement._sharded_tensor import forward_operators
 
-# While set, every sharded variable stands for its shard of this number: how
-# an optimizer's elementwise update runs shard by shard, kernel and slots alike.
+# While set, every sharded variable stands for its shard of this number. So an
+# optimizer's elementwise update runs shard by shard, kernel and slots alike.
 _current_shard: contextvars.ContextVar[int | None] = contextvars.ContextVar(
     "current_shard", default=None
 )
@@ -48,7 +51,7 @@ def shard_scope(index: int) -> Iterator[None]:
 
 
 class ShardedVariable:
-    """What a `keras.Variable` holds in place of a `tf.Variable`.
+    """A variable in shards, which Keras holds in place of a `tf.Variable`.
 
     ```python
     variable = ShardedVariable(np.ones([3, 3, 8, 32], "float32"), layout)
@@ -60,10 +63,10 @@ class ShardedVariable:
         initial_value: A value of the merged shape, or a function that makes
             one. It is made once, on the owner, so that a seed gives the same
             kernel whatever the layout.
-        layout: Which device holds how much.
-        dtype: None for the initial value's.
+        layout: Layout that says which device holds how much.
+        dtype: Dtype of the variable; None for the initial value's.
         trainable: Whether gradient tapes watch it.
-        name: Of the variable.
+        name: Name of the variable.
     """
 
     def __init__(
@@ -77,11 +80,11 @@ class ShardedVariable:
         self.layout = layout
         self._name = name
         self._trainable = trainable
-        # As a `tf.Variable` has it: whose optimizers update it.
+        # The strategy whose optimizers update it, as a `tf.Variable` has it.
         self._distribute_strategy = tf.distribute.get_strategy()
-        # Lifted out of any graph being traced, for a layer may be built there.
-        # Made directly, because `tf.Variable` would let the strategy in scope
-        # choose the device.
+        # The scope leaves any graph being traced, in which a layer may be
+        # built. `tf.Variable` would let the strategy in scope choose the
+        # device, so the variables are made directly.
         with tf.init_scope():
             with tf.device(layout.owner):
                 value = (
@@ -102,9 +105,9 @@ class ShardedVariable:
                         )
                     )
         self.shards: tuple[tf.Variable, ...] = tuple(shards)
-        self._unique_id = f"sharded_{self.shards[0]._unique_id}"
+        self._unique_id = f"sharded_{unique_id(self.shards[0])}"
 
-    # What a `tf.Variable` tells about itself.
+    # Properties of a `tf.Variable`.
 
     @property
     def name(self) -> str:
@@ -118,7 +121,7 @@ class ShardedVariable:
 
     @property
     def shape(self) -> tf.TensorShape:
-        """The merged shape; inside a `shard_scope` that of the shard."""
+        """The merged shape; inside a `shard_scope`, that of the shard."""
         index = _current_shard.get()
         if index is not None:
             return self.shards[index].shape
@@ -126,7 +129,7 @@ class ShardedVariable:
 
     @property
     def device(self) -> str:
-        """Where the merged value would be."""
+        """The device on which the merged value would be."""
         return self.layout.owner
 
     @property
@@ -136,7 +139,7 @@ class ShardedVariable:
 
     @property
     def handle(self) -> _Handles:
-        """What `tf.GradientTape.gradient` differentiates by."""
+        """The source by which `tf.GradientTape.gradient` differentiates."""
         return _Handles(self)
 
     @property
@@ -175,7 +178,7 @@ class ShardedVariable:
         return np.concatenate(shards, self.layout.axis)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        # `numpy()` is a fresh array, so that a copy is never needed.
+        # `numpy()` returns a fresh array, so a copy is never needed.
         return np.asarray(self.numpy(), dtype=dtype)
 
     # Writing.
@@ -211,7 +214,7 @@ class ShardedVariable:
                 getattr(shard, method)(piece)
         return self
 
-    # Saving: checkpoints hold the merged value, as of any variable.
+    # Saving: checkpoints hold the merged value, like that of any variable.
 
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
         return {"VARIABLE_VALUE": self.value()}
@@ -242,8 +245,8 @@ forward_operators(ShardedVariable)
 def _pieces(value: tf.Tensor, layout: Layout) -> list[tf.Tensor]:
     """Cuts a merged value; a uniform one is made where it is needed.
 
-    The zeros that slots start from and accumulators return to would otherwise
-    cross the wire, as large as the kernels themselves.
+    Otherwise the zeros that slots start from, and to which accumulators
+    return, would cross the wire. They are as large as the kernels.
     """
     known = tf.get_static_value(value)
     if known is None or known.size == 0 or (known != known.flat[0]).any():
@@ -256,8 +259,8 @@ def _pieces(value: tf.Tensor, layout: Layout) -> list[tf.Tensor]:
     return pieces
 
 
-class _HandlesSpec(type_spec.TypeSpec):
-    """The type of `_Handles`; never leaves a call of `tape.gradient`."""
+class _HandlesSpec(tf.TypeSpec):
+    """The type of `_Handles`, which never leave a call of `tape.gradient`."""
 
     value_type = property(lambda self: _Handles)
 
@@ -275,8 +278,8 @@ class _HandlesSpec(type_spec.TypeSpec):
         raise NotImplementedError("Handles cannot be rebuilt from components.")
 
 
-class _ShardGradients(composite_tensor_gradient.CompositeTensorGradient):
-    """How a tape differentiates by a sharded variable: by its shards."""
+class _ShardGradients(CompositeTensorGradient):
+    """Lets a tape differentiate by a sharded variable: by its shards."""
 
     def get_gradient_components(self, value: _Handles) -> list[Any]:
         return [shard.handle for shard in value.variable.shards]
@@ -301,7 +304,7 @@ class _ShardGradients(composite_tensor_gradient.CompositeTensorGradient):
         return ShardedTensor(grads, variable.layout)
 
 
-class _Handles(composite_tensor.CompositeTensor):
+class _Handles(CompositeTensor):
     """The handles of all shards, as one source of a gradient."""
 
     __composite_gradient__ = _ShardGradients()
@@ -324,13 +327,13 @@ class PlacedVariable(keras.Variable):
     )
     ```
 
-    Keras may create it in a layer's `build`, later (a model built from
-    symbolic inputs initialises its variables afterwards), or while a graph is
-    being traced: it carries its layout, so no scope needs to be open.
+    It carries its layout, so no scope needs to be open when Keras creates it.
+    That may be in a layer's `build`, later (a model built from symbolic inputs
+    initialises its variables afterwards), or while a graph is being traced.
     """
 
     def __init__(self, *args: Any, layout: Layout, **kwargs: Any) -> None:
-        self.layout = layout  # Before Keras makes the value.
+        self.layout = layout  # Set before Keras makes the value.
         super().__init__(*args, **kwargs)
 
     def _initialize(self, value: Any) -> None:
@@ -347,12 +350,13 @@ class PlacedVariable(keras.Variable):
         """The variables of the shards, in the order of the layout."""
         return self._value.shards
 
-    # Keras calls both with the variable: sums of squares and the like then
-    # run where the shards are; what mixes filters sees the merged kernel.
+    # Keras calls both with the variable; here they get its shards. Then sums of
+    # squares and the like run where the shards are, and what mixes filters
+    # sees the merged kernel.
 
     @property
     def regularizer(self) -> Any:
-        """What was given, which adds its loss where the shards are."""
+        """The given regularizer, which computes where the shards are."""
         return given_shards(self._regularizer)
 
     @regularizer.setter
@@ -361,7 +365,7 @@ class PlacedVariable(keras.Variable):
 
     @property
     def constraint(self) -> Any:
-        """What was given, which projects where the shards are."""
+        """The given constraint, which projects where the shards are."""
         return given_shards(self._constraint)
 
     @constraint.setter
@@ -370,15 +374,16 @@ class PlacedVariable(keras.Variable):
 
 
 def given_shards(fn: Any) -> Any:
-    """The same regularizer or constraint; it gets shards, not a variable.
+    """A regularizer or constraint that gets shards, not a variable.
 
-    An object of its class (or one like it) with the same state.
+    A function is wrapped. For an object, a copy with the same state is made,
+    of a subclass that has the same name.
     """
     if fn is None:
         return None
 
     def call(x: Any) -> Any:
-        value = x._value
+        value = stored(x)
         sharded = isinstance(value, ShardedVariable)
         return fn(value.sharded_value() if sharded else x)
 
@@ -392,11 +397,11 @@ def given_shards(fn: Any) -> Any:
 
 
 def value_of(variable: keras.Variable) -> Any:
-    """A variable's value as it is stored: shards, or a tensor."""
-    stored = variable._value
-    if isinstance(stored, ShardedVariable):
-        return stored.sharded_value()
-    return tf.convert_to_tensor(stored)
+    """A variable's value as it is stored: a sharded tensor, or a tensor."""
+    value = stored(variable)
+    if isinstance(value, ShardedVariable):
+        return value.sharded_value()
+    return tf.convert_to_tensor(value)
 
 
 def place(variable: keras.Variable, layout: Layout) -> None:
@@ -406,19 +411,20 @@ def place(variable: keras.Variable, layout: Layout) -> None:
     place(layer.gamma, layout)
     ```
 
-    It stays the same object, in all lists that hold it.
+    The variable stays the same object, in all lists that hold it.
     """
-    before = variable._value
+    before = stored(variable)
     variable.__class__ = PlacedVariable
     variable.layout = layout
-    variable._value = ShardedVariable(
+    value = ShardedVariable(
         before.numpy(),
         layout,
-        dtype=variable._dtype,
-        # As TensorFlow has it, not Keras, which may have frozen it for now.
+        dtype=stored_dtype(variable),
+        # TensorFlow's flag, not Keras': Keras may have frozen it for now.
         trainable=before.trainable,
         name=variable.name,
     )
+    store(variable, value)
 
 
 def sharded_like(
@@ -426,7 +432,7 @@ def sharded_like(
     initial_value: Callable[[], Any] | Any,
     **kwargs: Any,
 ) -> ShardedVariable:
-    """A variable cut like `reference`: a slot beside its kernel."""
+    """A new variable cut like `reference`, such as a slot beside its kernel."""
     kwargs = {
         key: kwargs[key]
         for key in ("dtype", "trainable", "name")

@@ -10,3 +10,12 @@ from tf_convpar.sharding._merge import merge as merge
 from tf_convpar.sharding._parallelize import parallelize as parallelize
 from tf_convpar.sharding._traffic import Traffic as Traffic
 from tf_convpar.sharding._traffic import step_traffic as step_traffic
+from tf_convpar.sharding._twins import is_convolution as is_convolution
+from tf_convpar.sharding._twins import planned as planned
+from tf_convpar.sharding._walk import graph_of as graph_of
+from tf_convpar.sharding._walk import is_graph as is_graph
+from tf_convpar.sharding._walk import nodes as nodes
+from tf_convpar.sharding._where import leading as leading
+from tf_convpar.sharding._where import works_on_channels as works_on_channels
+from tf_convpar.sharding._where import works_on_samples as works_on_samples
+from tf_convpar.sharding._whole import why_whole as why_whole

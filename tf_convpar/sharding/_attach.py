@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
-from keras.src.backend.common.stateless_scope import in_stateless_scope
 
+from tf_convpar._compat.keras import get_keras_mask
+from tf_convpar._compat.keras import in_stateless_scope
+from tf_convpar._compat.keras import set_keras_mask
+from tf_convpar.layers import Attached
 from tf_convpar.layers import ConvParallel
 from tf_convpar.layers import is_merged
 from tf_convpar.layers import takes_shards
@@ -18,15 +21,8 @@ from tf_convpar.sharding.rules import Rule
 from tf_convpar.sharding.rules import SampleRule
 
 
-class Attached:
-    """What takes the place of a layer's `call`, of this one layer only."""
-
-
 class OnShards(Attached):
-    """Takes the place of a layer's `call`, of this one layer only.
-
-    The layer stays of its class, so that files, configs and `isinstance` are
-    those of plain Keras.
+    """Lets a layer work on shards of channels, by a rule.
 
     ```python
     layer.call = OnShards(layer, rule, [layout])
@@ -34,9 +30,9 @@ class OnShards(Attached):
 
     Args:
         layer: A Keras layer, or an operation.
-        rule: How it works on shards.
-        expected: How its inputs will lie. Shards that lie otherwise are
-            joined, as where a layer is called at several places.
+        rule: The rule by which it works on shards.
+        expected: Layouts of its inputs. Shards that lie otherwise are joined.
+            That happens to a layer that is called at several places.
     """
 
     def __init__(
@@ -47,12 +43,12 @@ class OnShards(Attached):
         self.expected = expected
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the layer's `call` does."""
+        """Does what the layer's `call` does, on shards if they are expected."""
         if args:
             rest = args[1:]
             inputs = args[0] if isinstance(args[0], list | tuple) else args[:1]
             if not isinstance(self._layer, keras.layers.Layer):
-                # Operations take several tensors, and numbers among them.
+                # Operations take several arguments, tensors and numbers.
                 inputs = [x for x in args if isinstance(x, ShardedTensor)]
                 rest = (args,)
             if self._as_expected(inputs):
@@ -78,9 +74,10 @@ class OnSamples(Attached):
 
     Args:
         layer: A Keras layer, or an operation.
-        rule: How it works on samples.
-        layout: How samples lie.
-        first: Whether a tensor on the chief is cut: others work there.
+        rule: The rule by which it works on samples.
+        layout: Layout of the samples.
+        first: Whether it does so even if all of its inputs are on the chief.
+            If not, the layer's own `call` runs there.
     """
 
     def __init__(
@@ -96,7 +93,7 @@ class OnSamples(Attached):
         self.first = first
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the layer's `call` does."""
+        """Does what the layer's `call` does, on samples if some are given."""
         inputs = keras.tree.flatten((args, kwargs))
         given = self.first or any(isinstance(x, ShardedTensor) for x in inputs)
         plain = is_merged() or in_stateless_scope() or not takes_shards()
@@ -107,7 +104,7 @@ class OnSamples(Attached):
 
 
 def works_on_shards(operation: Any) -> bool:
-    """Whether an operation of a graph takes shards, or gives some."""
+    """Whether an operation of a graph takes shards, or returns some."""
     if getattr(operation, "quantization_mode", None) is not None:
         return False  # Keras then calls another method than `call`.
     if isinstance(operation, ConvParallel):
@@ -116,7 +113,18 @@ def works_on_shards(operation: Any) -> bool:
 
 
 def joined(structure: Any) -> Any:
-    """With every sharded tensor joined on its owner."""
+    """Joins all sharded tensors of a structure, and their Keras masks."""
     return keras.tree.map_structure(
-        lambda x: x.joined() if isinstance(x, ShardedTensor) else x, structure
+        lambda x: (
+            masked_as(x, x.joined()) if isinstance(x, ShardedTensor) else x
+        ),
+        structure,
     )
+
+
+def masked_as(x: ShardedTensor, same: Any) -> Any:
+    """Gives `same`, which has the value of `x`, the Keras mask of `x`."""
+    mask = get_keras_mask(x)
+    if mask is not None:
+        set_keras_mask(same, joined(mask))
+    return same

@@ -1,10 +1,10 @@
 """`layer.trainable = ...` reaches the parallel copy of the layer too.
 
-Programs that fine-tune hold on to the model they began with: they make a
-larger one of it, train that, and then write `base.trainable = True`. Made
-parallel in between, the larger model is of other layers, which must hear of
-it. Keras tells nobody: the one property is wrapped, and does as before for
-layers that were never copied.
+A program that fine-tunes keeps the model it began with: it makes a larger model
+of it, trains that, and then writes `base.trainable = True`. If the larger model
+has been made parallel in between, it has other layers, which must hear of the
+change. Keras has no hook for this, so the one property is wrapped. It does as
+before for layers that were never copied.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Followers(weakref.WeakSet):
 
 
 def follow(pairs: Iterable[tuple[Any, Any]]) -> None:
-    """From now on copies are trained if their originals are.
+    """Lets copies take over changes of `trainable` of their originals.
 
     Args:
-        pairs: Of layers, each before its copy.
+        pairs: Layers, each with its copy.
     """
     for old, new in pairs:
         if isinstance(old, keras.layers.Layer):

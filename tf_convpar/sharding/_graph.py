@@ -2,11 +2,12 @@
 
 Layers return shards only where a functional model runs them, and only layers
 that work on shards are given any. Whatever leaves the graph, or goes to any
-other layer in it, is a tensor: in a parallelized model and in every model made
-of its layers, such as `keras.Model(model.input, layer.output)`.
+other layer in it, is a tensor. This holds in a parallelized model and in every
+model made of its layers, such as `keras.Model(model.input, layer.output)`.
 
-Keras has no hook for what goes from layer to layer of a graph: the one method
-that runs it is wrapped. It does as before for graphs without such layers.
+Keras has no hook for what goes from layer to layer of a graph, so the one
+method that runs it is wrapped. It does as before for graphs without such
+layers.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-from keras.src.models.functional import Functional
 
+from tf_convpar._compat.keras import Functional
+from tf_convpar._compat.keras import made_by
+from tf_convpar._compat.keras import nodes_by_depth
+from tf_convpar._compat.keras import wrap_graphs
 from tf_convpar.layers import within_region
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.sharding._attach import joined
+from tf_convpar.sharding._attach import masked_as
 from tf_convpar.sharding._attach import works_on_shards
 
 
@@ -34,7 +39,7 @@ def _in_regions(run: Callable[..., Any]) -> Callable[..., Any]:
         call_fn: Callable[..., Any] | None = None,
     ) -> Any:
         if call_fn is not None or not any(
-            works_on_shards(operation) for operation in self._operations
+            works_on_shards(operation) for operation in self.operations
         ):
             return run(self, inputs, operation_fn, call_fn)
         place = functools.partial(_placed, operation_fn, _read(self))
@@ -44,21 +49,21 @@ def _in_regions(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _read(graph: Functional) -> set[int]:
-    """Operations whose results leave the graph and are used in it as well.
+    """The `id`s of operations whose results leave a graph and are used in it.
 
-    Programs differentiate by them (Grad-CAM): what is used must be what left.
+    Programs differentiate by such results (Grad-CAM), so what is used must be
+    the tensor that left.
     """
-    nodes = itertools.chain.from_iterable(graph._nodes_by_depth.values())
+    depths: Any = nodes_by_depth(graph)
+    nodes = itertools.chain.from_iterable(depths.values())
     used = {id(x) for node in nodes for x in node.input_tensors}
-    return {
-        id(x._keras_history.operation) for x in graph.outputs if id(x) in used
-    }
+    return {id(made_by(x)) for x in graph.outputs if id(x) in used}
 
 
 def _placed(
     operation_fn: Callable[[Any], Any], read: set[int], operation: Any
 ) -> Callable[..., Any]:
-    """An operation of the graph, given shards if it works on them."""
+    """The call of an operation, which is given shards if it works on them."""
     call = operation_fn(operation)
 
     def on_shards(*args: Any, **kwargs: Any) -> Any:
@@ -76,8 +81,8 @@ def _placed(
 
 
 def _of_its_tensor(x: Any) -> Any:
-    """Shards of the joined tensor, in the place of those it is joined of."""
-    return x.of_joined() if isinstance(x, ShardedTensor) else x
+    """Joins shards; returns shards that are cut from the joined tensor."""
+    return masked_as(x, x.of_joined()) if isinstance(x, ShardedTensor) else x
 
 
-Functional._run_through_graph = _in_regions(Functional._run_through_graph)
+wrap_graphs(_in_regions)

@@ -10,13 +10,13 @@ import keras
 from tf_convpar.copying import Copies
 from tf_convpar.layers import ConvParallel
 from tf_convpar.sharding import _twins
-from tf_convpar.sharding._attach import OnShards
+from tf_convpar.sharding._attach import Attached
 from tf_convpar.sharding._follow import Followers
 from tf_convpar.sharding._training import settle_xla
 
 
 def merge(model: keras.Model) -> keras.Model:
-    """The model of plain Keras layers, weights bit for bit the same.
+    """A copy of a model with plain Keras layers and bit for bit its weights.
 
     ```python
     plain = convpar.merge(model)
@@ -24,7 +24,8 @@ def merge(model: keras.Model) -> keras.Model:
     ```
 
     Args:
-        model: Of parallel layers or not. It stays as it is.
+        model: A Keras model, with parallel layers or without. It stays as it
+            is.
 
     Returns:
         A new model with the same weights, optimizer, its state, loss and
@@ -32,7 +33,7 @@ def merge(model: keras.Model) -> keras.Model:
         algorithms.
 
     Raises:
-        ValueError: This is no model.
+        ValueError: `model` is not a Keras model.
     """
     check_model(model)
 
@@ -42,7 +43,7 @@ def merge(model: keras.Model) -> keras.Model:
             return _twins.plain(layer, copies)
         return None
 
-    copies = Copies(plain, leave_out=(OnShards, Followers))
+    copies = Copies(plain, leave_out=(Attached, Followers))
     new = copies.of(model)
     copies.finish(model)
     settle_xla(copies.pairs)

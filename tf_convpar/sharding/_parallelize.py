@@ -10,8 +10,9 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.utils import io_utils
 
+from tf_convpar._compat.keras import layers_of
+from tf_convpar._compat.keras import print_msg
 from tf_convpar.algorithms import check_algorithm
 from tf_convpar.copying import Copies
 from tf_convpar.layers import ConvParallel
@@ -39,7 +40,7 @@ def parallelize(
     algorithm: str | None = None,
     wire_dtype: str | Mapping[str, str] | None = None,
 ) -> keras.Model:
-    """The model with its convolutions spread over devices.
+    """A copy of a model, with its convolutions spread over devices.
 
     ```python
     with convpar.ConvParallelStrategy().scope():
@@ -50,42 +51,45 @@ def parallelize(
     plain = convpar.merge(model)
     ```
 
-    Feature maps stay in shards from layer to layer: a convolution gathers its
-    input from the devices that have it, not from the chief; pooling, batch
+    Feature maps stay in shards from layer to layer. A convolution gathers its
+    input from the devices that have it, not from the chief. Pooling, batch
     normalization, activations and the like run where the shards are
     (`tf_convpar.sharding.rules`). Whatever has no rule runs on the chief, as
     before. Results are those of the model itself.
 
     Args:
-        model: Of any kind. Of Sequential and functional models feature maps
-            stay in shards; convolutions that models and layers of your own
-            hold as attributes, or that have no input shape yet, are spread
-            one by one. `model.summary()` says which ones stay whole, and why.
-            The model stays as it is.
-        plan: How each layer is split: as for `ConvParallelStrategy`, a
-            mapping, a plan, or the path of one. Names may be regular
-            expressions (`re.fullmatch`). Numbers are kernels per device,
-            `"samples"` equal shares of the samples, a mapping such as
-            `{"split": "samples", "shards": (3, 1)}` says both; None leaves a
-            layer on the chief: `{"stem.*": None, "block[1-3].*": "samples"}`.
-            Layers that are not named are shared out as the strategy in scope
-            has it, else equally. `"auto"` measures the devices and their links
-            and plans the whole model; what was chosen, and what is expected
-            of it, is printed in a line. `"equal"` shares all out equally.
-            None is `"auto"` in a cluster, unless the strategy has a plan, and
-            else `"equal"`.
-        batch_size: Images of a step, for `"auto"`; None for those that the
+        model: A Keras model of any kind, which stays as it is. In Sequential
+            and functional models, feature maps stay in shards. Convolutions
+            that models and layers of your own hold as attributes, or that have
+            no input shape yet, are spread one by one. `summary()` of the new
+            model says which ones stay whole, and why.
+        plan: How each layer is split: a mapping, a plan, or the path of one,
+            as for `ConvParallelStrategy`. Names may be regular expressions
+            (`re.fullmatch`). Numbers are kernels per device. `"samples"` is
+            equal shares of the samples. A mapping says both, such as
+            `{"split": "samples", "shards": (3, 1)}`. None leaves a layer on
+            the chief, as in `{"stem.*": None, "block[1-3].*": "samples"}`.
+            Layers that are not named are split as the strategy in scope says,
+            else equally. `plan="auto"` measures the devices and their links
+            and plans the whole model; it prints a line that says what was
+            chosen and what is expected of it. `plan="equal"` names no layer,
+            so all are split equally unless the strategy in scope says
+            otherwise. `plan=None` is `"auto"` if the strategy's plan is, or in
+            a cluster whose strategy has no plan; else it is `"equal"`.
+        batch_size: Images of a step, for `"auto"`; None for the batch that the
             model was built for, else 32.
-        algorithm: Of all convolutions, as of `ConvParallel2D`.
-        wire_dtype: Of all of them, or by names as `plan`.
+        algorithm: Algorithm of all convolutions, as for `ConvParallel2D`; None
+            for that of each layer.
+        wire_dtype: Wire dtype of all convolutions, or a mapping by names as in
+            `plan`; None for that of each layer.
 
     Returns:
         A new model with the same weights, layers' states, optimizer, its
-        state, loss and metrics. `layer.trainable = ...` of the model that it
-        was made of reaches it too, as in fine-tuning.
+        state, loss and metrics. If `layer.trainable` is set in the original
+        model, as in fine-tuning, the new model takes it over.
 
     Raises:
-        ValueError: This is no model, or an argument is wrong.
+        ValueError: `model` is not a Keras model, or an argument is wrong.
     """
     check_model(model)
     if algorithm is not None:
@@ -97,9 +101,9 @@ def parallelize(
         except (ValueError, tf.errors.OpError) as error:
             if asked is not None:
                 raise
-            # Nobody asked: the model is split as well as may be.
+            # Nobody asked for a plan, so the model is split without one.
             reason = str(error).partition("\n")[0]
-            io_utils.print_msg(f"{model.name}: not planned. {reason}")
+            print_msg(f"{model.name}: not planned. {reason}")
             plan = "equal"
     splits = _Named("plan", _plan(plan))
     wires = _Named(
@@ -137,7 +141,7 @@ def parallelize(
     new = copies.of(model)
     for old, made in copies.pairs:
         if isinstance(made, ConvParallel) and made.built:
-            made.place(old._build_shapes_dict["input_shape"])
+            made.place(old.get_build_config()["input_shape"])
     regions.place()
     place_slots(copies.optimizers)
     copies.finish(model)
@@ -147,7 +151,10 @@ def parallelize(
 
 
 def _default(plan: Any) -> Any:
-    """What no plan means: in a cluster that has none, that one is made."""
+    """The plan that was given; for None, `"auto"` or `"equal"`.
+
+    A model is planned in a cluster whose strategy has no plan.
+    """
     if plan is not None:
         return plan
     strategy = tf.distribute.get_strategy()
@@ -175,11 +182,11 @@ def _planned(
         )
     wire = wire_dtype if isinstance(wire_dtype, str) else None
     plan = strategy.planner().model(model, batch_size, wire, algorithm)
-    io_utils.print_msg(f"{model.name}: {plan.reason}")
-    # Layers that say themselves how they are split stay so.
+    print_msg(f"{model.name}: {plan.reason}")
+    # Layers with `shards` or `split` of their own keep these.
     own = {
         layer.name
-        for layer in model._flatten_layers(include_self=False)
+        for layer in layers_of(model)
         if isinstance(layer, ConvParallel)
         and (layer.shards is not None or layer.split is not None)
     }
@@ -203,7 +210,7 @@ def _plan(plan: Any) -> Mapping[str, Any]:
 
 
 def _check_devices(plan: Plan) -> None:
-    """Raises ValueError where shards would go to other devices than planned."""
+    """Raises ValueError if shards would go to other devices than planned."""
     strategy = tf.distribute.get_strategy()
     if not isinstance(strategy, ConvParallelStrategy):
         return
@@ -217,7 +224,7 @@ def _check_devices(plan: Plan) -> None:
 
 
 class _Named:
-    """Values by names of layers; a name itself, or a regular expression."""
+    """Values by names of layers; a key may be a regular expression."""
 
     def __init__(self, argument: str, given: Mapping[str, Any]) -> None:
         self._argument = argument
@@ -256,10 +263,10 @@ class _Named:
         return found[0] if found else None
 
     def check_used(self, model: Any) -> None:
-        """Raises ValueError where a key stands for no convolution."""
+        """Raises ValueError if a key stands for no convolution."""
         names = [
             layer.name
-            for layer in model._flatten_layers(include_self=False)
+            for layer in layers_of(model)
             if _twins.is_convolution(layer)
         ]
         used = {self._key(name) for name in names}

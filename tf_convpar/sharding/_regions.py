@@ -1,9 +1,9 @@
 """Where feature maps lie, from layer to layer of a graph.
 
-Goes through the layers of a model in the order of its graph, and tells the
-copy of each how its input will lie. The first call of a layer that is called
-at several places decides; where others lie differently they are joined
-(`OnShards`).
+`Regions` goes through the layers of a model in the order of its graph, and
+tells the copy of each how its input will lie. If a layer is called at several
+places, the first call decides. Inputs of its other calls that lie differently
+are joined (`OnShards`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Regions:
     """Makes the layers of a model that works on shards.
 
     Args:
-        copy: The new layer for each of the model's own.
+        copy: Function that returns the new layer for one of the model's.
     """
 
     def __init__(self, copy: Callable[[Any], Any]) -> None:
@@ -39,14 +39,14 @@ class Regions:
         self._to_place: list[tuple[Any, dict[str, Layout]]] = []
 
     def enter(self, model: Any) -> None:
-        """Makes the layers of a functional model."""
+        """Makes the new layers of a functional model."""
         self._leads_to.update(leading(model))
         for node in _walk.nodes(model):
             if not node.is_input:
                 self._visit(node)
 
     def place(self) -> None:
-        """Cuts the weights that lie beside shards; the layers are built."""
+        """Cuts the weights that lie beside shards, once layers are built."""
         for layer, layouts in self._to_place:
             for name, layout in layouts.items():
                 place(getattr(layer, name), layout)
@@ -67,7 +67,7 @@ class Regions:
     def _settle(
         self, layer: Any, made: Any, node: Any, inputs: list[AnyLayout | None]
     ) -> AnyLayout | None:
-        """Tells a new layer how its input lies; says how its output will."""
+        """Tells a new layer how its input lies; returns its output's layout."""
         if isinstance(made, ConvParallel):
             shape = node.input_tensors[0].shape
             return made.join_region(shape, inputs[0])
@@ -92,7 +92,10 @@ class Regions:
         return output
 
     def _lead(self, made: Any, node: Any) -> AnyLayout | None:
-        """Lets a layer work where the first convolution's samples will be."""
+        """Lets a layer work where the first convolution's samples will be.
+
+        Returns the layout of these samples; None if it stays on the chief.
+        """
         first = self._copy(self._leads_to[id(node)])
         rule = works_on_samples(node)
         if not isinstance(first, ConvParallel) or rule is None:

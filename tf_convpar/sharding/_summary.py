@@ -1,7 +1,7 @@
 """`model.summary()` shows shards and devices.
 
-Keras has no hook for another column: its summary is printed, then a table of
-the parallel layers.
+Keras has no hook for another column. So its summary is printed, and then a
+table of the parallel layers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import keras
 import rich.console
 import rich.table
 
+from tf_convpar._compat.keras import layers_of
 from tf_convpar.layers import ConvParallel
+from tf_convpar.machines import short
 from tf_convpar.placement import SampleLayout
 from tf_convpar.sharding._whole import whole
 
@@ -24,12 +26,12 @@ from tf_convpar.sharding._whole import whole
 def _with_shards(summary: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(summary)
     def wrapped(self: keras.Model, *args: Any, **kwargs: Any) -> None:
-        summary(self, *args, **kwargs)
         rows = [
             (layer.name, _places(layer._samples or layer._layout))
-            for layer in self._flatten_layers(include_self=False)
+            for layer in layers_of(self)
             if isinstance(layer, ConvParallel) and layer.is_spread
         ]
+        summary(self, *args, **kwargs)
         if not rows:
             return
         show = kwargs.get("print_fn") or print
@@ -52,24 +54,22 @@ def _table(heads: Sequence[str], rows: Sequence[tuple[str, str]]) -> str:
 
 
 def _places(layout: Any) -> str:
-    """`"6 on CPU:0, 4 on worker 0 CPU:0"`; `"3 of 4 samples on CPU:0, ..."`."""
+    """A layout in words.
+
+    ```python
+    _places(layout)  # "6 on CPU:0, 4 on worker 0 CPU:0"
+    _places(samples)  # "3 of 4 samples on CPU:0, 1 of 4 samples on ..."
+    ```
+    """
     if isinstance(layout, SampleLayout):
         total = sum(layout.shares)
         parts = [f"{share} of {total} samples" for share in layout.shares]
     else:
         parts = [str(size) for size in layout.sizes]
     return ", ".join(
-        f"{part} on {_short(device)}"
+        f"{part} on {short(device)}"
         for part, device in zip(parts, layout.devices, strict=True)
     )
-
-
-def _short(device: str) -> str:
-    words = dict(word.split(":", 1) for word in device.strip("/").split("/"))
-    task = f"{words['job']} {words['task']} " if "job" in words else ""
-    if words.get("job") == "localhost":
-        task = ""
-    return f"{task}{words['device']}"
 
 
 keras.Model.summary = _with_shards(keras.Model.summary)

@@ -1,4 +1,4 @@
-"""How many bytes a training step must move, by theory."""
+"""The bytes that a training step must move, by theory."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tf_convpar.placement import Move
 from tf_convpar.sharding import _walk
 from tf_convpar.sharding._attach import OnSamples
 from tf_convpar.sharding._attach import OnShards
+from tf_convpar.sharding.rules import CHIEF
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Traffic:
     """Bytes on the wire in one step.
 
     Attributes:
-        links: From the first device of each pair to the second.
+        links: Bytes from the first device of each pair to the second.
         chief: The chief's device.
     """
 
@@ -33,40 +34,40 @@ class Traffic:
 
     @property
     def sent(self) -> int:
-        """By the chief."""
+        """Bytes that the chief sends."""
         return sum(n for (a, _), n in self.links.items() if a == self.chief)
 
     @property
     def received(self) -> int:
-        """By the chief."""
+        """Bytes that the chief receives."""
         return sum(n for (_, b), n in self.links.items() if b == self.chief)
 
     @property
     def total(self) -> int:
-        """Between all devices."""
+        """Bytes between all devices."""
         return sum(self.links.values())
 
 
 def step_traffic(
     model: keras.Model, batch_size: int, training: bool = True
 ) -> Traffic:
-    """What layouts need: never a slot.
+    """The bytes that a step of a model must move; slots never travel.
 
     ```python
     step_traffic(model, batch_size=64).total  # bytes in a training step
     ```
 
     Feature maps that a device needs and does not have are sent to it, once,
-    by whoever has them; in the backward pass as many numbers of their
-    gradient return, if anything before them learns. Of a convolution that is
-    split by filters every device needs all of the input; of one that is split
-    by samples its samples, and all kernels. What layers need is stated by
-    themselves, and by their rules: `ConvParallel.moves`, `Rule.moves`,
+    by the devices that have them. In the backward pass as many numbers of
+    their gradient return, if anything before them learns. For a convolution
+    that is split by filters, every device needs all of the input. For one that
+    is split by samples, a device needs its samples and all kernels. Layers and
+    their rules state what they need: `ConvParallel.moves`, `Rule.moves`,
     `SampleRule.moves`.
 
     Args:
-        model: Sequential or functional, built, of parallel layers; from
-            `parallelize` or not.
+        model: A built model with parallel layers, Sequential or functional;
+            from `parallelize` or not.
         batch_size: Images per step.
         training: Whether there is a backward pass.
 
@@ -83,19 +84,20 @@ def step_traffic(
 
 
 class _Count:
-    """Goes through the layers of a graph."""
+    """Goes through the layers of a graph and notes what they move."""
 
     def __init__(self, batch: int, training: bool) -> None:
         self.moves: list[Move] = []
         self._batch = batch
         self._training = training
-        # Of tensors of the graph, by their identity.
+        # For tensors of the graph, by their `id`: where they lie in shards, and
+        # whether anything before them learns.
         self._lies: dict[int, AnyLayout] = {}
         self._learns: dict[int, bool] = {}
         self._made: set[Any] = set()
 
     def model(self, model: Any, learns: bool = False) -> bool:
-        """Counts a model; says whether anything in it or before it learns."""
+        """Counts a model; returns whether it, or anything before it, learns."""
         after = learns
         for node in _walk.nodes(model):
             if node.is_input:
@@ -131,7 +133,7 @@ class _Count:
     def _layer(
         self, layer: Any, inputs: Sequence[Any], before: bool
     ) -> AnyLayout | None:
-        """Counts what goes in; says how what comes out lies."""
+        """Counts what a layer moves; returns the layout of its output."""
         shapes = [self._shape(x) for x in inputs]
         lies = [self._lies.get(id(x)) for x in inputs]
         if isinstance(layer, ConvParallel) and layer.is_spread:
@@ -154,14 +156,13 @@ class _Count:
             if output is not None:
                 moves = call.rule.moves(layer, call.expected, shapes)
                 self._note(moves, inputs)
-                on_chief = output.devices == (output.owner,)
-                return None if on_chief else output
+                return None if output is CHIEF else output
         for x in inputs:
             self._join(x)
         return None
 
     def _note(self, moves: Sequence[Move], inputs: Sequence[Any]) -> None:
-        """Takes notice of moves, of which the first are those of inputs."""
+        """Notes moves, the first of which are those of the inputs."""
         for i, move in enumerate(moves):
             asked = not self._training and move.returns
             move = dataclasses.replace(move, returns=move.returns and not asked)
@@ -190,7 +191,7 @@ class _Count:
 
 
 def _as_expected(lies: Sequence[Any], expected: Sequence[Any]) -> bool:
-    """Whether shards lie as a rule was told; else they are joined."""
+    """Whether shards lie as a rule was told; if not, they are joined."""
     return len(lies) == len(expected) and all(
         a is not None and a.matches(b)
         for a, b in zip(lies, expected, strict=True)

@@ -1,4 +1,4 @@
-"""What a copy of a model needs to go on training as the model would have."""
+"""What a copy of a model needs to go on training like the model."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ from collections.abc import Iterable
 from typing import Any
 
 import keras
-from keras.src.trainers.trainer import model_supports_jit
 
+from tf_convpar._compat.keras import model_supports_jit
+from tf_convpar._compat.keras import trained_by
 from tf_convpar.placement import PlacedVariable
 from tf_convpar.placement import place
 
 
 def place_slots(optimizers: Iterable[Any]) -> None:
-    """Cuts the slots of an optimizer like the kernels they belong to.
+    """Cuts the slots of optimizers like the kernels they belong to.
 
     Keras' optimizers keep slots in lists, in the order of the variables that
     they train.
     """
     for optimizer in optimizers:
-        trained = optimizer._trainable_variables
+        trained = trained_by(optimizer)
         for slots in list(vars(optimizer).values()):
             if not isinstance(slots, list) or len(slots) != len(trained):
                 continue
@@ -38,12 +39,16 @@ def _belongs(slot: Any, variable: Any) -> bool:
 
 
 def settle_xla(pairs: Iterable[tuple[Any, Any]]) -> None:
-    """A parallel model cannot be compiled by XLA; a merged one as before.
+    """Turns XLA off in parallel models, and on again in merged ones.
 
-    What was asked for is kept for the way back.
+    XLA cannot compile a parallel model. What its user asked for is kept in the
+    copy for the way back.
+
+    Args:
+        pairs: Layers and models, each with its copy.
     """
     for old, new in pairs:
         if isinstance(old, keras.Model) and old.compiled:
-            asked = getattr(old, "_asked_jit_compile", old._jit_compile)
+            asked = getattr(old, "_asked_jit_compile", old.jit_compile)
             vars(new)["_asked_jit_compile"] = asked
-            new._jit_compile = asked and model_supports_jit(new)
+            new.jit_compile = asked and model_supports_jit(new)

@@ -22,6 +22,8 @@ _TWINS: dict[type, Any] = {
     keras.layers.SeparableConv1D: layers.SeparableConvParallel1D,
     keras.layers.SeparableConv2D: layers.SeparableConvParallel2D,
 }
+# What has a parallel form.
+KINDS = tuple(_TWINS)
 _PLAIN: dict[Any, Any] = {parallel: plain for plain, parallel in _TWINS.items()}
 OWN_ARGUMENTS = ("shards", "wire_dtype", "algorithm", "split")
 _OF_LAYOUTS = ("_layout", "_samples", "_depthwise_layout", "_in_region")
@@ -38,7 +40,7 @@ def has_twin(kind: type) -> bool:
 
 
 def public_name(kind: type) -> str:
-    """What the parallel form of a class of Keras is called."""
+    """The public name of the parallel form of a class of Keras."""
     return next(n for n in layers.__all__ if getattr(layers, n) is _TWINS[kind])
 
 
@@ -47,8 +49,8 @@ def parallel(layer: Any, copies: Copies, **own: Any) -> ConvParallel:
 
     Args:
         layer: A convolution, parallel or not.
-        copies: Which makes the copy.
-        **own: Those of `OWN_ARGUMENTS` that are to be others than it has.
+        copies: The `Copies` that make the copy.
+        **own: New values of some of `OWN_ARGUMENTS`; the layer's others stay.
     """
     has = {name: getattr(layer, name, None) for name in OWN_ARGUMENTS}
     kind = _TWINS.get(type(layer), type(layer))
@@ -58,9 +60,9 @@ def parallel(layer: Any, copies: Copies, **own: Any) -> ConvParallel:
 
 
 def planned(layer: Any, **own: Any) -> ConvParallel:
-    """What a convolution would be as a parallel layer, for planning.
+    """A convolution as the parallel layer that it would be, for planning.
 
-    It has the very weights of the layer, and must not be called.
+    It shares the weights of the layer, and must not be called.
     """
     kind = _TWINS.get(type(layer), type(layer))
     made: Any = keras.layers.Layer.__new__(kind)
@@ -72,7 +74,7 @@ def planned(layer: Any, **own: Any) -> ConvParallel:
 
 
 def plain(layer: Any, copies: Copies) -> Any:
-    """The copy of a parallel layer as one of plain Keras."""
+    """The copy of a parallel layer as a layer of plain Keras."""
     found = copies.as_kind(layer, _PLAIN[type(layer)])
     for name in (*OWN_ARGUMENTS, *_OF_LAYOUTS):
         vars(found).pop(name, None)

@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
-from keras.src.models.functional import Functional
+
+from tf_convpar._compat.keras import Functional
+from tf_convpar._compat.keras import graph_of as graph_of
+from tf_convpar._compat.keras import nodes_by_depth
 
 
 def nodes(model: Any) -> Iterator[Any]:
@@ -18,17 +21,12 @@ def nodes(model: Any) -> Iterator[Any]:
     ```
 
     Args:
-        model: Sequential or functional, built. Models within it are one call
-            each.
+        model: A built model, Sequential or functional. A model within it is
+            one call.
     """
-    depths = graph_of(model)._nodes_by_depth
+    depths: Any = nodes_by_depth(model)
     for depth in sorted(depths, reverse=True):
         yield from depths[depth]
-
-
-def graph_of(model: Any) -> Any:
-    """What has the nodes: of a sequential model one that it made."""
-    return getattr(model, "_functional", None) or model
 
 
 def is_graph(layer: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Where a call of a Keras layer can work: on shards of channels, of samples."""
+"""Whether a layer's call can work on shards of channels, or of samples."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tf_convpar.layers import ConvParallel
 from tf_convpar.placement import Layout
 from tf_convpar.sharding import _twins
 from tf_convpar.sharding import _walk
+from tf_convpar.sharding.rules import CHIEF
 from tf_convpar.sharding.rules import Rule
 from tf_convpar.sharding.rules import SampleRule
 from tf_convpar.sharding.rules import rule_for
@@ -27,12 +28,12 @@ def works_on_channels(
     """The rule by which a layer works on shards of channels.
 
     Args:
-        node: Of the graph.
-        known: How its inputs lie, as many as are in shards.
+        node: Call of the layer in the graph.
+        known: Layouts of its inputs that are in shards.
 
     Returns:
-        The rule, and how the output lies: None if on the chief. Nothing if the
-        inputs must be joined.
+        The rule and the layout of the output, which is None if the output is
+        on the chief. None in place of both if the inputs must be joined.
     """
     layer = node.operation
     if getattr(layer, "quantization_mode", None) is not None:
@@ -43,9 +44,7 @@ def works_on_channels(
     output = rule.output(layer, known, node.input_tensors[0].shape)
     if output is None:
         return None
-    # A single device is the chief: the rule gives a tensor there.
-    on_chief = output.devices == (output.owner,)
-    return rule, None if on_chief else output
+    return rule, None if output is CHIEF else output
 
 
 def works_on_samples(node: Any) -> SampleRule | None:
@@ -56,7 +55,7 @@ def works_on_samples(node: Any) -> SampleRule | None:
     layer, tensors = node.operation, node.input_tensors
     if getattr(layer, "quantization_mode", None) is not None:
         return None
-    # One that is broadcast along the samples cannot be cut.
+    # An input that is broadcast along the samples cannot be cut.
     alike = len({tensor.shape[0] for tensor in tensors}) == 1
     if not alike or not _only(node, len(tensors)) or _arrays(node):
         return None
@@ -67,17 +66,16 @@ def works_on_samples(node: Any) -> SampleRule | None:
 def leading(model: Any) -> Mapping[int, Any]:
     """The calls before a model's first convolutions that can go with them.
 
-    Preprocessing layers, say: `Rescaling`, `Normalization`, `ZeroPadding2D`.
-    Where the convolution is split by samples, each device does its own: the
-    chief alone would keep all others waiting, and images are sent before they
-    have grown.
+    These are preprocessing layers, such as `Rescaling`, `Normalization` and
+    `ZeroPadding2D`. If the convolution is split by samples, each device
+    preprocesses its own samples. The chief alone would keep all others waiting.
+    Also, images are sent before they have grown.
 
     Args:
-        model: Sequential or functional, built.
+        model: A built model, Sequential or functional.
 
     Returns:
-        For each such call, by the identity of its node, the layer that it
-        leads to.
+        The layer that each such call leads to, by the `id` of the call's node.
     """
     makes: dict[int, Any] = {}
     takers: dict[int, list[Any]] = collections.defaultdict(list)
@@ -112,14 +110,17 @@ def leading(model: Any) -> Mapping[int, Any]:
 
 
 def _size(tensor: Any) -> int:
-    """Bytes of one sample."""
+    """Bytes of one sample of a tensor."""
     return tf.as_dtype(tensor.dtype).size * math.prod(
         n or 1 for n in tensor.shape[1:]
     )
 
 
 def _only(node: Any, known: int) -> bool:
-    """Whether nothing but shards goes in, and numbers into an operation."""
+    """Whether a call gets `known` shards and no more, but for numbers.
+
+    Only an operation of `keras.ops` may be given numbers.
+    """
     others = [
         value
         for value in _given(node)

@@ -7,12 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
-from keras.src.layers.convolutional.base_conv import BaseConv
-from keras.src.layers.convolutional.base_conv_transpose import BaseConvTranspose
-from keras.src.layers.convolutional.base_depthwise_conv import BaseDepthwiseConv
-from keras.src.layers.convolutional.base_separable_conv import BaseSeparableConv
-from keras.src.models.functional import Functional
 
+from tf_convpar._compat.keras import layers_of
 from tf_convpar.layers import ConvParallel
 from tf_convpar.sharding import _twins
 
@@ -20,10 +16,7 @@ _RECURRENT = (
     *(keras.layers.ConvLSTM1D, keras.layers.ConvLSTM2D),
     keras.layers.ConvLSTM3D,
 )
-_KINDS = (
-    *(BaseConv, BaseConvTranspose, BaseDepthwiseConv, BaseSeparableConv),
-    *_RECURRENT,
-)
+_KINDS = (*_twins.KINDS, *_RECURRENT)
 
 
 def why_whole(layer: Any, held_by: Sequence[Any]) -> str | None:
@@ -70,14 +63,13 @@ def whole(model: Any) -> Iterator[tuple[Any, str]]:
         if isinstance(layer, _KINDS) and not spread:
             reason = why_whole(layer, held_by)
             yield layer, reason or "the plan leaves it to the chief"
-        for inner in layer._layers:
+        for inner in layers_of(layer, recursive=False):
             yield from walk(inner, (*held_by, layer))
 
     yield from walk(model, ())
 
 
 def _is_kerass_own(layer: Any) -> bool:
-    """Whether it is a layer of Keras that calls others, not a model."""
-    if isinstance(layer, Functional | keras.Sequential):
-        return False
-    return type(layer).__module__.startswith("keras.src.layers.")
+    """Whether a holder of layers is a layer of Keras itself, not a model."""
+    kind = type(layer)
+    return getattr(keras.layers, kind.__name__, None) is kind

@@ -7,18 +7,18 @@ import socket
 
 import psutil
 
-from tf_convpar import cores
+from tf_convpar import machines
 from tf_convpar.strategy.spec import Cluster as Cluster
 from tf_convpar.strategy.spec import Task as Task
 from tf_convpar.strategy.spec import resolve as resolve
-from tf_convpar.strategy.status import Device as Device
+from tf_convpar.strategy.status import DeviceStatus as DeviceStatus
 from tf_convpar.strategy.status import ask as ask
 from tf_convpar.strategy.status import wait_for as wait_for
 
-# Without the first, TensorFlow sends what is meant for the other tasks to the
-# proxy in $http_proxy and waits for ever. The other two turn a task that fell
-# silent (machine off, cable out) into an UnavailableError after 80 to 90 s,
-# where the default waits for ever. More frequent pings are refused by peers.
+# Without the first option, TensorFlow sends what is meant for the other tasks
+# to the proxy in $http_proxy and waits for ever. The other two turn a task that
+# fell silent (machine off, cable out) into an UnavailableError after 80 to
+# 90 s. By default TensorFlow waits for ever. Peers refuse more frequent pings.
 GRPC_OPTIONS = (
     "grpc.enable_http_proxy=0,"
     "grpc.keepalive_time_ms=10000,"
@@ -40,10 +40,10 @@ def connect(cluster: Cluster, timeout_s: float = 60.0) -> None:
     ```
 
     Every task's devices then appear in `tf.config.list_logical_devices()`.
-    Variables made before it are lost, as TensorFlow renames this process's
-    own devices: connect first (a `ConvParallelStrategy` does when it is made).
-    Connecting to the same cluster again does nothing. Sets
-    `TF_GRPC_DEFAULT_OPTIONS` to `GRPC_OPTIONS` unless the user has set it.
+    Variables made earlier are lost, as TensorFlow renames this process's own
+    devices. So connect first (a `ConvParallelStrategy` does when it is made).
+    Connecting to the same cluster again does nothing. The environment variable
+    `TF_GRPC_DEFAULT_OPTIONS` becomes `GRPC_OPTIONS` unless the user has set it.
 
     Args:
         cluster: the cluster; this process must be its chief.
@@ -74,11 +74,11 @@ def connect(cluster: Cluster, timeout_s: float = 60.0) -> None:
     set_grpc_defaults()
     check_port_free(cluster.chief.address)
     wait_for(cluster.others, timeout_s)
-    # Imported last: every error above comes without this wait of seconds.
+    # The import takes seconds, for which no error above should have to wait.
     import tensorflow as tf
 
     if not tf.config.threading.get_inter_op_parallelism_threads():
-        # Refused where TensorFlow has begun to work: it keeps its threads.
+        # TensorFlow refuses once it has begun to work, and keeps its threads.
         with contextlib.suppress(RuntimeError):
             tf.config.threading.set_inter_op_parallelism_threads(
                 inter_op_threads()
@@ -93,35 +93,35 @@ def connect(cluster: Cluster, timeout_s: float = 60.0) -> None:
 
 
 def inter_op_threads() -> int:
-    """How many operations a task may work on at a time: its cores, or more.
+    """The number of operations a task may run at a time: its cores, or more.
 
-    Requests for tensors are served by the same threads. With one of them, as
-    on a task of one core, they would wait for the convolution that runs there,
-    and nothing would be computed on two tasks at once.
+    Requests for tensors are served by the same threads. If a task of one core
+    had one such thread, requests would wait for the convolution that runs
+    there, and no two tasks would compute at once.
     """
-    return max(_FEWEST_INTER_OP, len(cores.usable()))
+    return max(_FEWEST_INTER_OP, len(machines.usable_cores()))
 
 
 def set_grpc_defaults() -> None:
-    """Sets what TensorFlow reads when it opens its first connection.
+    """Sets environment variables that TensorFlow reads when it first connects.
 
-    TF_GRPC_DEFAULT_OPTIONS becomes `GRPC_OPTIONS`. Requests are not streamed:
-    after a worker is lost, the next call would wait for ever instead of
-    raising `UnavailableError`. What the user has set stays.
+    TF_GRPC_DEFAULT_OPTIONS becomes `GRPC_OPTIONS`. Streaming of requests is
+    turned off: with it, the first call after a worker is lost would wait for
+    ever instead of raising `UnavailableError`. What the user has set stays.
     """
     os.environ.setdefault("TF_GRPC_DEFAULT_OPTIONS", GRPC_OPTIONS)
     os.environ.setdefault("TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE", "false")
 
 
 def check_port_free(address: str) -> None:
-    """Refuses an address of this process whose port it cannot have.
+    """Raises an error if this process cannot have the port of its address.
 
     ```python
     check_port_free("localhost:2222")
     ```
 
-    TensorFlow's own message is `Could not start gRPC server`. It listens on
-    every interface of the machine, so only the port matters.
+    TensorFlow's own message is only `Could not start gRPC server`. It listens
+    on every interface of the machine, so only the port matters.
 
     Args:
         address: `host:port` of this process's own task.
@@ -136,7 +136,7 @@ def check_port_free(address: str) -> None:
         except OSError:
             continue  # This machine has no IPv6.
         with listener:
-            # As gRPC does: connections that are just closing do not matter.
+            # gRPC sets it too: connections that just close do not matter.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 listener.bind((anywhere, port))
@@ -162,7 +162,7 @@ def _port_problem(address: str, port: int, code: int) -> str:
 
 
 def _holder(port: int) -> str:
-    """Names the process that listens on a port, as far as we may know."""
+    """Names the process that listens on a port, if this user may know it."""
     try:
         for found in psutil.net_connections("tcp"):
             if (

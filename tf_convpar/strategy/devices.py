@@ -1,4 +1,4 @@
-"""Which devices a strategy computes on, by name."""
+"""The names of the devices that a strategy computes on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tensorflow as tf
 
 
 def canonical(device: str) -> str:
-    """`"cpu:1"` and the like, as TensorFlow writes it in full.
+    """The full TensorFlow name of a device, which may be given in short.
 
     ```python
     canonical("gpu:0")
@@ -51,10 +51,10 @@ def available() -> list[str]:
 
 
 def default_devices() -> list[str]:
-    """What a strategy uses when it is not told.
+    """The devices that a strategy uses if it is given none.
 
-    In a cluster, of every task: its GPUs, or its first CPU where it has none.
-    On a machine alone: its GPUs, then its CPUs.
+    In a cluster these are the GPUs of each task, or its first CPU if it has no
+    GPU. On a machine alone they are its GPUs, then its CPUs.
     """
     names = available()
     here = f"{here_prefix()}/"
@@ -71,7 +71,7 @@ def default_devices() -> list[str]:
 
 
 def check(devices: Sequence[str]) -> list[str]:
-    """Canonical names of `devices`, each known to this program."""
+    """The full names of `devices`, each of which this program must know."""
     if isinstance(devices, str) or not devices:
         raise ValueError(
             "Expected `devices` to be a list of at least one device name. "

@@ -1,9 +1,9 @@
-"""What Keras does otherwise under a strategy, and need not under this one.
+"""Lets Keras train under this strategy as it does without any strategy.
 
 There is one replica, and it is the program itself. So `fit` has nothing to
 prepare for replicas, and an optimizer may be used wherever plain Keras would
-use it. Keras has no hooks for either: its methods are wrapped here, once.
-They do as before wherever there is no `ConvParallelStrategy`.
+use it. Keras has no hooks for either, so its methods are wrapped here, once.
+Without a `ConvParallelStrategy` they do as before.
 """
 
 from __future__ import annotations
@@ -15,12 +15,18 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_convpar._compat import tensorflow as of_tensorflow
+from tf_convpar._compat.keras import adopt
+from tf_convpar._compat.keras import layers_of
+from tf_convpar._compat.keras import strategy_of
+from tf_convpar._compat.keras import trained_by
+from tf_convpar._compat.keras import wrap_builds
+from tf_convpar._compat.keras import wrap_updates
+
 
 def wrap(kind: type[tf.distribute.Strategy]) -> None:
-    """Lets Keras train under strategies of this kind as under none."""
-    keras.Model._maybe_symbolic_build = _built_when_traced(
-        keras.Model._maybe_symbolic_build, kind
-    )
+    """Lets Keras train under strategies of this kind as without a strategy."""
+    wrap_builds(functools.partial(_built_when_traced, kind=kind))
     keras.Model.make_train_function = _with_slots(
         keras.Model.make_train_function, kind
     )
@@ -29,9 +35,7 @@ def wrap(kind: type[tf.distribute.Strategy]) -> None:
         keras.optimizers.LossScaleOptimizer,
     ):
         optimizer.apply = _as_the_replica(optimizer.apply, kind)
-    keras.optimizers.Optimizer._backend_update_step = _with_one_rate(
-        keras.optimizers.Optimizer._backend_update_step, kind
-    )
+    wrap_updates(functools.partial(_with_one_rate, kind=kind))
     for module in (keras.utils, keras.backend):
         module.clear_session = _in_scope_still(module.clear_session, kind)
 
@@ -39,11 +43,11 @@ def wrap(kind: type[tf.distribute.Strategy]) -> None:
 def _built_when_traced(
     build: Callable[..., None], kind: type[tf.distribute.Strategy]
 ) -> Callable[..., None]:
-    """`Model._maybe_symbolic_build`, which plain Keras does not do either.
+    """Skips `Model._maybe_symbolic_build`, as Keras does without a strategy.
 
-    It would take a batch out of the dataset: what is shuffled, augmented or
-    generated goes on from there, and a training sees other batches than it
-    would on one device. Models without `call` could not be built at all.
+    The method takes a batch out of the dataset. What is shuffled, augmented or
+    generated goes on from there, so a training would see other batches than on
+    one device. Models without `call` could not be built at all.
     """
 
     @functools.wraps(build)
@@ -57,11 +61,11 @@ def _built_when_traced(
 def _with_slots(
     make: Callable[..., Any], kind: type[tf.distribute.Strategy]
 ) -> Callable[..., Any]:
-    """`Model.make_train_function`, the optimizer's slots made before it.
+    """Makes the optimizer's slots before `Model.make_train_function`.
 
-    TensorFlow traces a step that makes variables twice, and tracing the steps
-    of large models takes a minute. A program's own `train_step` may train
-    other variables than all of them: there the optimizer finds out itself.
+    TensorFlow traces a step that makes variables twice, and tracing the step
+    of a large model takes a minute. A program's own `train_step` may train
+    only some of the variables; there the optimizer makes its slots itself.
     """
 
     @functools.wraps(make)
@@ -74,7 +78,7 @@ def _with_slots(
             and not optimizer.built
             and type(self).train_step is keras.Model.train_step
             and self.trainable_variables
-            and all(layer.built for layer in self._flatten_layers())
+            and all(layer.built for layer in (self, *layers_of(self)))
         ):
             _adopt(optimizer, strategy)
             with strategy.scope():
@@ -87,20 +91,20 @@ def _with_slots(
 def _adopt(
     optimizer: keras.optimizers.Optimizer, strategy: tf.distribute.Strategy
 ) -> None:
-    """Lets an optimizer make its slots as the strategy has it."""
+    """Makes `strategy` that of an optimizer, and of one within it."""
     for one in (optimizer, getattr(optimizer, "inner_optimizer", None)):
         if one is not None:
-            one._distribution_strategy = strategy
+            adopt(one, strategy)
 
 
 def _as_the_replica(
     apply: Callable[..., Any], kind: type[tf.distribute.Strategy]
 ) -> Callable[..., Any]:
-    """`Optimizer.apply`, in a program's own loop too.
+    """Runs `Optimizer.apply` as the replica, in a program's own loop too.
 
-    The loop may be outside of the scope, and so may the optimizer have been
-    made: slots go beside their shards, and shards are updated where they are,
-    all the same.
+    The loop may run outside of the strategy's scope, and the optimizer may
+    have been made outside of it. Slots go beside their shards, and shards are
+    updated where they are, all the same.
     """
 
     @functools.wraps(apply)
@@ -111,7 +115,7 @@ def _as_the_replica(
     ) -> Any:
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
-        known = trainable_variables or self._trainable_variables
+        known = trainable_variables or trained_by(self)
         strategy = _strategy(self, known, kind)
         if strategy is None:
             return apply(self, grads, trainable_variables)
@@ -125,10 +129,10 @@ def _as_the_replica(
 def _with_one_rate(
     step: Callable[..., Any], kind: type[tf.distribute.Strategy]
 ) -> Callable[..., Any]:
-    """`Optimizer._backend_update_step`, where the learning rate is read once.
+    """Reads the learning rate once for `Optimizer._backend_update_step`.
 
-    Keras reads it for every variable: where those are on another machine, a
-    message each.
+    Keras reads it for every variable, which costs a message for each variable
+    on another machine.
     """
 
     @functools.wraps(step)
@@ -138,7 +142,7 @@ def _with_one_rate(
         trainable_variables: Any,
         learning_rate: Any,
     ) -> Any:
-        strategy = self._distribution_strategy
+        strategy = strategy_of(self)
         if isinstance(strategy, kind):
             with tf.device(strategy.chief_device):
                 learning_rate = tf.convert_to_tensor(learning_rate)
@@ -152,12 +156,15 @@ def _strategy(
     variables: list[Any],
     kind: type[tf.distribute.Strategy],
 ) -> tf.distribute.Strategy | None:
-    """The one in scope, else the optimizer's, else the variables'."""
+    """The strategy in scope, else the optimizer's, else that of variables.
+
+    Strategies of another kind are passed over. None if there is no other.
+    """
     variables = [getattr(v, "value", v) for v in variables]
     candidates = [
         tf.distribute.get_strategy(),
-        optimizer._distribution_strategy,
-        *(getattr(v, "_distribute_strategy", None) for v in variables),
+        strategy_of(optimizer),
+        *map(of_tensorflow.strategy_of, variables),
     ]
     return next((c for c in candidates if isinstance(c, kind)), None)
 
@@ -165,10 +172,11 @@ def _strategy(
 def _in_scope_still(
     clear: Callable[..., None], kind: type[tf.distribute.Strategy]
 ) -> Callable[..., None]:
-    """`clear_session`, which a program may call in the strategy's scope.
+    """Keeps the strategy's scope open when `clear_session` is called in it.
 
-    It makes a new default graph, and in its graph TensorFlow keeps the scope:
-    what is made next would be outside of it, and its end would fail.
+    The function makes a new default graph, but TensorFlow keeps the scope in
+    the old one. What is made next would be outside of the scope, and leaving
+    the scope would fail.
     """
 
     @functools.wraps(clear)
@@ -178,9 +186,6 @@ def _in_scope_still(
         clear(*args, **kwargs)
         if inside:
             now = tf.compat.v1.get_default_graph()
-            now._distribution_strategy_stack = (
-                before._distribution_strategy_stack
-            )
-            now._variable_creator_stack = before._variable_creator_stack
+            of_tensorflow.stay_in_scope(before, now)
 
     return wrapped

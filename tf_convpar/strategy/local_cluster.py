@@ -1,4 +1,4 @@
-"""Workers as processes of this machine, none of which outlives us."""
+"""Workers as processes of this machine, none of which outlives this one."""
 
 import contextlib
 import dataclasses
@@ -19,7 +19,7 @@ from tf_convpar.strategy.spec import Task
 
 @dataclasses.dataclass
 class LocalCluster:
-    """What `local_workers` yields.
+    """A cluster of processes on this machine, which `local_workers` yields.
 
     Attributes:
         cluster: the cluster, as its chief sees it.
@@ -31,7 +31,7 @@ class LocalCluster:
     _start: Callable[[int], Process]
 
     def tf_config(self) -> str:
-        """TF_CONFIG of the chief, as JSON."""
+        """The chief's TF_CONFIG, as JSON."""
         return self.cluster.tf_config()
 
     def env(self) -> dict[str, str]:
@@ -66,25 +66,27 @@ def local_workers(
         subprocess.run([sys.executable, "train.py"], env=local.env())
     ```
 
-    Every port, the chief's too, stays reserved until the context ends: no
-    other program is given one of them between its choice and its use.
-    No worker outlives the context, nor this process, however either ends.
+    Every port, also the chief's, stays reserved until the context ends, so no
+    other program is given one of them before it is used. No worker outlives
+    the context or this process, however either ends.
 
     Args:
         count: number of workers; the chief is not counted.
-        threads: as in `convpar worker --threads`.
+        threads: the most threads that one operation may use on a worker, as
+            for `convpar worker --threads`; None leaves it to TensorFlow.
         timeout_s: seconds to wait until all workers answer.
-        wait: whether to wait for that at all.
-        on_line: called with the task and each line of its output, from the
-            worker's own thread.
+        wait: whether to wait until all workers answer.
+        on_line: function that is called with a worker's task and each line of
+            its output, from a thread for each worker.
 
     Yields:
         The cluster, its workers, and the TF_CONFIG of its chief.
 
     Raises:
         ValueError: where `count` is negative.
-        RuntimeError: where a worker ended; shows its output.
-        TimeoutError: where a worker does not answer in time; the same.
+        RuntimeError: where a worker ended. The message shows its output.
+        TimeoutError: where a worker does not answer in time. The message shows
+            its output.
     """
     if count < 0:
         raise ValueError(f"Expected count of 0 or more. Received: {count}")
@@ -108,7 +110,7 @@ def local_workers(
             )
 
         local = LocalCluster(cluster, [], start)
-        # Registered first: it also ends those that did start if one fails to.
+        # Registered first: if a worker fails to start, it ends those that did.
         stack.callback(local.kill)
         for index in range(count):
             local.workers.append(start(index))
@@ -121,8 +123,8 @@ def wait_ready(workers: Sequence[Process], timeout_s: float) -> None:
     """Waits until every worker has said that it answers.
 
     Raises:
-        RuntimeError: where one ended instead.
-        TimeoutError: where one takes longer than `timeout_s` seconds.
+        RuntimeError: where a worker ended instead.
+        TimeoutError: where a worker takes longer than `timeout_s` seconds.
     """
     deadline = time.monotonic() + timeout_s
     for index, worker in enumerate(workers):
@@ -146,7 +148,7 @@ def wait_ready(workers: Sequence[Process], timeout_s: float) -> None:
 
 
 def _env() -> dict[str, str]:
-    """Lets the child import this package wherever it was imported from."""
+    """An environment in which a child imports this package from here too."""
     root = str(Path(__file__).parents[2])
     path = os.environ.get("PYTHONPATH", "")
     return {
@@ -160,9 +162,9 @@ def reserved_port() -> Iterator[int]:
     """Yields a port that nobody but the task it is meant for will be given.
 
     Linux lets several sockets be bound to one port if all of them ask for
-    SO_REUSEADDR, as gRPC's does, and one of them listens; and gives nobody a
-    port that is bound when asked for any free one. So this one stays bound,
-    and never listens.
+    SO_REUSEADDR, as gRPC's does, and one of them listens. When asked for any
+    free port, it gives none that is bound. So the socket of this function
+    stays bound, and never listens.
     """
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as holder:
@@ -170,5 +172,5 @@ def reserved_port() -> Iterator[int]:
         holder.bind(("", 0))
         port = holder.getsockname()[1]
         if sys.platform != "linux":
-            holder.close()  # Others refuse the second bind.
+            holder.close()  # Other systems refuse the second bind.
         yield port

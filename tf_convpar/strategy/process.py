@@ -1,4 +1,4 @@
-"""A child process that is read, and cannot outlive us."""
+"""A child process whose output is read, and that cannot outlive this one."""
 
 import collections
 import contextlib
@@ -22,19 +22,19 @@ class Process:
     process.output  # "hello"
     ```
 
-    It leads a process group of its own: a Ctrl-C in the terminal reaches
-    only the parent, which decides; and when it has ended, or the context is
-    left, whatever else is in that group is killed.
-    On Linux the kernel also kills the process when the thread that started it
-    ends, so start it from a thread that lasts.
+    The child leads a process group of its own. So a Ctrl-C in the terminal
+    reaches only the parent, which decides what becomes of the child. When the
+    child has ended, or the context is left, whatever else is in its group is
+    killed. On Linux the kernel also kills the child when the thread that
+    started it ends, so start it from a thread that lasts.
 
     Args:
         command: program and arguments.
         env: environment; this process's own by default.
         cwd: working directory; this process's own by default.
-        stdin: as in `subprocess.Popen`; empty by default.
-        on_line: called with each line of output, stdout and stderr in one,
-            from a thread of its own.
+        stdin: standard input, as in `subprocess.Popen`; empty by default.
+        on_line: function that a thread of its own calls with each line of
+            output, stdout and stderr in one.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Process:
 
     @property
     def returncode(self) -> int | None:
-        """`None` while it runs; exit code, or minus the signal, then."""
+        """`None` while it runs, then its exit code, or minus its signal."""
         code = self._popen.poll()
         if code is not None:
             self._sweep()
@@ -85,14 +85,14 @@ class Process:
 
     @property
     def output(self) -> str:
-        """What it has written so far, its last 10 000 lines at most."""
+        """The output so far, its last 10 000 lines at most."""
         return "\n".join(self._lines.copy())
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Waits for its end and the end of its output; returns its code."""
+        """Waits for the process and its output to end; returns `returncode`."""
         code = self._popen.wait(timeout_s)
         self._sweep()
-        # Only a process that has left the group can still hold the pipe.
+        # Only a process that has left the group can still keep the pipe open.
         self._reader.join(timeout=1.0)
         return code
 
@@ -106,7 +106,8 @@ class Process:
         self.wait()
 
     def _sweep(self) -> None:
-        # Once, at its end: later the kernel may give its number to another.
+        # Done once, when the process ends: later the kernel may give the number
+        # of its group to another.
         if not self._swept:
             self._swept = True
             with contextlib.suppress(ProcessLookupError):

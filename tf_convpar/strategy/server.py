@@ -1,4 +1,4 @@
-"""The server that a worker runs: its devices, at the chief's command."""
+"""The server of a worker, by which the chief uses the worker's devices."""
 
 import dataclasses
 import os
@@ -17,7 +17,7 @@ from tf_convpar.strategy.status import ask
 # The start of the line that says a worker answers.
 READY = "Ready: "
 
-# How often to look whether a signal has come.
+# Seconds between two looks whether a signal has come.
 _LOOK_S = 0.2
 
 
@@ -29,13 +29,14 @@ def serve(cluster: Cluster, threads: int | None = None) -> NoReturn:
     # Ready: /job:worker/task:0 at b:2222 serves CPU:0, GPU:0
     ```
 
-    Never returns. SIGTERM ends the process with exit code 0, SIGINT with
-    130, both at once: a worker holds nothing that its chief cannot rebuild.
+    It never returns. SIGTERM ends the process with exit code 0, and SIGINT
+    with 130. Both do so at once, because a worker holds nothing that its chief
+    cannot rebuild.
 
     Args:
         cluster: the cluster; this process must be one of its workers.
-        threads: the most threads one operation may use; `None` leaves the
-            choice to TensorFlow, which is one for each core.
+        threads: the most threads that one operation may use; `None` leaves the
+            choice to TensorFlow, which takes one for each core.
 
     Raises:
         ValueError: where this process's task is the chief.
@@ -51,8 +52,8 @@ def serve(cluster: Cluster, threads: int | None = None) -> NoReturn:
         )
     check_port_free(cluster.task.address)
     set_grpc_defaults()
-    # Imported late, for quick errors. The op must be in the process before
-    # the server starts: the chief's functions name it.
+    # TensorFlow is imported late, so that errors come quickly. The ops must be
+    # in the process before the server starts: the chief's functions name them.
     import tensorflow as tf
 
     from tf_convpar import ops
@@ -78,9 +79,9 @@ def serve(cluster: Cluster, threads: int | None = None) -> NoReturn:
         ) from None
     print(f"{READY}{cluster.task} serves {_devices(cluster.task)}", flush=True)
     while True:
-        # Not server.join(): no signal handler of ours would run inside it. Nor
-        # signal.pause(): a signal that the kernel gives to one of TensorFlow's
-        # threads (this one being stopped, say) does not end it.
+        # Why not `server.join()`: no signal handler of ours would run inside
+        # it. Why not `signal.pause()`: a signal that the kernel gives to one of
+        # TensorFlow's threads (if this one is stopped, say) does not end it.
         time.sleep(_LOOK_S)
 
 
@@ -94,7 +95,7 @@ def exit_on_signals() -> None:
 
 
 def _devices(task: Task) -> str:
-    """Asks this very process, which proves that it answers."""
+    """The devices of this process; asking it proves that it answers."""
     here = dataclasses.replace(task, address=f"localhost:{task.port}")
     found = ask([here], timeout_s=30.0)[here]
     if isinstance(found, str):

@@ -1,4 +1,4 @@
-"""What a cluster is: its tasks, their addresses, and which one we are."""
+"""A cluster: its tasks, their addresses, and which of them this process is."""
 
 import dataclasses
 import json
@@ -49,7 +49,7 @@ class Task:
 
     @property
     def name(self) -> str:
-        """As in a TensorFlow device name: `"/job:worker/task:1"`."""
+        """The task in TensorFlow's device names: `"/job:worker/task:1"`."""
         return f"/job:{self.job}/task:{self.index}"
 
     @property
@@ -166,7 +166,7 @@ def resolve(
     Args:
         cluster_resolver: any `tf.distribute.cluster_resolver` object; `None`
             reads TF_CONFIG. A resolver that names no task speaks for the
-            chief; a TF_CONFIG must name it, since every machine has one.
+            chief. A TF_CONFIG must name its task, since every machine has one.
         required: whether finding no cluster is an error.
 
     Returns:

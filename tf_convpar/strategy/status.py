@@ -16,19 +16,19 @@ from tf_convpar.strategy.spec import Task
 
 _LOG = logging.getLogger("tf_convpar")
 _METHOD = "/tensorflow.WorkerService/GetStatus"
-# After this long in silence a person wants to know what is waited for.
+# Seconds of silence after which a person wants to know what is waited for.
 _PATIENCE_S = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Device:
+class DeviceStatus:
     """A device as its task describes it.
 
     Attributes:
         name: full TensorFlow name, `/job:worker/replica:0/task:0/device:CPU:0`.
-        type: `"CPU"`, `"GPU"`, ...
-        memory_bytes: what TensorFlow may allocate there; TensorFlow reports
-            256 MiB for any CPU.
+        type: device type, such as `"CPU"` or `"GPU"`.
+        memory_bytes: bytes that TensorFlow may allocate there; TensorFlow
+            reports 256 MiB for any CPU.
         description: the model of a GPU; empty for a CPU.
     """
 
@@ -40,24 +40,24 @@ class Device:
 
 def ask(
     tasks: Iterable[Task], timeout_s: float
-) -> dict[Task, tuple[Device, ...] | str]:
+) -> dict[Task, tuple[DeviceStatus, ...] | str]:
     """Asks every task, at the same time, for its devices.
 
     ```python
     ask([Task("worker", 0, "b:2222")], timeout_s=3.0)
-    # {Task(...): (Device("/job:worker/replica:0/task:0/device:CPU:0", ...),)}
+    # {Task(...): (DeviceStatus("/job:worker/replica:0/.../CPU:0", ...),)}
     ```
 
     A TCP connection proves little: a stopped process, or another program on
-    that port, accepts it too. So this makes the call that TensorFlow's own
-    master makes first, and keeps trying while there is time.
+    that port, accepts it too. So each task gets the call that TensorFlow's own
+    master makes first. It is repeated while there is time.
 
     Args:
         tasks: the tasks to ask.
         timeout_s: seconds to wait for them, all together.
 
     Returns:
-        For each task its devices or, as text, why there is no answer.
+        For each task its devices or, as text, the reason for no answer.
     """
     with _Calls(tasks, timeout_s) as calls:
         return calls.answers()
@@ -65,7 +65,7 @@ def ask(
 
 def wait_for(
     tasks: Iterable[Task], timeout_s: float
-) -> dict[Task, tuple[Device, ...]]:
+) -> dict[Task, tuple[DeviceStatus, ...]]:
     """Waits until every task answers.
 
     ```python
@@ -81,7 +81,8 @@ def wait_for(
 
     Raises:
         TimeoutError: where a task has not answered in time, or another one
-            answered at its address. Names each, with the reason and the cure.
+            answered at its address. The message names each, with the reason
+            and the cure.
     """
     with _Calls(tasks, timeout_s) as calls:
         late = calls.pending(min(_PATIENCE_S, timeout_s))
@@ -148,11 +149,11 @@ class _Calls:
                 pass
         return late
 
-    def answers(self) -> dict[Task, tuple[Device, ...] | str]:
-        """Returns what each task said, at the deadline at the latest."""
+    def answers(self) -> dict[Task, tuple[DeviceStatus, ...] | str]:
+        """Returns the answer of each task, at the deadline at the latest."""
         answers = {}
         for task, call in self._calls.items():
-            # The deadline is the call's own; the second is for its delivery.
+            # The call has its own deadline; the added second is for delivery.
             left = max(0.0, self._deadline - time.monotonic()) + 1.0
             try:
                 answers[task] = _devices(task, call.result(timeout=left))
@@ -168,8 +169,8 @@ def _channel(task: Task) -> grpc.Channel:
         task.address,
         options=[
             ("grpc.enable_http_proxy", 0),
-            # Workers that start later than the chief are the usual case: try
-            # again soon, and let a silent listener not hold a try for long.
+            # Workers usually start later than the chief. So try again soon,
+            # and do not let a silent listener hold up a try for long.
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.min_reconnect_backoff_ms", 2000),
             ("grpc.max_reconnect_backoff_ms", 1000),
@@ -180,7 +181,7 @@ def _channel(task: Task) -> grpc.Channel:
 
 
 def _reason(task: Task, error: Any = None) -> str:
-    """Says in words a person can act on why a task did not answer."""
+    """Why a task did not answer, in words that a person can act on."""
     if error is not None and error.code() == grpc.StatusCode.UNIMPLEMENTED:
         return "a server that is not TensorFlow's answers there"
     host = task.address.rpartition(":")[0].strip("[]")
@@ -200,13 +201,15 @@ def _reason(task: Task, error: Any = None) -> str:
         return problem.strerror or str(problem)
 
 
-def _devices(task: Task, reply: bytes) -> tuple[Device, ...] | str:
+def _devices(task: Task, reply: bytes) -> tuple[DeviceStatus, ...] | str:
     try:
         status = _STATUS.FromString(reply)
     except Exception:
         return "something that is not TensorFlow answers there"
     devices = tuple(
-        Device(d.name, d.device_type, d.memory_limit, d.physical_device_desc)
+        DeviceStatus(
+            d.name, d.device_type, d.memory_limit, d.physical_device_desc
+        )
         for d in status.device_attributes
     )
     mine = f"/job:{task.job}/replica:0/task:{task.index}/"

@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.distribute import distribute_lib
-from tensorflow.python.distribute import one_device_strategy
 
+from tf_convpar._compat.tensorflow import OneDeviceExtended
+from tf_convpar._compat.tensorflow import OneDeviceReplicaContext
+from tf_convpar._compat.tensorflow import UpdateContext
+from tf_convpar._compat.tensorflow import unique_id
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import ShardedVariable
 from tf_convpar.placement import is_elementwise
@@ -49,12 +51,13 @@ class ConvParallelStrategy(tf.distribute.Strategy):
 
     There is one replica: every step sees the whole batch, and the numbers are
     those of one device. `ConvParallel` layers spread their kernels over
-    `devices`; all else runs on `chief_device`.
+    `devices`. All else runs on `chief_device`, but for what
+    `convpar.parallelize` leaves where the shards are.
 
     Args:
         cluster_resolver: Any `tf.distribute.cluster_resolver`; None for
-            TF_CONFIG, and without that this machine alone. The other tasks
-            must be running `convpar worker`.
+            TF_CONFIG or, if that is not set, for this machine alone. The other
+            tasks must be running `convpar worker`.
         devices: Names of the devices to compute convolutions on, in the order
             that `shards=` refers to. None for every GPU of the cluster and
             the CPU of tasks without one; on a machine alone, for its GPUs and
@@ -107,7 +110,7 @@ class ConvParallelStrategy(tf.distribute.Strategy):
             self.planner()
 
     def planner(self) -> Any:
-        """What measures and plans for this strategy."""
+        """The object that measures and plans for this strategy, made once."""
         if _plans_layers is None:
             raise RuntimeError(
                 "Expected the planner to be there, for plan='auto'. Received "
@@ -122,16 +125,15 @@ class ConvParallelStrategy(tf.distribute.Strategy):
         return self._plans
 
     def planned(self, layer: Any, input_shape: Sequence[int | None]) -> Any:
-        """What the plan says of a layer: counts or weights per device.
-
-        Or `"samples"`, or a mapping that has `"split"` and `"shards"`.
+        """The plan's entry for a layer.
 
         Args:
-            layer: About to be built.
-            input_shape: Of its input, with the batch.
+            layer: A layer that is about to be built.
+            input_shape: Shape of its input, with the batch.
 
         Returns:
-            None where there is no plan for it.
+            Counts or weights per device, or `"samples"`, or a mapping that has
+            `"split"` and `"shards"`; None if there is no plan for the layer.
         """
         if not self._plans or layer.name in self.plan:
             return self.plan.get(layer.name)
@@ -143,15 +145,15 @@ class ConvParallelStrategy(tf.distribute.Strategy):
         return found
 
 
-# Of a strategy, what plans its layers for `plan="auto"`.
+# Given a strategy, makes the object that plans its layers for `plan="auto"`.
 _plans_layers: Callable[[ConvParallelStrategy], Any] | None = None
 
 
 def plans_layers(planner: Any) -> Any:
     """Decorates the class whose instances plan the layers of a strategy.
 
-    It measures on the devices of a strategy and imports this module; so it
-    hands itself over, and is not imported here.
+    That class measures on the devices of a strategy, so it imports this
+    module. It cannot be imported here, and hands itself over instead.
     """
     global _plans_layers
     _plans_layers = planner
@@ -161,7 +163,7 @@ def plans_layers(planner: Any) -> Any:
 def _read_plan(
     plan: Mapping[str, Sequence[float]] | str | None,
 ) -> tuple[Mapping[str, Sequence[float]], bool]:
-    """Kernels for each layer, and whether layers are planned when built."""
+    """The entry of each layer, and whether layers are planned when built."""
     if plan is None or plan == "auto":
         return {}, plan == "auto"
     if isinstance(plan, Mapping):
@@ -184,11 +186,11 @@ def check_wire_dtype(wire_dtype: str | None) -> None:
         )
 
 
-class _Extended(one_device_strategy.OneDeviceExtended):
+class _Extended(OneDeviceExtended):
     """Puts slots beside their shard, and updates each shard where it is.
 
-    `OneDeviceStrategy` is the parent because Keras sees one replica: the
-    whole batch goes through one model.
+    The parent is that of `OneDeviceStrategy`, because Keras sees one replica:
+    the whole batch goes through one model.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy, device: str) -> None:
@@ -198,11 +200,11 @@ class _Extended(one_device_strategy.OneDeviceExtended):
     def _experimental_distribute_dataset(
         self, dataset: tf.data.Dataset, options: Any
     ) -> tf.data.Dataset:
-        """The whole of it: there is one replica.
+        """The whole dataset, as there is one replica.
 
-        The parent's iterator has a thread that fetches what comes next, and
-        that may still run when the iterator is gone, as at the beginning of
-        each `fit`: the process crashed once in a while.
+        The parent's iterator has a thread that fetches what comes next. It may
+        still run when the iterator is gone, as at the beginning of each `fit`,
+        and then the process crashed once in a while.
         """
         del options
         return dataset
@@ -225,7 +227,7 @@ class _Extended(one_device_strategy.OneDeviceExtended):
 
     @contextlib.contextmanager
     def colocate_vars_with(self, colocate_with_variable: Any) -> Iterator[None]:
-        """Slots are made beside their kernel, inside the scope or not."""
+        """Within it, slots are made beside a variable, in any scope."""
         strategy = self._container_strategy()
         with contextlib.ExitStack() as stack:
             if tf.distribute.get_strategy() is not strategy:
@@ -236,7 +238,7 @@ class _Extended(one_device_strategy.OneDeviceExtended):
             yield
 
     def _validate_colocate_with_variable(self, variable: Any) -> None:
-        """Slots may stand beside any variable, sharded ones included."""
+        """Lets slots stand beside any variable, sharded ones included."""
 
     def _call_for_each_replica(
         self, fn: Callable[..., Any], args: Any, kwargs: Any
@@ -246,10 +248,10 @@ class _Extended(one_device_strategy.OneDeviceExtended):
 
     @contextlib.contextmanager
     def replica(self) -> Iterator[None]:
-        """What runs within it runs as the one replica, wherever it began.
+        """Runs the code within it as the one replica, wherever it is entered.
 
-        In `strategy.run`, where it changes nothing, in the strategy's scope,
-        or outside of that.
+        It may be entered in `strategy.run`, where it changes nothing, in the
+        strategy's scope, or outside of that.
         """
         strategy = self._container_strategy()
         current = tf.distribute.get_replica_context()
@@ -269,9 +271,9 @@ class _Extended(one_device_strategy.OneDeviceExtended):
     def _place(self, op: tf.Operation) -> str:
         """The device of an op of a traced step: the chief's by default.
 
-        But where one kernel is used twice (a shared layer, a regularizer) the
-        tape adds its gradients with an `AddN` of its own: that belongs where
-        all its terms are, or every term would travel to the chief.
+        If one kernel is used twice (a shared layer, a regularizer), the tape
+        adds its gradients with an `AddN` of its own. That op goes where all
+        its terms are; otherwise every term would travel to the chief.
         """
         if op.type == "AddN":
             places = {term.op.device for term in op.inputs}
@@ -292,7 +294,7 @@ class _Extended(one_device_strategy.OneDeviceExtended):
     ) -> Any:
         if not isinstance(var, ShardedVariable):
             device = getattr(var, "device", None) or self._device
-            with tf.device(device), distribute_lib.UpdateContext(device):
+            with tf.device(device), UpdateContext(device):
                 return self._grouped(fn(var, *args, **kwargs), group)
         args = [self._as_shards(arg, var) for arg in args]
         if kwargs or not self._is_elementwise(fn, var, args):
@@ -308,7 +310,10 @@ class _Extended(one_device_strategy.OneDeviceExtended):
         return self._grouped(None, group)
 
     def _as_shards(self, arg: Any, var: ShardedVariable) -> Any:
-        """A dense gradient of a sharded kernel is cut once, on the owner."""
+        """Cuts a dense gradient of a sharded kernel, once and on the owner.
+
+        Other arguments of an update are returned as they are.
+        """
         if (
             isinstance(arg, tf.Tensor)
             and arg.shape.rank
@@ -322,12 +327,13 @@ class _Extended(one_device_strategy.OneDeviceExtended):
     ) -> bool:
         if not tf.executing_eagerly():
             return is_elementwise(fn, var, args)
-        # An eager program comes here in every step, always with the same code.
+        # An eager program comes here in every step, with the same code, so the
+        # answer is kept.
         cells = getattr(fn, "__closure__", None) or ()
         key = (
             getattr(fn, "__code__", fn),
             tuple(type(cell.cell_contents) for cell in cells),
-            var._unique_id,
+            unique_id(var),
         )
         if key not in self._elementwise:
             self._elementwise[key] = is_elementwise(fn, var, args)
@@ -343,11 +349,11 @@ class _Extended(one_device_strategy.OneDeviceExtended):
 
 @contextlib.contextmanager
 def _updating(device: str) -> Iterator[None]:
-    with distribute_lib.UpdateContext(device):
+    with UpdateContext(device):
         yield
 
 
-class _Replica(one_device_strategy._OneDeviceReplicaContext):
+class _Replica(OneDeviceReplicaContext):
     """The one replica, whose all-reduce has nothing to do.
 
     TensorFlow's own would pass every gradient through an `IdentityN` on the

@@ -5,9 +5,9 @@ python tied.py PARENT_PID command arg...
 ```
 
 The kernel kills the command when its parent ends in any way, SIGKILL
-included, even where the command is stopped and could not end itself. Needs
-nothing but the standard library, so that it adds some 20 ms, not an import
-of this package. Linux only; elsewhere the command runs untied.
+included, even if the command is stopped and could not end itself. This file
+needs only the standard library, so it adds some 20 ms instead of an import of
+this package. It ties on Linux only; elsewhere the command runs untied.
 """
 
 import ctypes

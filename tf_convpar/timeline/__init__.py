@@ -3,8 +3,7 @@
 from tf_convpar.timeline._chrome import to_chrome as to_chrome
 from tf_convpar.timeline._draw import draw as draw
 from tf_convpar.timeline._kinds import KINDS as KINDS
+from tf_convpar.timeline._messages import Space as Space
 from tf_convpar.timeline._profiler import record as record
 from tf_convpar.timeline._spans import Span as Span
 from tf_convpar.timeline._spans import last_steps as last_steps
-
-__all__ = ["KINDS", "Span", "draw", "last_steps", "record", "to_chrome"]

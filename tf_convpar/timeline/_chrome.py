@@ -19,11 +19,11 @@ def to_chrome(spans: Iterable[Span], path: str | os.PathLike[str]) -> None:
     to_chrome(record(cluster.tasks, 1.0), "timeline.json")
     ```
 
-    Each device of each task is a process there; operations that overlap lie
-    on different threads of it.
+    Each device of each task is shown as a process. Its operations that overlap
+    are shown on different threads.
 
     Args:
-        spans: Of any tasks.
+        spans: Spans of any tasks.
         path: The file to write.
     """
     events: list[dict[str, Any]] = []

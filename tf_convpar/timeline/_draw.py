@@ -9,12 +9,12 @@ from matplotlib.figure import Figure
 
 from tf_convpar.timeline import _kinds
 from tf_convpar.timeline._kinds import KINDS
-from tf_convpar.timeline._rows import Row
+from tf_convpar.timeline._rows import DeviceRow
 from tf_convpar.timeline._rows import rows_of
 from tf_convpar.timeline._spans import Span
 from tf_convpar.timeline._spans import last_steps
 
-# Okabe and Ito's colours: told apart by colour-blind readers too.
+# Okabe and Ito's colours, which colour-blind readers can tell apart too.
 _COLOURS = {
     _kinds.FORWARD: "#0072B2",
     _kinds.INPUT_GRADIENT: "#E69F00",
@@ -23,7 +23,7 @@ _COLOURS = {
     _kinds.SEND: "#000000",
     _kinds.REST: "#A0A0A0",
 }
-_LANE = 0.8  # Of the height of a row, shared by its lanes.
+_LANE = 0.8  # The share of a row's height that all its lanes fill.
 
 
 def draw(
@@ -39,15 +39,16 @@ def draw(
     draw(record(cluster.tasks, 1.0), "timeline.png")
     ```
 
-    One row for each device, time from left to right, a colour for each kind
-    of work, lanes for what overlapped; at the right, the part of the time in
-    which any operation ran, waiting for a core included.
+    Each device has a row, in which time goes from left to right. Each kind of
+    work has a colour, and operations that overlap lie in lanes. At the right of
+    a row stands the part of the time in which any operation ran, including the
+    time that it waited for a core.
 
     Args:
-        spans: Of any tasks.
+        spans: Spans of any tasks.
         path: The image to write; its ending says in which format.
-        steps: How many training steps to show, the last ones of the trace.
-        title: The picture's.
+        steps: Number of training steps to show, the last ones of the trace.
+        title: Title of the picture.
 
     Raises:
         ValueError: There are no spans.
@@ -79,7 +80,8 @@ def draw(
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
     handles = [
-        # One patch per kind, present in the trace or not: pictures compare.
+        # Every kind has its patch, so that pictures can be compared, even if
+        # the trace has none of it.
         axes.barh([0], [0], color=_COLOURS[kind], label=kind)
         for kind in KINDS
     ]
@@ -89,7 +91,7 @@ def draw(
     figure.savefig(path, dpi=150)
 
 
-def _draw_row(axes: object, row: Row, index: int, start: float) -> None:
+def _draw_row(axes: object, row: DeviceRow, index: int, start: float) -> None:
     height = _LANE / len(row.lanes)
     for number, lane in enumerate(row.lanes):
         bottom = index - _LANE / 2 + number * height
@@ -112,7 +114,7 @@ def _begins(spans: Iterable[Span], start: float, end: float) -> list[float]:
     ]
 
 
-def _busy(row: Row, start: float, end: float) -> float:
+def _busy(row: DeviceRow, start: float, end: float) -> float:
     """The part of the time in which the device ran any operation."""
     total, reached = 0.0, start
     spans = (span for lane in row.lanes for span in lane)

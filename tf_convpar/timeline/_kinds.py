@@ -10,22 +10,22 @@ KERNEL_GRADIENT = "kernel gradient"
 JOIN = "join and cut"
 SEND = "send"
 REST = "rest"
-# In the order of a legend.
+# All kinds of operations, in the order of a legend.
 KINDS = (FORWARD, INPUT_GRADIENT, KERNEL_GRADIENT, JOIN, SEND, REST)
-# The whole of a training step, as its chief sees it; no operation.
+# A whole training step as its chief sees it, which is not an operation.
 STEP = "step"
 
-# A trace names an operation `scope/of/op:Type`; the rest of what it holds
-# (`ExecutorState::Process`, `EagerExecute`) is the runtime's own.
+# A trace names an operation `scope/of/op:Type`. Its other events, such as
+# `ExecutorState::Process` and `EagerExecute`, are the runtime's own.
 _OPERATION = re.compile(r"(?P<scope>[^: ]+):(?P<type>[^: ]+)")
 _STEP = re.compile(r"EagerLocalExecute: __inference_(\w*step\w*?)_\d+")
-# Bare, fused and oneDNN forms: Conv2D, _FusedConv2D, _MklNativeConv2D...; and
-# this package's.
+# Convolutions: bare, fused and oneDNN forms (Conv2D, _FusedConv2D,
+# _MklNativeConv2D, ...), and this package's own.
 _CONVOLUTION = re.compile(
     r"(Conv[23]D|DepthwiseConv2dNative|TfConvpar>Bilinear)"
 )
 _OF_KERNEL = re.compile(r"BackpropFilter|KernelGradient")
-# The operations of this package, and what stands in for them.
+# The operations of this package that join and cut, and those of its twin.
 _JOIN = re.compile(
     r"TfConvpar>(Concat|Split)Shards|(_Mkl)?ConcatV2|SplitV?|_MklSlice|Slice"
 )
@@ -33,7 +33,7 @@ _SEND = re.compile(r"_(Host)?Send")
 
 
 def kind_of(name: str) -> str | None:
-    """The kind of an event of a trace; None if it is no operation.
+    """The kind of an event of a trace; None if it is no operation or step.
 
     ```python
     kind_of("gradient_tape/conv2d/Conv2DBackpropInput:Conv2DBackpropInput")

@@ -1,9 +1,9 @@
 """The messages of TensorFlow's profiler service, as far as they are used.
 
-TensorFlow's wheel has no generated code for the service, and importing the
-wheel takes seconds that `convpar trace` need not spend. Field numbers are
-those of tsl/profiler/protobuf/profiler_service.proto, profiler_options.proto
-and xplane.proto.
+TensorFlow's wheel has no generated code for the service. Importing the wheel
+would also take seconds that a program which only records need not spend. Field
+numbers are those of tsl/profiler/protobuf/profiler_service.proto,
+profiler_options.proto and xplane.proto.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from google.protobuf import descriptor_pool
 from google.protobuf import message_factory
 
 _PACKAGE = "tf_convpar.timeline"
-# Message: field: (number, type); "*" for repeated, a message's own name for
-# its type. A protobuf map is a repeated message of keys and values.
+# For each message and field, its number and type. A "*" marks a repeated field,
+# and a message's name is the type of a field that holds it. A protobuf map is a
+# repeated message of keys and values.
 _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "Options": {
         "version": (5, "uint32"),

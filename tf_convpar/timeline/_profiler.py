@@ -1,8 +1,8 @@
 """Asks every task, over the network, what it does for a while.
 
-TensorFlow's gRPC servers, those of workers and the chief's own, answer its
-profiler service. `tf.profiler.experimental.client.trace` calls it too, but
-has each task write a file on its own machine, and prints on stdout.
+TensorFlow's gRPC servers, those of workers and the chief's own, offer its
+profiler service. `tf.profiler.experimental.client.trace` calls that service
+too, but it has each task write a file on its own machine, and prints on stdout.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from tf_convpar.timeline._spans import Span
 from tf_convpar.timeline._spans import from_traces
 
 _METHOD = "/tensorflow.ProfilerService/Profile"
-# For the answers to arrive, after the trace has ended.
+# Seconds that the answers may take after the trace has ended.
 _PATIENCE_S = 30.0
-# Operations of any weight, nothing of TensorFlow's innards.
+# The profiler's level with all operations, cheap ones too, but without the
+# internals of TensorFlow.
 _HOST_LEVEL = 2
 
 
@@ -32,12 +33,12 @@ def record(tasks: Iterable[Task], duration_s: float) -> list[Span]:
     draw(spans, "timeline.png")
     ```
 
-    Blocks for that time: to record a training, call it from another thread,
-    or from any process that reaches the tasks.
+    Blocks for that time. To record a training, call it from another thread, or
+    from any process that reaches the tasks.
 
     Args:
-        tasks: Of a cluster, such as `strategy.cluster.tasks`; its chief must
-            be running its program.
+        tasks: Tasks of a cluster, such as `strategy.cluster.tasks`. The chief
+            must be running its program.
         duration_s: Seconds to record.
 
     Returns:
@@ -45,8 +46,9 @@ def record(tasks: Iterable[Task], duration_s: float) -> list[Span]:
         trace began or ended is missing.
 
     Raises:
-        RuntimeError: A task did not answer, or refused (something else
-            records it already); names it, with the reason.
+        RuntimeError: A task did not answer, or refused, perhaps because
+            something else records it already. The message names the task and
+            the reason.
     """
     tasks = list(tasks)
     request = _request(duration_s)

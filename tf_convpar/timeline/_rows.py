@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterable
 
+from tf_convpar.machines import task_of
 from tf_convpar.timeline._kinds import STEP
 from tf_convpar.timeline._spans import Span
 
-_TASK = re.compile(r"/job:(\w+)(?:/replica:\d+)?/task:(\d+)")
-
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class DeviceRow:
     """What one device did.
 
     Attributes:
-        label: Such as `"worker 0, GPU:1"`.
-        lanes: Spans that do not overlap within a lane: those of a device of
-            one thread fill one lane.
+        label: Task and device, such as `"worker 0, GPU:1"`.
+        lanes: Lanes of spans that do not overlap within a lane. A device of
+            one thread has one lane.
     """
 
     label: str
     lanes: tuple[tuple[Span, ...], ...]
 
 
-def rows_of(spans: Iterable[Span]) -> list[Row]:
-    """Arranges operations; the chief comes first, then tasks by number.
+def rows_of(spans: Iterable[Span]) -> list[DeviceRow]:
+    """Rows of the operations; the chief is first, then tasks by number.
 
     ```python
     [row.label for row in rows_of(spans)]  # ["chief, CPU", "worker 0, CPU"]
@@ -38,22 +36,18 @@ def rows_of(spans: Iterable[Span]) -> list[Row]:
         if span.kind != STEP:
             found.setdefault((span.task, span.device), []).append(span)
     return [
-        Row(f"{_short(task)}, {device}", _lanes(found[task, device]))
+        DeviceRow(f"{_in_words(task)}, {device}", _lanes(found[task, device]))
         for task, device in sorted(found, key=lambda key: _order(*key))
     ]
 
 
-def _short(task: str) -> str:
-    match = _TASK.fullmatch(task)
-    if match is None:
-        return task
-    job, index = match.groups()
+def _in_words(task: str) -> str:
+    job, index = task_of(task)
     return job if job == "chief" else f"{job} {index}"
 
 
 def _order(task: str, device: str) -> tuple[str, int, str]:
-    match = _TASK.fullmatch(task)
-    return (match[1], int(match[2]), device) if match else (task, 0, device)
+    return (*task_of(task), device)
 
 
 def _lanes(spans: Iterable[Span]) -> tuple[tuple[Span, ...], ...]:

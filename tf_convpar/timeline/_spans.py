@@ -1,4 +1,4 @@
-"""`Span`: one operation on one device; and how traces become spans."""
+"""`Span`, one operation on one device, and how traces become spans."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ class Span:
     """What one device did for a while.
 
     Attributes:
-        task: Such as `"/job:worker/task:0"`.
-        device: Of that task: `"CPU"` (all of them), `"GPU:0"`, ...
-        name: The operation, as TensorFlow names it: `"scope/name:Type"`.
-        kind: One of `KINDS`; or `"step"`, for a whole training step as the
+        task: Name of the task, such as `"/job:worker/task:0"`.
+        device: Device of that task: `"CPU"` for all its CPUs, `"GPU:0"`, ...
+        name: TensorFlow's name of the operation, `"scope/name:Type"`.
+        kind: One of `KINDS`, or `"step"` for a whole training step as the
             chief runs it.
-        start_s: Seconds since the trace began on the first task.
-        end_s: Likewise.
+        start_s: Time of the start, in seconds since the trace began on the
+            first task.
+        end_s: Time of the end, in the same seconds.
     """
 
     task: str
@@ -47,12 +48,13 @@ def last_steps(
     ```
 
     Args:
-        spans: Of a trace.
-        count: How many steps, at most.
+        spans: Spans of a trace.
+        count: The largest number of steps.
 
     Returns:
-        The spans that overlap those steps, and when these began and ended.
-        Without steps in the trace, all of it.
+        The spans that overlap those steps; and the times in seconds at which
+        the first of the steps began and the last ended. A trace without steps
+        is returned as a whole.
     """
     spans = list(spans)
     if not spans:
@@ -70,8 +72,8 @@ def last_steps(
 def from_traces(traces: Mapping[str, Any]) -> list[Span]:
     """Spans of the `Space` message of each task, on one time axis.
 
-    Times count from the beginning of each task's trace, by its own clock:
-    those of several machines agree as well as their clocks do.
+    Times are by the clock of each task, so those of several machines agree as
+    well as their clocks do.
     """
     begins = {task: _begin_ns(space) for task, space in traces.items()}
     first = min(begins.values(), default=0)
@@ -104,7 +106,8 @@ def _of_plane(task: str, plane: Any, begin_ns: int) -> Iterable[Span]:
     stats = _names(plane.stat_metadata)
     for line in plane.lines:
         for event in line.events:
-            # On a GPU the event is a kernel; what it was run for is a stat.
+            # On a GPU the event is a GPU kernel, and a stat of it names the
+            # operation that launched it.
             name = _operation(event.stats, stats) or names[event.metadata_id]
             kind = kind_of(name)
             if kind is None:

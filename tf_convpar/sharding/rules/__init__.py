@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tf_convpar.sharding.rules._rule import CHIEF as CHIEF
 from tf_convpar.sharding.rules._rule import Rule as Rule
 from tf_convpar.sharding.rules.activation import Activations
 from tf_convpar.sharding.rules.activation import SlopeOfEachChannel
@@ -63,9 +64,10 @@ SAMPLE_RULES: tuple[SampleRule, ...] = (
 
 
 def rule_for(layer: Any) -> Rule | None:
-    """The rule of a layer; None where it has none, and joins first.
+    """The rule of a layer for shards of channels; None if it has none.
 
-    A subclass may do anything, so that only the very types have rules.
+    The inputs of a layer without a rule are joined. Only the listed types
+    themselves have rules, because a subclass may do anything.
     """
     for rule in RULES:
         if type(layer) in rule.layers:
@@ -74,11 +76,11 @@ def rule_for(layer: Any) -> Rule | None:
 
 
 def sample_rule_for(layer: Any, shapes: Sequence[Any]) -> SampleRule | None:
-    """The rule of a layer for shards of samples; None where it has none.
+    """The rule of a layer for shards of samples; None if it has none.
 
     Args:
-        layer: Built, or an operation.
-        shapes: Of its inputs and outputs, with the batch.
+        layer: A built layer, or an operation.
+        shapes: Shapes of its inputs and outputs, with the batch.
     """
     for rule in SAMPLE_RULES:
         if type(layer) in rule.layers and rule.holds(layer, shapes):

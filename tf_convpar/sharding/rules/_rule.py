@@ -1,12 +1,14 @@
-"""What a rule is."""
+"""The base class of rules for shards of channels, and what they share."""
 
 from __future__ import annotations
 
+import enum
 import functools
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import Final
 
 import tensorflow as tf
 
@@ -18,8 +20,17 @@ from tf_convpar.placement import on_device
 Shape = Sequence[int | None]
 
 
+class Chief(enum.Enum):
+    """Says that an output is one tensor, on the chief."""
+
+    CHIEF = "chief"
+
+
+CHIEF: Final = Chief.CHIEF
+
+
 class Rule:
-    """How layers of some types work on shards.
+    """The way in which layers of some types work on shards of channels.
 
     ```python
     class Cropping(Rule):
@@ -37,61 +48,63 @@ class Rule:
 
     def output(
         self, layer: Any, inputs: Sequence[Layout], shape: Shape
-    ) -> Layout | None:
-        """How the output lies in shards.
+    ) -> Layout | Chief | None:
+        """The layout of the output.
 
         Args:
-            layer: Built or not.
-            inputs: Of each input: all are in shards.
-            shape: Of the first input, with the batch.
+            layer: The layer, built or not.
+            inputs: Layouts of the inputs, all of which are in shards.
+            shape: Shape of the first input, with the batch.
 
         Returns:
-            None where the rule does not hold: inputs are then joined.
+            A layout; or `CHIEF` if the output is one tensor on the chief; or
+            None if the rule does not hold, so that inputs are joined.
         """
         raise NotImplementedError
 
     def place(
         self, layer: Any, inputs: Sequence[Layout]
     ) -> Mapping[str, Layout]:
-        """Layouts of the weights that are cut, by their attributes."""
+        """Layouts of the weights that are cut, by the layer's attributes."""
         return {}
 
     def moves(
         self, layer: Any, inputs: Sequence[Layout], shapes: Sequence[Any]
     ) -> list[Move]:
-        """What the layer sends; most send nothing.
+        """The tensors that the layer sends; most layers send none.
 
         Args:
-            layer: Built.
-            inputs: As `output` was told.
-            shapes: Of the inputs, with the number of samples.
+            layer: The built layer.
+            inputs: Layouts of the inputs, as for `output`.
+            shapes: Shapes of the inputs, with the number of samples.
         """
         return []
 
     def call(
         self, layer: Any, inputs: Sequence[ShardedTensor], **kwargs: Any
     ) -> Any:
-        """The layer, on shards that lie as `output` was told.
+        """Runs the layer on shards that lie as `output` was told.
 
         Args:
-            layer: Built, its weights placed.
-            inputs: As many as it was called with.
-            **kwargs: Of the layer's `call`, such as `training`.
+            layer: The built layer, whose weights are placed.
+            inputs: All inputs of the call.
+            **kwargs: Arguments of the layer's `call`, such as `training`.
 
         Returns:
             Shards that lie as `output` said, or a tensor on the chief if it
-            said so by a layout without devices.
+            said so.
         """
         (x,) = inputs
         layout = self.output(layer, [x.layout], x.shape)
         run = functools.partial(type(layer).call, layer, **kwargs)
-        return on_shards(run, layout or x.layout, x.shards)
+        lies = layout if isinstance(layout, Layout) else x.layout
+        return on_shards(run, lies, x.shards)
 
 
 def on_shards(
     fn: Callable[..., tf.Tensor], layout: Layout, *operands: Sequence[Any]
 ) -> ShardedTensor:
-    """`fn` on each device, with the shard that is there of each operand."""
+    """Runs `fn` on each device, with its own shard of each operand."""
     return ShardedTensor(
         [
             on_device(fn, device)(*shards)

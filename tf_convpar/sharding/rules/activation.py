@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_convpar._compat.keras import stored
 from tf_convpar.layers import is_elementwise_activation
 from tf_convpar.placement import Layout
 from tf_convpar.placement import ShardedTensor
@@ -21,7 +22,7 @@ _L = keras.layers
 
 
 class Activations(Rule):
-    """And whatever else is done to each number alone."""
+    """Activations, and other layers that treat every number alone."""
 
     layers = (
         *(_L.Activation, _L.ReLU, _L.LeakyReLU, _L.ELU),
@@ -31,11 +32,11 @@ class Activations(Rule):
     def output(
         self, layer: Any, inputs: Sequence[Layout], shape: Shape
     ) -> Layout | None:
-        """As the input; softmax and the like mix channels."""
+        """The layout of the input; None for softmax and what mixes channels."""
         if isinstance(layer, _L.Activation):
             alone = is_elementwise_activation(layer.activation)
         elif isinstance(layer, _L.Rescaling):
-            # Each may have numbers of its own for the channels.
+            # Scale and offset may also have a number for each channel.
             alone = all(
                 isinstance(n, int | float) for n in (layer.scale, layer.offset)
             )
@@ -45,20 +46,20 @@ class Activations(Rule):
 
 
 class SlopeOfEachChannel(Rule):
-    """PReLU, its slopes beside the shards."""
+    """PReLU, whose slopes lie beside the shards."""
 
     layers = (_L.PReLU,)
 
     def output(
         self, layer: Any, inputs: Sequence[Layout], shape: Shape
     ) -> Layout | None:
-        """As the input, with channels last."""
+        """The layout of the input, if channels are last."""
         return inputs[0] if inputs[0].axis == -1 else None
 
     def place(
         self, layer: Any, inputs: Sequence[Layout]
     ) -> Mapping[str, Layout]:
-        """Slopes along the channels, unless all channels share them."""
+        """The layout of the slopes, unless all channels share them."""
         if layer.alpha.shape[-1] == 1 != inputs[0].total:
             return {}
         return {"alpha": dataclasses.replace(inputs[0], wire=None)}
@@ -66,9 +67,9 @@ class SlopeOfEachChannel(Rule):
     def call(
         self, layer: Any, inputs: Sequence[ShardedTensor], **kwargs: Any
     ) -> ShardedTensor:
-        """max(0, x) + slope min(0, x)."""
+        """Computes max(0, x) + slope min(0, x) on each device."""
         (x,) = inputs
-        alpha = layer.alpha._value
+        alpha = stored(layer.alpha)
         if hasattr(alpha, "sharded_value"):
             slopes: Sequence[Any] = alpha.sharded_value().shards
         else:

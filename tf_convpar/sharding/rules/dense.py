@@ -10,10 +10,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_convpar._compat.keras import is_adapted
+from tf_convpar._compat.keras import stored
 from tf_convpar.placement import Layout
 from tf_convpar.placement import Move
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import on_device
+from tf_convpar.sharding.rules._rule import CHIEF
+from tf_convpar.sharding.rules._rule import Chief
 from tf_convpar.sharding.rules._rule import Rule
 from tf_convpar.sharding.rules._rule import Shape
 from tf_convpar.sharding.rules._rule import along_channels
@@ -28,11 +32,11 @@ class Flatten(Rule):
     def output(
         self, layer: Any, inputs: Sequence[Layout], shape: Shape
     ) -> Layout | None:
-        """Features of one pixel after another; each has all channels."""
+        """The input's layout, with a block of channels for each pixel."""
         (layout,) = inputs
         pixels = _pixels(shape)
-        # With channels first, or to a Keras layer that says so, the order of
-        # features is another.
+        # The order of features is another if channels come first, in the maps
+        # or by the layer's `data_format`.
         if layout.axis != -1 or pixels is None:
             return None
         if not along_channels(layer, layout):
@@ -42,7 +46,7 @@ class Flatten(Rule):
     def call(
         self, layer: Any, inputs: Sequence[ShardedTensor], **kwargs: Any
     ) -> ShardedTensor:
-        """Each shard in a row."""
+        """Flattens each shard on its device."""
         (x,) = inputs
         layout = self.output(layer, [x.layout], x.shape) or x.layout
 
@@ -53,7 +57,7 @@ class Flatten(Rule):
 
 
 def _pixels(shape: Shape) -> int | None:
-    """Of an image with channels last; None if that is not known."""
+    """The number of pixels of an image with channels last; None if unknown."""
     count = 1
     for n in list(shape)[1:-1]:
         if n is None:
@@ -72,10 +76,10 @@ class Dense(Rule):
 
     def output(
         self, layer: Any, inputs: Sequence[Layout], shape: Shape
-    ) -> Layout | None:
-        """None but where sums are fewer numbers than features.
+    ) -> Chief | None:
+        """The chief, if sums are fewer numbers than features.
 
-        Those that would have to travel, of one sample.
+        Only features that would have to travel count. Both are of one sample.
         """
         (layout,) = inputs
         others = [
@@ -84,24 +88,24 @@ class Dense(Rule):
             if device != layout.owner
         ]
         features = layout.blocks * sum(others)
-        plain = not getattr(layer, "lora_enabled", False)
-        plain = plain and not getattr(layer, "quantization_mode", None)
+        quantized = bool(getattr(layer, "quantization_mode", None))
+        plain = not (is_adapted(layer) or quantized)
         flat = len(shape) == 2
         fewer = layer.units * len(others) < features
         if layout.axis != -1 or not (plain and flat and fewer):
             return None
-        return on_chief(layout)
+        return CHIEF
 
     def place(
         self, layer: Any, inputs: Sequence[Layout]
     ) -> Mapping[str, Layout]:
-        """Rows of the kernel beside the features they belong to."""
-        return {"_kernel": dataclasses.replace(inputs[0], axis=-2, wire=None)}
+        """The layout of the kernel, whose rows lie beside their features."""
+        return {"kernel": dataclasses.replace(inputs[0], axis=-2, wire=None)}
 
     def moves(
         self, layer: Any, inputs: Sequence[Layout], shapes: Sequence[Any]
     ) -> list[Move]:
-        """A sum of each device, and back its gradient."""
+        """The sum of each device, which is sent, and its gradient back."""
         (layout,) = inputs
         width = tf.as_dtype(layer.compute_dtype).size
         sums = (shapes[0][0], layer.units)
@@ -110,12 +114,13 @@ class Dense(Rule):
     def call(
         self, layer: Any, inputs: Sequence[ShardedTensor], **kwargs: Any
     ) -> Any:
-        """A tensor on the chief."""
+        """Computes the sums on the devices, and the output on the chief."""
         (x,) = inputs
         if self.output(layer, [x.layout], x.shape) is None:
-            # LoRA, say, enabled after the weights were placed.
+            # LoRA or DoRA, say, may have been enabled after the weights were
+            # placed.
             return type(layer).call(layer, x.joined(), **kwargs)
-        rows = layer._kernel._value.sharded_value().shards
+        rows = stored(layer.kernel).sharded_value().shards
 
         def multiply(shard: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
             return tf.matmul(shard, tf.cast(rows, shard.dtype))
@@ -129,8 +134,3 @@ class Dense(Rule):
         if layer.bias is not None:
             y = y + tf.cast(layer.bias, y.dtype)
         return layer.activation(y) if layer.activation else y
-
-
-def on_chief(layout: Layout) -> Layout:
-    """Says that the output is a tensor on the chief."""
-    return dataclasses.replace(layout, devices=(layout.owner,), sizes=(1,))

@@ -1,4 +1,4 @@
-"""Dropout, with the mask of the unsplit layer."""
+"""Dropout on shards of channels, with the mask of the unsplit layer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.random.seed_generator import draw_seed
 
 from tf_convpar.placement import Layout
 from tf_convpar.placement import ShardedTensor
@@ -34,7 +33,7 @@ class Dropout(Rule):
     def output(
         self, layer: Any, inputs: Sequence[Layout], shape: Shape
     ) -> Layout | None:
-        """As the input."""
+        """The layout of the input."""
         (layout,) = inputs
         if type(layer) is not _L.Dropout and not along_channels(layer, layout):
             return None
@@ -47,11 +46,11 @@ class Dropout(Rule):
         training: Any = False,
         **kwargs: Any,
     ) -> ShardedTensor:
-        """What is kept is scaled up."""
+        """Multiplies each shard by its part of the mask, in training."""
         (x,) = inputs
         if not training or layer.rate == 0:
             return x
-        seed = tf.cast(draw_seed(layer.seed_generator), "int32")
+        seed = tf.cast(layer.seed_generator.next(), "int32")
         axis = x.layout.axis + x.ndim
         shards = []
         first = 0
@@ -74,10 +73,10 @@ class Dropout(Rule):
 def _mask(
     layer: Any, shard: tf.Tensor, axis: int, total: int, seed: tf.Tensor
 ) -> tf.Tensor:
-    """Zeros and scales of all channels, of one pixel where pixels share."""
+    """The mask of all channels, zeros and scales; of size 1 on shared axes."""
     shape = tf.unstack(tf.shape(shard))
     shape[axis] = total
-    if type(layer) is _L.Dropout:  # Of which the others are subclasses.
+    if type(layer) is _L.Dropout:  # The other types are subclasses of it.
         noise = layer.noise_shape or [None] * len(shape)
     else:
         noise = [None, *[1] * (len(shape) - 1)]

@@ -11,6 +11,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_convpar._compat.keras import keeps_state
+from tf_convpar._compat.keras import layers_of
 from tf_convpar.layers import is_per_sample_activation
 from tf_convpar.placement import Move
 from tf_convpar.placement import Place
@@ -22,34 +24,34 @@ from tf_convpar.placement import on_device
 from tf_convpar.placement import value_of
 
 _L = keras.layers
-# Batches are of about so many samples, where that decides whether weights or
-# feature maps are the fewer numbers.
+# An assumed batch size, by which either weights or feature maps are the fewer
+# numbers.
 _SAMPLES = 32
 
 
 class SampleRule:
-    """How layers of some types work on shards of samples.
+    """The way in which layers of some types work on shards of samples.
 
     The default is right for whatever treats each sample alone: the layer's own
     `call` runs on each device, on the samples there. Weights stay where they
-    are stored; each device is sent a copy, and their gradients return.
+    are stored. Each device is sent a copy, and their gradients return.
     """
 
     layers: tuple[type, ...] = ()
-    # Whether a device computes otherwise than the layer's own `call`.
+    # Whether devices compute otherwise than by the layer's own `call`.
     computes = False
 
     def holds(self, layer: Any, shapes: Sequence[Any]) -> bool:
         """Whether the rule holds for a layer as it is set up.
 
         Args:
-            layer: Built.
-            shapes: Of its inputs and outputs, with the batch.
+            layer: The built layer.
+            shapes: Shapes of its inputs and outputs, with the batch.
         """
-        within = list(layer._flatten_layers(include_self=False))
+        within = layers_of(layer)
         if any(one.activity_regularizer is not None for one in within):
-            return False  # It is told the feature maps of all samples.
-        # Else feature maps are fewer numbers, and are joined.
+            return False  # A regularizer needs the maps of all samples.
+        # If feature maps are fewer numbers than weights, they are joined.
         held = sum(math.prod(weight.shape) for weight in layer.weights)
         return held <= _SAMPLES * sum(_numbers(shape) for shape in shapes)
 
@@ -62,13 +64,13 @@ class SampleRule:
         before: bool,
         training: bool,
     ) -> list[Move]:
-        """What the layer sends: inputs that lie elsewhere, and its weights.
+        """The tensors that the layer sends: inputs that lie elsewhere, weights.
 
         Args:
-            layer: Built.
-            layout: How samples lie.
-            shapes: Of the inputs, with the number of samples.
-            lies: Where they are.
+            layer: The built layer.
+            layout: Layout of the samples.
+            shapes: Shapes of the inputs, with the number of samples.
+            lies: Places where the inputs are.
             before: Whether anything before the layer learns.
             training: Whether this is a training step.
         """
@@ -91,13 +93,13 @@ class SampleRule:
     def call(
         self, layer: Any, layout: SampleLayout, args: Any, kwargs: Any
     ) -> Any:
-        """The layer, its arguments' tensors cut by samples.
+        """Runs the layer, with the tensors among its arguments cut by samples.
 
         Args:
-            layer: Built.
-            layout: How samples lie.
-            args: Positional arguments, whose tensors lie as may be.
-            kwargs: Keyword arguments.
+            layer: The built layer.
+            layout: Layout of the samples.
+            args: Positional arguments, whose tensors may lie anywhere.
+            kwargs: Keyword arguments, likewise.
 
         Returns:
             What the layer returns, each tensor in shards of samples.
@@ -111,16 +113,16 @@ class SampleRule:
         weights: Mapping[str, tf.Tensor],
         device: str,
     ) -> Sequence[tf.Tensor]:
-        """What one device computes in training, where the rule `computes`.
+        """What one device computes in training, if the rule `computes`.
 
         Args:
-            layer: Built.
-            x: The samples there.
-            weights: All of them, by their names.
-            device: One of its type.
+            layer: The built layer.
+            x: The samples on the device.
+            weights: Values of all weights, by the weights' names.
+            device: Name of the device.
 
         Returns:
-            The output, and whatever else is made.
+            The output, and whatever else is computed.
         """
         raise NotImplementedError
 
@@ -133,7 +135,10 @@ def sent(
     returns: bool,
     layout: SampleLayout,
 ) -> Move:
-    """Something of a layer that is to lie elsewhere, on the layout's wire."""
+    """The move of an input or weight of a layer, in the layout's wire dtype.
+
+    It travels in the layer's compute dtype if that is narrower.
+    """
     own = tf.as_dtype(getattr(layer, "compute_dtype", "float32")).size
     width = min(own, tf.as_dtype(layout.wire).size) if layout.wire else own
     return Move(tuple(shape), lies, wanted, layout.owner, width, returns)
@@ -142,7 +147,7 @@ def sent(
 def each_alone(
     layer: Any, call: Any, layout: SampleLayout, args: Any, kwargs: Any
 ) -> Any:
-    """`call`, with the layer first, on each device, of the samples there."""
+    """Runs `call(layer, ...)` on each device, on the samples there."""
     flat = keras.tree.flatten((args, kwargs))
     cut = [apart(x, layout).shards if is_cut(x) else None for x in flat]
     weights = getattr(layer, "weights", [])
@@ -196,7 +201,8 @@ def each_alone(
 def _idle(cut: Sequence[Sequence[tf.Tensor]]) -> list[int]:
     """Devices that are known to get no samples while others get some.
 
-    Operations refuse empty tensors: a maximum, what an LSTM consists of.
+    They compute nothing: some operations refuse empty tensors, such as a
+    maximum and those of an LSTM.
     """
     idle = [
         i
@@ -207,7 +213,7 @@ def _idle(cut: Sequence[Sequence[tf.Tensor]]) -> list[int]:
 
 
 def _none_of(like: Sequence[tf.Tensor], device: str) -> list[tf.Tensor]:
-    """What a layer makes of no samples, on a device."""
+    """Empty results of a layer, on a device that has no samples."""
 
     def run() -> list[tf.Tensor]:
         return [tf.zeros([0, *x.shape[1:]], x.dtype) for x in like]
@@ -229,12 +235,12 @@ def _copies(weight: Any, layout: SampleLayout) -> list[tf.Tensor]:
 
 
 def _numbers(shape: Sequence[int | None]) -> int:
-    """Of one sample."""
+    """The amount of numbers in one sample of this shape."""
     return math.prod(n or 1 for n in list(shape)[1:])
 
 
 class EachSample(SampleRule):
-    """Layers that have nothing to say about other samples."""
+    """Layers that treat each sample alone, with any arguments."""
 
     layers = (
         *(_L.MaxPooling1D, _L.MaxPooling2D, _L.MaxPooling3D),
@@ -254,7 +260,7 @@ class EachSample(SampleRule):
 
 
 class AlongAnAxis(SampleRule):
-    """Layers that are told along which axis they work: not the samples'."""
+    """Layers that are told their axis, which must not be that of samples."""
 
     layers = (
         *(_L.Concatenate, _L.Softmax, _L.UnitNormalization),
@@ -263,7 +269,7 @@ class AlongAnAxis(SampleRule):
     )
 
     def holds(self, layer: Any, shapes: Sequence[Any]) -> bool:
-        """Unless an axis is that of samples."""
+        """Whether no axis of the layer is that of samples."""
         axes = getattr(layer, "axis", getattr(layer, "axes", None))
         rank = len(shapes[0])
         flat = keras.tree.flatten(axes)
@@ -273,12 +279,12 @@ class AlongAnAxis(SampleRule):
 
 
 class Einsum(SampleRule):
-    """A dense layer that is told what to multiply by an equation."""
+    """A dense layer whose equation says what it multiplies."""
 
     layers = (_L.EinsumDense,)
 
     def holds(self, layer: Any, shapes: Sequence[Any]) -> bool:
-        """If samples come first in the output too, and not in the kernel."""
+        """Whether the output has samples first too, and the kernel has none."""
         equation = layer.equation.replace(" ", "")
         given, kernel, made = re.split(",|->", equation)
         samples = given[0]
@@ -295,14 +301,14 @@ class Activation(SampleRule):
     layers = (_L.Activation,)
 
     def holds(self, layer: Any, shapes: Sequence[Any]) -> bool:
-        """Any but a function of the user's."""
+        """Whether the activation is one of Keras, not the user's function."""
         return is_per_sample_activation(layer.activation)
 
 
 class Recurrent(SampleRule):
-    """Recurrent layers, but for those that keep states from batch to batch.
+    """Recurrent layers that neither keep states between batches nor drop out.
 
-    And those that drop out: their masks are of all samples.
+    A dropout's mask is drawn for all samples.
     """
 
     layers = (
@@ -311,7 +317,7 @@ class Recurrent(SampleRule):
     )
 
     def holds(self, layer: Any, shapes: Sequence[Any]) -> bool:
-        """Without states of their own, and without dropout."""
+        """Whether the layer has neither states of its own nor dropout."""
         inner = getattr(layer, "forward_layer", layer)
         back = getattr(layer, "backward_layer", layer)
         if type(inner) not in self.layers or type(back) not in self.layers:
@@ -323,7 +329,7 @@ class Recurrent(SampleRule):
 
 
 class Attention(SampleRule):
-    """Attention without dropout."""
+    """Attention without dropout, whose mask is drawn for all samples."""
 
     layers = (
         *(_L.Attention, _L.AdditiveAttention, _L.MultiHeadAttention),
@@ -331,20 +337,19 @@ class Attention(SampleRule):
     )
 
     def holds(self, layer: Any, shapes: Sequence[Any]) -> bool:
-        """Masks of dropout are of all samples."""
-        rate = getattr(layer, "dropout", getattr(layer, "_dropout", 0))
-        return not rate and super().holds(layer, shapes)
+        """Whether the layer has no dropout, whose masks are of all samples."""
+        return not getattr(layer, "dropout", 0) and super().holds(layer, shapes)
 
 
 class OfTheUser(SampleRule):
     """Layers whose class says `works_per_sample = True`."""
 
     def holds(self, layer: Any, shapes: Sequence[Any]) -> bool:
-        """As it says, if it keeps no state of its own, such as a seed."""
+        """Whether the class says so, and the layer has no state of its own.
+
+        A seed is a state, too.
+        """
         if not getattr(layer, "works_per_sample", False):
             return False
-        stateless = not any(
-            one._non_trainable_variables or one._seed_generators
-            for one in layer._flatten_layers()
-        )
-        return stateless and super().holds(layer, shapes)
+        stateful = any(map(keeps_state, (layer, *layers_of(layer))))
+        return not stateful and super().holds(layer, shapes)

@@ -15,8 +15,8 @@ from tf_convpar.sharding.rules._rule import Shape
 from tf_convpar.sharding.rules._rule import on_shards
 
 _L = keras.layers
-# Shards of one tensor: a device has several after a concatenation, and a
-# graph of very many small ones takes longer than joining them.
+# The most shards of one tensor. After a concatenation a device has several, and
+# a graph of very many small ones takes longer than joining them.
 _MOST_SHARDS = 16
 
 
@@ -31,14 +31,14 @@ class Elementwise(Rule):
     def output(
         self, layer: Any, inputs: Sequence[Layout], shape: Shape
     ) -> Layout | None:
-        """As the inputs, which must lie alike."""
+        """The layout of the inputs, which must all lie alike."""
         alike = all(inputs[0].matches(other) for other in inputs[1:])
         return inputs[0] if alike else None
 
     def call(
         self, layer: Any, inputs: Sequence[ShardedTensor], **kwargs: Any
     ) -> ShardedTensor:
-        """The layer's own call, on the shards of each device."""
+        """Runs the layer's own call on the shards of each device."""
 
         def run(*shards: Any) -> Any:
             return type(layer).call(layer, list(shards), **kwargs)
@@ -47,14 +47,17 @@ class Elementwise(Rule):
 
 
 class Concatenate(Rule):
-    """Nothing moves: the shards of one input come after those of another."""
+    """A concatenation that moves nothing: it only lists more shards.
+
+    The shards of one input come after those of another.
+    """
 
     layers = (_L.Concatenate,)
 
     def output(
         self, layer: Any, inputs: Sequence[Layout], shape: Shape
     ) -> Layout | None:
-        """All shards in a row, if channels are what is concatenated."""
+        """The layout of all shards in a row, if channels are concatenated."""
         first = inputs[0]
         axes = {layout.axis for layout in inputs}
         axis = layer.axis % len(shape) - len(shape)
@@ -68,7 +71,7 @@ class Concatenate(Rule):
     def call(
         self, layer: Any, inputs: Sequence[ShardedTensor], **kwargs: Any
     ) -> ShardedTensor:
-        """The shards of all inputs."""
+        """Lists the shards of all inputs in a row."""
         layouts = [x.layout for x in inputs]
         layout = self.output(layer, layouts, inputs[0].shape)
         shards = [shard for x in inputs for shard in x.shards]

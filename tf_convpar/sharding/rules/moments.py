@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_convpar._compat.keras import stored
 from tf_convpar.placement import Move
 from tf_convpar.placement import Place
 from tf_convpar.placement import SampleLayout
@@ -34,18 +35,18 @@ from tf_convpar.sharding.rules.normalization import with_moments
 class MomentsOfAll(SampleRule):
     """Each device normalizes its samples by the moments of all samples.
 
-    It sends the others the mean and the variance of its own, and how many
-    numbers they are of: one hop, and one back for their gradients. They are
-    combined as in Chan, Golub and LeVeque, "Updating Formulae and a Pairwise
-    Algorithm for Computing Sample Variances" (1979), which keeps the digits
-    that sums of squares lose.
+    It sends the others the mean and the variance of its own samples, and the
+    number of values that these are of. That takes one hop, and one back for
+    the gradients. The moments are combined as in Chan, Golub and LeVeque,
+    "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances"
+    (1979), which keeps the digits that sums of squares lose.
     """
 
     layers = (keras.layers.BatchNormalization,)
     computes = True
 
     def holds(self, layer: Any, shapes: Sequence[Any]) -> bool:
-        """Unless samples are what is normalized."""
+        """Whether the layer's axis is not that of samples, without renorm."""
         renorm = getattr(layer, "renorm", False)
         return not renorm and layer.axis % len(shapes[0]) != 0
 
@@ -58,7 +59,10 @@ class MomentsOfAll(SampleRule):
         before: bool,
         training: bool,
     ) -> list[Move]:
-        """The input, if it lies elsewhere; rows of weights; and moments."""
+        """The tensors that are sent: the input, weights, and moments.
+
+        The input is sent only if it lies elsewhere.
+        """
         found = [sent(layer, shapes[0], lies[0], layout, before, layout)]
         learns = training and layer.trainable
         names = _names(layer, learns)
@@ -69,7 +73,7 @@ class MomentsOfAll(SampleRule):
             stored = tf.as_dtype(layer.variable_dtype).size
             found.append(Move(rows, None, devices, owner, stored, learns))
         if learns:
-            # As `widened`, whatever the wire.
+            # Moments have the dtype of `widened`, whatever the wire dtype.
             wide = max(tf.as_dtype(layer.compute_dtype).size, 4)
             each = dataclasses.replace(layout, shares=(1,) * len(devices))
             rows = (len(devices), 2 * channels + 1)
@@ -82,7 +86,7 @@ class MomentsOfAll(SampleRule):
     def call(
         self, layer: Any, layout: SampleLayout, args: Any, kwargs: Any
     ) -> Any:
-        """By moments of the batch in training, else by moving statistics."""
+        """Normalizes by the batch in training, else by moving statistics."""
         x, *_ = args
         if kwargs.get("mask") is not None:
             x = x.joined() if isinstance(x, ShardedTensor) else x
@@ -106,13 +110,13 @@ class MomentsOfAll(SampleRule):
         weights: Mapping[str, tf.Tensor],
         device: str,
     ) -> Sequence[tf.Tensor]:
-        """The same, without the others' moments."""
+        """What one device computes in training, by its own moments alone."""
         learns, native = bool(layer.trainable), native_on(device)
         return on_shard(layer, x, layer.axis % x.ndim, weights, learns, native)
 
 
 def _names(layer: Any, learns: bool) -> list[str]:
-    """Of the weights that devices need."""
+    """Names of the weights that devices need to normalize samples."""
     names = [n for n in ("gamma", "beta") if getattr(layer, n) is not None]
     return names if learns else [*names, "moving_mean", "moving_variance"]
 
@@ -120,10 +124,13 @@ def _names(layer: Any, learns: bool) -> list[str]:
 def _weights(
     layer: Any, names: Sequence[str], layout: SampleLayout
 ) -> list[tf.Tensor]:
-    """A row for each name, on each device: they are small, and the chief's."""
+    """The weights on each device, a row for each name.
+
+    They are stored on the chief, and small.
+    """
     if not names:
         return [tf.zeros([0, 1])] * len(layout.devices)
-    values = [tf.convert_to_tensor(getattr(layer, n)._value) for n in names]
+    values = [tf.convert_to_tensor(stored(getattr(layer, n))) for n in names]
     rows = on_device(lambda *v: tf.stack(v), layout.owner)(*values)
     return broadcast(rows, layout.devices, layout.owner)
 
@@ -131,7 +138,7 @@ def _weights(
 def _moments(
     x: ShardedTensor, axis: int
 ) -> tuple[ShardedTensor, list[tf.Tensor]]:
-    """What is widened, and mean and variance of all samples on each device."""
+    """The widened samples, and the moments of all samples on each device."""
     layout = x.layout
     own = [
         on_device(
@@ -155,14 +162,14 @@ def _moments(
 def _own(
     x: tf.Tensor, axis: int, native: bool | None
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """A row of means, variances, and of how many numbers they are."""
+    """The widened samples, and a row of means, variances and their number."""
     wide, moments = with_moments(widened(x), axis, native)
     count = tf.cast(numbers_of_each(wide, axis), wide.dtype)
     return wide, tf.concat([tf.reshape(moments, [-1]), count[None]], 0)[None]
 
 
 def _combined(rows: tf.Tensor) -> tf.Tensor:
-    """Mean and variance of all, of those of parts."""
+    """Mean and variance of all samples, from a row for each part of them."""
     counts = rows[:, -1:]
     means, variances = tf.split(rows[:, :-1], 2, axis=1)
     weights = counts / tf.reduce_sum(counts)
@@ -180,7 +187,7 @@ def _with(
     weights: Sequence[tf.Tensor],
     moments: Sequence[tf.Tensor] | None = None,
 ) -> ShardedTensor:
-    """Samples, normalized on each device."""
+    """Normalizes samples on each device, by `moments` or moving statistics."""
 
     def run(
         x: tf.Tensor,
@@ -211,7 +218,7 @@ def _with(
 def _learn(
     layer: Any, layout: SampleLayout, moments: Sequence[tf.Tensor]
 ) -> None:
-    """Moving statistics, on the chief."""
+    """Updates the moving statistics, on the chief."""
     device = layout.owner if layout.owner in layout.devices else None
     index = layout.devices.index(device) if device else 0
 
@@ -221,7 +228,7 @@ def _learn(
         return moved(layer, [mean, variance], tf.unstack(rows))
 
     moving = [layer.moving_mean, layer.moving_variance]
-    before = [tf.convert_to_tensor(variable._value) for variable in moving]
+    before = [tf.convert_to_tensor(stored(variable)) for variable in moving]
     after = on_device(run, layout.owner)(moments[index], *before)
     for variable, value in zip(moving, after, strict=True):
         variable.assign(value)

@@ -1,4 +1,4 @@
-"""Dropout and noise of samples, as the unsplit layer draws it."""
+"""Dropout and noise on shards of samples, as the unsplit layer draws them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _L = keras.layers
 class Drawing(SampleRule):
     """Every device draws for all samples, from one seed, and uses its own.
 
-    The layer itself does it, of a whole batch that has zeros in the place of
-    the other devices' samples.
+    The layer's own `call` does so: it gets a whole batch, with zeros in the
+    place of the other devices' samples.
     """
 
     layers = (
@@ -37,7 +37,7 @@ class Drawing(SampleRule):
     )
 
     def holds(self, layer: Any, shapes: Sequence[Any]) -> bool:
-        """Unless all samples share a mask."""
+        """Whether samples do not all share one mask."""
         noise = getattr(layer, "noise_shape", None)
         return not noise or noise[0] != 1
 
@@ -50,7 +50,10 @@ class Drawing(SampleRule):
         before: bool,
         training: bool,
     ) -> list[Move]:
-        """The input, if it lies elsewhere, and numbers of samples."""
+        """The tensors that are sent: the input, and the numbers of samples.
+
+        The input is sent only if it lies elsewhere.
+        """
         found = [sent(layer, shapes[0], lies[0], layout, before, layout)]
         if training:
             parts = len(layout.devices)
@@ -62,7 +65,7 @@ class Drawing(SampleRule):
     def call(
         self, layer: Any, layout: SampleLayout, args: Any, kwargs: Any
     ) -> Any:
-        """As it would have been drawn."""
+        """Applies to each device's samples what the unsplit layer would."""
         x = apart(args[0], layout)
         training = kwargs.get("training", False)
         drawn = getattr(layer, "rate", getattr(layer, "stddev", 0))
@@ -95,7 +98,7 @@ class Drawing(SampleRule):
 
 
 def _counts(x: ShardedTensor) -> list[tf.Tensor]:
-    """Of each device the numbers of samples of all, on each device."""
+    """The numbers of samples of all devices, as a tensor on each device."""
     known = [shard.shape[0] for shard in x.shards]
     if None not in known:
         return [tf.constant(known, tf.int32)] * len(known)

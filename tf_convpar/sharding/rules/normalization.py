@@ -1,4 +1,4 @@
-"""Batch normalization, its statistics beside the shards."""
+"""Batch normalization whose statistics lie beside the shards."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_convpar._compat.keras import stored
 from tf_convpar.ops import channel_moments
 from tf_convpar.ops import channel_sums
 from tf_convpar.ops import scale_channels
@@ -31,7 +32,7 @@ class BatchNormalization(Rule):
     def output(
         self, layer: Any, inputs: Sequence[Layout], shape: Shape
     ) -> Layout | None:
-        """As the input, if that is cut along the axis that is normalized."""
+        """The layout of the input, if the layer's own axis is the one cut."""
         (layout,) = inputs
         rank = len(shape)
         fits = layer.axis % rank == layout.axis % rank
@@ -41,7 +42,7 @@ class BatchNormalization(Rule):
     def place(
         self, layer: Any, inputs: Sequence[Layout]
     ) -> Mapping[str, Layout]:
-        """All four, which have one number for each channel."""
+        """The layout of all four weights, with a number for each channel."""
         layout = dataclasses.replace(inputs[0], axis=-1, wire=None)
         return {
             name: layout
@@ -56,11 +57,11 @@ class BatchNormalization(Rule):
         training: Any = None,
         **kwargs: Any,
     ) -> ShardedTensor:
-        """By moments of the batch in training, else by moving statistics."""
+        """Normalizes by the batch in training, else by moving statistics."""
         (x,) = inputs
         learns = bool(training and layer.trainable)
         names = [n for n in _WEIGHTS if getattr(layer, n, None) is not None]
-        weights = {n: getattr(layer, n)._value for n in names}
+        weights = {n: stored(getattr(layer, n)) for n in names}
         values = {n: v.sharded_value().shards for n, v in weights.items()}
         axis = x.layout.axis + x.ndim
         shards = []
@@ -93,7 +94,20 @@ def on_shard(
     learns: bool,
     native: bool | None,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """A shard, and its new moving statistics."""
+    """Normalizes one shard, on the current device.
+
+    Args:
+        layer: The Keras layer.
+        x: The shard.
+        axis: The channel axis.
+        given: Values of the layer's weights for this shard, by their names.
+        learns: Whether to use the moments of the shard, and to update the
+            moving statistics.
+        native: Whether the compiled ops run, as for `ops.scale_channels`.
+
+    Returns:
+        The normalized shard, and its moving mean and variance.
+    """
     x = widened(x)
     mean, variance = given["moving_mean"], given["moving_variance"]
     if not learns:
@@ -106,23 +120,23 @@ def on_shard(
 
 
 def native_on(device: str) -> bool | None:
-    """Whether the compiled ops serve there; None where they are found."""
+    """`native` of ops on this device: None for a CPU, False for others."""
     return False if device_type(device) != "CPU" else None
 
 
 def widened(x: tf.Tensor) -> tf.Tensor:
-    """In float32 or wider, as Keras has it: narrower floats overflow."""
+    """Maps in float32 or wider, as in Keras: narrower floats overflow."""
     return tf.cast(x, keras.backend.result_type(x.dtype.name, "float32"))
 
 
 def with_moments(
     x: tf.Tensor, axis: int, native: bool | None
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """What is widened, and two rows: its means and variances.
+    """Widened maps, and two rows: their means and variances.
 
-    What is made of `x` by them is to be made of the `x` that is returned: its
-    gradient and that of the moments are then added in the pass that computes
-    the latter.
+    A caller that normalizes `x` by these moments must use the `x` that is
+    returned. The gradients of both are then added in the same pass over the
+    maps that computes the moments' gradient.
     """
 
     @tf.custom_gradient
@@ -149,7 +163,7 @@ def with_moments(
 
 
 def numbers_of_each(x: tf.Tensor, axis: int) -> tf.Tensor:
-    """How many numbers each channel has."""
+    """The amount of numbers in each channel."""
     return tf.size(x) // x.shape[axis]
 
 
@@ -162,19 +176,19 @@ def normalized_by(
     rows: Sequence[tf.Tensor],
     native: bool | None,
 ) -> tf.Tensor:
-    """What is widened, normalized by given moments, two rows.
+    """Normalizes widened maps by given moments.
 
-    Its gradient is written out: differentiated op by op, it would go over the
+    The gradient is written out: differentiated op by op, it would go over the
     feature maps three times as often.
 
     Args:
-        layer: That of Keras.
-        axis: Of channels.
-        x: Feature maps.
-        moments: Means and variances.
-        names: Of the layer's weights, `gamma` and `beta` or one of them.
-        rows: Their values, in the dtype of `x`.
-        native: As for `ops.scale_channels`.
+        layer: The Keras layer.
+        axis: The channel axis.
+        x: Feature maps that have been widened.
+        moments: Two rows, the means and the variances.
+        names: Names of the weights that the layer has of `gamma` and `beta`.
+        rows: Values of these weights, in the dtype of `x`.
+        native: Whether the compiled ops run, as for `ops.scale_channels`.
     """
 
     @tf.custom_gradient
@@ -213,7 +227,7 @@ def normalized(
     mean: tf.Tensor,
     variance: tf.Tensor,
 ) -> tf.Tensor:
-    """What is widened, normalized as Keras does it."""
+    """Normalizes widened maps as Keras does, by given statistics."""
     given = {name: tf.cast(value, x.dtype) for name, value in given.items()}
     y = keras.ops.batch_normalization(
         x,
@@ -230,7 +244,7 @@ def normalized(
 def moved(
     layer: Any, moving: Sequence[tf.Tensor], moments: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """New moving statistics, by those of a batch."""
+    """New moving statistics, from old ones and the moments of a batch."""
     keep, new = layer.momentum, 1.0 - layer.momentum
     return [
         tf.cast(

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
-from keras.src.ops import nn
-from keras.src.ops import numpy
 
+from tf_convpar._compat.keras import operations
 from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.sharding.rules._rule import on_shards
@@ -16,20 +15,22 @@ from tf_convpar.sharding.rules.each_sample import SampleRule
 from tf_convpar.sharding.rules.each_sample import each_alone
 from tf_convpar.sharding.rules.merging import Elementwise
 
+# Whose result has one axis more.
+_WIDEN = operations("ExpandDims")
+
 
 class Operation(Elementwise):
-    """What is done to each number alone, or to numbers side by side.
+    """Operations on each number alone, or on numbers at the same place.
 
     Beside feature maps, `layer` (an operation) may be given numbers, as in
-    `x / 6`; with arrays it joins (`Regions`).
+    `x / 6`. If it is given arrays, its inputs are joined (`Regions`).
     """
 
-    layers = (
-        *(numpy.Add, numpy.Subtract, numpy.Multiply),
-        *(numpy.TrueDivide, numpy.Maximum, numpy.Minimum),
-        *(nn.Relu, nn.Relu6, nn.LeakyRelu, nn.Elu, nn.Selu, nn.Gelu),
-        *(nn.Sigmoid, nn.Silu, nn.HardSigmoid, nn.HardSilu, nn.Softplus),
-        *(numpy.Tanh, numpy.Clip, numpy.Square, numpy.Absolute),
+    layers = operations(
+        *("Add", "Subtract", "Multiply", "TrueDivide", "Maximum", "Minimum"),
+        *("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Gelu", "Sigmoid"),
+        *("Silu", "HardSigmoid", "HardSilu", "Softplus", "Tanh", "Clip"),
+        *("Square", "Absolute"),
     )
 
     def call(
@@ -39,7 +40,7 @@ class Operation(Elementwise):
         args: Sequence[Any] = (),
         **kwargs: Any,
     ) -> ShardedTensor:
-        """The operation on each device, numbers among `args` in their place."""
+        """Runs the operation on each device; numbers keep their places."""
 
         def run(*shards: Any) -> Any:
             left = iter(shards)
@@ -52,26 +53,27 @@ class Operation(Elementwise):
 
 
 class OperationOnSamples(SampleRule):
-    """The same, and what works along axes, on samples."""
+    """The operations of `Operation` on samples, and some that have an axis."""
 
     layers = (
         *Operation.layers,
-        *(nn.Softmax, nn.LogSoftmax, numpy.Concatenate),
-        *(numpy.Mean, numpy.Sum, numpy.Max, numpy.Min, numpy.ExpandDims),
+        *operations("Softmax", "LogSoftmax", "Concatenate", "Mean", "Sum"),
+        *operations("Max", "Min", "ExpandDims"),
     )
 
     def holds(self, layer: Any, shapes: Sequence[Any]) -> bool:
-        """Unless an axis is that of samples."""
+        """Whether no axis of the operation is that of samples."""
         if type(layer) in Operation.layers:
-            # Of fewer axes, the first meets another than that of samples.
+            # The first axis of a tensor of lower rank would meet another than
+            # that of samples.
             return len({len(shape) for shape in shapes}) == 1
-        rank = len(shapes[0]) + isinstance(layer, numpy.ExpandDims)
-        # Keras makes a list of an axis.
+        rank = len(shapes[0]) + isinstance(layer, _WIDEN)
+        # Keras may have made a list of an axis.
         axes = keras.tree.flatten(layer.axis)
         return all(axis is not None and axis % rank for axis in axes)
 
     def call(
         self, layer: Any, layout: SampleLayout, args: Any, kwargs: Any
     ) -> Any:
-        """The operation on each device."""
+        """Runs the operation on each device, on the samples there."""
         return each_alone(layer, type(layer).call, layout, args, kwargs)

@@ -32,12 +32,12 @@ class Spatial(Rule):
     def output(
         self, layer: Any, inputs: Sequence[Layout], shape: Shape
     ) -> Layout | None:
-        """As the input."""
+        """The layout of the input, if it is cut along the layer's channels."""
         return inputs[0] if along_channels(layer, inputs[0]) else None
 
 
 class GlobalPooling(Rule):
-    """One number of each channel is left."""
+    """Pooling that leaves one number of each channel."""
 
     layers = (
         *(_L.GlobalAveragePooling1D, _L.GlobalMaxPooling1D),
@@ -48,7 +48,7 @@ class GlobalPooling(Rule):
     def output(
         self, layer: Any, inputs: Sequence[Layout], shape: Shape
     ) -> Layout | None:
-        """Channels are the only axis beside the batch, unless pixels stay."""
+        """The input's layout; channels are the last axis unless pixels stay."""
         (layout,) = inputs
         if not along_channels(layer, layout):
             return None
@@ -58,14 +58,14 @@ class GlobalPooling(Rule):
 
 
 class Pixels(Rule):
-    """A number of each channel becomes an image of one pixel."""
+    """A reshape of one number per channel to an image of one pixel."""
 
     layers = (_L.Reshape,)
 
     def output(
         self, layer: Any, inputs: Sequence[Layout], shape: Shape
     ) -> Layout | None:
-        """As the input, if it is one pixel too, and the channels stay last."""
+        """The layout of the input, if that is one pixel with channels last."""
         (layout,) = inputs
         *pixels, channels = layer.target_shape
         # -1 would also stand for the channels of several pixels.
@@ -76,7 +76,7 @@ class Pixels(Rule):
     def call(
         self, layer: Any, inputs: Sequence[ShardedTensor], **kwargs: Any
     ) -> ShardedTensor:
-        """Each shard in the new shape, with its own number of channels."""
+        """Reshapes each shard, which keeps its own number of channels."""
         (x,) = inputs
         pixels = layer.target_shape[:-1]
 
