@@ -32,17 +32,24 @@ _LAYERS = (
 __all__ = [
     *_LAYERS,
     "ConvParallelStrategy",
+    "Geometry",
     "calibrate",
+    "choose",
     "export",
     "merge",
     "parallelize",
     "plan",
+    "replicas",
     "simulate",
+    "step_traffic",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """The command line imports TensorFlow when it is first needed."""
+    """Loads the public names when the first is needed.
+
+    So the command line imports TensorFlow only where it needs it.
+    """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     _load()
@@ -50,39 +57,39 @@ def __getattr__(name: str) -> Any:
 
 
 def _load() -> None:
+    # Its import sets the attribute.
+    import tf_convpar.replicas  # noqa: F401
     from tf_convpar import layers
+    from tf_convpar.algorithms import Geometry
+    from tf_convpar.algorithms import choose
     from tf_convpar.export import export
 
-    # Hands itself over to strategies.
-    from tf_convpar.planner import _automatic  # noqa: F401
-    from tf_convpar.planner._plan import plan
-    from tf_convpar.planner._simulate import simulate
-    from tf_convpar.planner.measure._calibrate import calibrate
+    # This module hands itself over to strategies when it is imported.
+    from tf_convpar.planner import automatic  # noqa: F401
+    from tf_convpar.planner import calibrate
+    from tf_convpar.planner import plan
+    from tf_convpar.planner import simulate
     from tf_convpar.sharding import merge
     from tf_convpar.sharding import parallelize
+    from tf_convpar.sharding import step_traffic
     from tf_convpar.strategy.strategy import ConvParallelStrategy
 
     globals().update(
         **{name: getattr(layers, name) for name in _LAYERS},
         ConvParallelStrategy=ConvParallelStrategy,
+        Geometry=Geometry,
         calibrate=calibrate,
+        choose=choose,
         export=export,
         merge=merge,
         parallelize=parallelize,
         plan=plan,
         simulate=simulate,
+        step_traffic=step_traffic,
     )
-
-
-def _is_command_line() -> bool:
-    """Whether this is `convpar ...` or `python -m tf_convpar ...`."""
-    words = sys.orig_argv
-    as_module = any(
-        pair == ("-m", __name__) for pair in zip(words, words[1:], strict=False)
-    )
-    return as_module or sys.argv[0].rpartition("/")[2] == "convpar"
 
 
 # Keras finds the layers of a file it loads only if they have been registered.
-if not _is_command_line():
+# The command line has no such files before it loads the package itself.
+if "tf_convpar_cli" not in sys.modules:
     _load()

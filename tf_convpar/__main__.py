@@ -1,4 +1,4 @@
-"""Makes `python -m tf_convpar` the same as `convpar`."""
+"""Makes `python -m tf_convpar` the same as `convpar`, only slower."""
 
 from tf_convpar.cli.main import main
 

@@ -13,9 +13,10 @@ from tf_convpar.cli import _models
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
+from tf_convpar.machines import short
 
 if TYPE_CHECKING:
-    from tf_convpar.planner.star import Calibration
+    from tf_convpar.planner.star import StarCalibration
 
 
 @click.command(name="calibrate")
@@ -81,14 +82,12 @@ def command(
         _print(found, output)
 
 
-def _print(found: Calibration, output: str | None) -> None:
+def _print(found: StarCalibration, output: str | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
     console = Console()
-    table = Table(
-        "layer", "kernels", *(_measuring.short(d.name) for d in found.devices)
-    )
+    table = Table("layer", "kernels", *(short(d.name) for d in found.devices))
     for convolution in found.network:
         times = [d.times[convolution.name] for d in found.devices]
         for i, width in enumerate(times[0].filters):

@@ -15,6 +15,7 @@ import click
 from tf_convpar.cli import _models
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import without_chatter
+from tf_convpar.machines import short
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -47,7 +48,10 @@ def cluster_and_model(
     wire_dtype: str | None,
     threads: int | None,
 ) -> tuple[ConvParallelStrategy, Any]:
-    """The strategy of `TF_CONFIG`'s cluster, and a model, compiled."""
+    """The strategy of the cluster in `TF_CONFIG`, and the model named.
+
+    The model of a file comes with its optimizer and loss.
+    """
     with without_chatter():
         import tensorflow as tf
 
@@ -56,14 +60,18 @@ def cluster_and_model(
         with messages_only():
             from tf_convpar.strategy.strategy import ConvParallelStrategy
 
-            # Variables made before the cluster is joined would be lost.
+            # The cluster comes first: variables made before would be lost.
             strategy = ConvParallelStrategy(wire_dtype=wire_dtype)
             return strategy, _models.load(model, image, compiled=True)
 
 
 @contextlib.contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """A bar on stderr, drawn between measurements and never during one."""
+    """A bar on stderr, drawn between measurements and never during one.
+
+    Yields a function that shows a few words beside the bar. Warnings are kept,
+    and printed at the end.
+    """
     from rich.console import Console
     from rich.progress import BarColumn
     from rich.progress import Progress
@@ -81,7 +89,7 @@ def progress() -> Iterator[Callable[[str], None]]:
     )
     with progress, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        # How much there is to measure shows only as it goes.
+        # How much there is to measure is not known before.
         task = progress.add_task("", total=None)
 
         def report(name: str) -> None:
@@ -94,7 +102,7 @@ def progress() -> Iterator[Callable[[str], None]]:
 
 
 def links(found: Sequence[Link]) -> Table:
-    """Rates and latencies."""
+    """A table of the rates and latencies of links."""
     from rich.table import Table
 
     table = Table("link", "rate", "latency")
@@ -105,14 +113,3 @@ def links(found: Sequence[Link]) -> Table:
             f"{1e3 * link.latency_s:.2f} ms",
         )
     return table
-
-
-def short(device: str) -> str:
-    """`worker 0, CPU:0`, and `CPU:0` of this program alone."""
-    parts = dict(
-        part.partition(":")[::2] for part in device.split("/") if ":" in part
-    )
-    kind = device.rpartition("device:")[2]
-    if parts.get("job", "localhost") == "localhost":
-        return kind
-    return f"{parts['job']} {parts.get('task', '0')}, {kind}"

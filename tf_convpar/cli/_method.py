@@ -21,9 +21,9 @@ option = click.option(
 
 
 class ByMethod(click.Command):
-    """A command that is another one where `--method star` is given.
+    """A command that becomes another one if `--method star` is given.
 
-    Each has the options that mean something to it, and its own help.
+    Each of the two has its own options and its own help.
 
     ```python
     @click.command(name="simulate", cls=ByMethod, star=_simulate_star.command)
@@ -32,7 +32,7 @@ class ByMethod(click.Command):
     ```
 
     Args:
-        star: The other command, with the same option.
+        star: The other command, which has the option `--method` too.
     """
 
     def __init__(self, *args: Any, star: click.Command, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Models that commands are given."""
+"""Models that are given to commands."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ wire_dtype = click.option(
 
 
 def load(model: str, image: int | None, compiled: bool = False) -> Any:
-    """The model of a file, or one that Keras offers.
+    """Loads the model of a file, or makes one of keras.applications.
 
     ```python
     load("ResNet50", image=112)
     ```
 
     Args:
-        model: A path or a name.
-        image: Pixels, for one that Keras offers.
-        compiled: Whether a file's optimizer and loss are wanted.
+        model: Path of a .keras file, or the name of an application.
+        image: Height and width of an application's images in pixels; None for
+            its own.
+        compiled: Whether a file's model comes with its optimizer and loss.
 
     Raises:
-        ValueError: There is none, or Keras cannot make it.
+        ValueError: There is no such model, or `image` does not go with it.
     """
     import keras
 
-    import tf_convpar  # noqa: F401 (registers its layers for files)
+    from tf_convpar import layers  # noqa: F401 (registers them, for files)
 
     if model.endswith(".keras"):
         if not pathlib.Path(model).is_file():

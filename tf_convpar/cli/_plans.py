@@ -1,4 +1,4 @@
-"""How commands show plans, and write them."""
+"""How commands show plans and write them."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def show(
     png: pathlib.Path | None,
     as_json: bool,
 ) -> None:
-    """Writes a plan, draws it, and prints it, as table or as JSON.
+    """Writes a plan, draws it, and prints it as a table or as JSON.
 
     Args:
         plan: The plan.
-        output: Where to write it, if anywhere.
-        png: Where to draw it.
-        as_json: Whether to print JSON.
+        output: The file to write it to; None for none.
+        png: The file to draw it to; None for none.
+        as_json: Whether to print JSON instead of a table.
     """
     from tf_convpar import plans
 
@@ -63,7 +63,7 @@ def show(
 
 @contextlib.contextmanager
 def _writing(path: pathlib.Path) -> Iterator[None]:
-    """Says which file it was that could not be written."""
+    """Says which file could not be written, if writing it within fails."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Devices known by name, printed."""
+"""Prints the devices that are known by name."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ option = click.option(
 
 
 def show(as_json: bool) -> None:
-    """Prints them, with rates, power and where these come from."""
+    """Prints all presets, with rates, power and where these come from."""
     from rich.console import Console
     from rich.table import Table
 
-    from tf_convpar.planner._presets import EFFICIENCY
-    from tf_convpar.planner._presets import PRESETS
+    from tf_convpar.planner.presets import EFFICIENCY
+    from tf_convpar.planner.presets import PRESETS
 
     if as_json:
         print_json(
@@ -43,7 +43,7 @@ def show(as_json: bool) -> None:
             f"{preset.peak_flops / 1e9:.0f}",
             f"{taken / 1e9:.0f}",
             f"{preset.watts:g}",
-            # All of it is in the JSON.
+            # The JSON has the whole source.
             preset.source.partition(",")[0],
         )
     Console().print(table)

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import platform
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -23,8 +22,8 @@ def print_json(value: Any) -> None:
 def messages_only() -> Iterator[None]:
     """Turns errors meant for the user into `Error: ...` and exit code 1.
 
-    Put it around the calls that raise them, and no more: anything else that
-    fails is a bug, and its traceback is wanted.
+    Put it around the calls that raise such errors, and around no more: anything
+    else that fails is a bug, and its traceback is wanted.
     """
     try:
         yield
@@ -35,9 +34,9 @@ def messages_only() -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_chatter() -> Iterator[None]:
-    """Keeps what TensorFlow writes while it starts off the terminal.
+    """Keeps off the terminal what TensorFlow writes while it starts.
 
-    It comes from C++, before TF_CPP_MIN_LOG_LEVEL is heeded. It is shown
+    That text comes from C++, before TF_CPP_MIN_LOG_LEVEL is heeded. It is shown
     where that variable is set, which says that somebody looks for it, and
     where the start fails.
     """
@@ -57,15 +56,3 @@ def without_chatter() -> Iterator[None]:
             sys.stderr.flush()
             os.dup2(stderr, 2)
             os.close(stderr)
-
-
-def cpu_model() -> str:
-    """Names this machine's processor."""
-    with (
-        contextlib.suppress(OSError),
-        open("/proc/cpuinfo", encoding="utf-8") as lines,
-    ):
-        for line in lines:
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

@@ -1,4 +1,4 @@
-"""`convpar simulate --method star`: what paper 1 does."""
+"""`convpar simulate --method star`: predictions for paper 1's star."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
 
 if TYPE_CHECKING:
-    from tf_convpar.planner.star._calibration import Calibration
+    from tf_convpar.planner.star import StarCalibration
 
-# As `planner.star.simulation._sweep` names them, and what its values are.
+# The sweeps, as `planner.star.simulation._sweep` names them.
 SWEEPS = ("devices", "bandwidth", "batch", "kernels", "heterogeneity")
-# What only describes a cluster; a file says all that for itself.
+# Options that describe a cluster. A calibration file says all that for itself.
 DESCRIPTION = (
     "devices",
     "link",
@@ -59,7 +59,7 @@ DESCRIPTION = (
     metavar="N:N...",
     default="500:1500",
     show_default=True,
-    help="Of each convolution of the network, on images of 32x32x3.",
+    help="Kernels of each convolution, in a network on 32x32x3 images.",
 )
 @click.option(
     "--batch",
@@ -96,7 +96,7 @@ DESCRIPTION = (
 @click.option(
     "--values",
     metavar="V,V,...",
-    help="Of it: 1,2,4 or 100Mbit,1Gbit or 50:500,500:1500.",
+    help="Values of the sweep: 1,2,4 or 100Mbit,1Gbit or 50:500,500:1500.",
 )
 @click.option(
     "--quantum",
@@ -169,9 +169,9 @@ def command(
 
     with messages_only():
         if calibration is not None:
-            from tf_convpar.planner.star import _calibration_file
+            from tf_convpar.planner import star
 
-            cluster = _calibration_file.load(calibration)
+            cluster = star.load(calibration)
         else:
             cluster = _described(**description)
         for item in watts:
@@ -206,8 +206,8 @@ def _described(
     conv_share: float | None,
     rest: str | None,
     idle: float,
-) -> Calibration:
-    from tf_convpar.planner import _units
+) -> StarCalibration:
+    from tf_convpar.planner import units
     from tf_convpar.planner.star.simulation import describe
     from tf_convpar.planner.star.simulation import network
 
@@ -216,7 +216,7 @@ def _described(
         devices,
         link,
         latency,
-        rest=None if rest is None else _units.seconds(rest),
+        rest=None if rest is None else units.seconds(rest),
         conv_share=conv_share,
         idle=idle,
     )
@@ -233,13 +233,13 @@ def _kernels(text: str) -> tuple[int, ...]:
 
 
 def _value(sweep: str, text: str) -> Any:
-    """A value of a sweep."""
-    from tf_convpar.planner import _units
+    """Reads a value of a sweep."""
+    from tf_convpar.planner import units
 
     if sweep == "kernels":
         return _kernels(text)
     if sweep == "bandwidth":
-        return _units.bytes_per_s(text)
+        return units.bytes_per_s(text)
     try:
         return float(text) if sweep == "heterogeneity" else int(text)
     except ValueError as error:
@@ -249,17 +249,17 @@ def _value(sweep: str, text: str) -> Any:
         ) from error
 
 
-def _with_watts(cluster: Calibration, item: str) -> Calibration:
-    """The cluster with the power of `NAME=W`."""
-    from tf_convpar.planner import _units
-    from tf_convpar.planner.star.simulation import _vary
+def _with_watts(cluster: StarCalibration, item: str) -> StarCalibration:
+    """The cluster, with the power of its devices NAME set by `NAME=W`."""
+    from tf_convpar.planner import units
+    from tf_convpar.planner.star.simulation import with_watts
 
     name, equals, power = item.rpartition("=")
     if not equals:
         raise ValueError(
             f"Expected --watts NAME=W, such as cpu=65. Received: {item!r}."
         )
-    watts = _units.watts(power)
+    watts = units.watts(power)
     names = [device.name for device in cluster.devices]
     meant = set(fnmatch.filter(names, name)) or set(
         fnmatch.filter(names, f"{name}:*")
@@ -272,7 +272,7 @@ def _with_watts(cluster: Calibration, item: str) -> Calibration:
     return dataclasses.replace(
         cluster,
         devices=tuple(
-            _vary.with_watts(device, watts) if device.name in meant else device
+            with_watts(device, watts) if device.name in meant else device
             for device in cluster.devices
         ),
     )

@@ -16,7 +16,7 @@ from tf_convpar.strategy.local_cluster import local_workers
 from tf_convpar.strategy.process import Process
 
 _POLL_S = 0.1
-# What a program may take, once told to stop, for a last checkpoint.
+# Seconds that a program may take for a last checkpoint, once told to stop.
 _GRACE_S = 10.0
 _COLOURS = ("green", "yellow", "blue", "magenta", "red", "white")
 
@@ -33,14 +33,14 @@ def local(tasks: int, program: Sequence[str], threads: int | None) -> int:
         local_workers(
             tasks - 1,
             threads=threads,
-            wait=False,  # Its strategy waits, while it imports TensorFlow.
+            wait=False,  # The program's strategy waits for the workers.
             on_line=lambda task, line: printer.line(
                 f"{task.job} {task.index}", line
             ),
         ) as cluster,
         Process(
             program,
-            # A pipe would hold its lines back.
+            # Python would hold back lines that it writes to a pipe.
             env={"PYTHONUNBUFFERED": "1", **cluster.env()},
             stdin=None,
             on_line=printer.of("chief"),
@@ -55,7 +55,10 @@ def local(tasks: int, program: Sequence[str], threads: int | None) -> int:
 
 
 def over_ssh(commands: Sequence[tuple[str, str, str]]) -> int:
-    """Runs (task, host, shell command) on each host, the last as the chief.
+    """Runs a shell command on each host, over ssh.
+
+    Args:
+        commands: Task, host and shell command of each, the chief's last.
 
     Returns:
         The exit code for the shell.
@@ -68,8 +71,8 @@ def over_ssh(commands: Sequence[tuple[str, str, str]]) -> int:
                 task,
                 stack.enter_context(
                     Process(
-                        # -tt: the command ends with its connection. No
-                        # password can be asked for: there is no terminal.
+                        # -tt: the command ends with its connection. BatchMode:
+                        # without a terminal no password can be asked for.
                         ["ssh", "-tt", "-o", "BatchMode=yes", host, text],
                         on_line=printer.of(task),
                     )
@@ -83,7 +86,8 @@ def over_ssh(commands: Sequence[tuple[str, str, str]]) -> int:
 
 def _until_the_end(chief: Process, workers: dict[str, Process]) -> int:
     while True:
-        # In this order: a worker that ends after the program is no failure.
+        # The program is looked at first: a worker that ends after it is no
+        # failure.
         code = chief.returncode
         ended = {n: w for n, w in workers.items() if w.returncode is not None}
         if code is None and not ended:
@@ -91,7 +95,7 @@ def _until_the_end(chief: Process, workers: dict[str, Process]) -> int:
             continue
         if code != 0:
             for name, worker in ended.items():
-                worker.wait()  # Its last words first.
+                worker.wait()  # Until its last output has been printed.
                 click.echo(
                     f"{name} ended with {_describe(worker.wait())} before the "
                     "program did; stopping everything.",
@@ -105,10 +109,10 @@ def _until_the_end(chief: Process, workers: dict[str, Process]) -> int:
 
 
 class _Signals:
-    """Passes signals on to the chief: from the beginning, none is lost.
+    """Passes signals on to the chief, from the beginning on.
 
-    One that came before there was a chief would else have ended this process
-    alone.
+    A signal that came before there is a chief would otherwise end this process
+    alone. It is kept, and passed on later.
     """
 
     def __init__(self) -> None:
@@ -118,7 +122,7 @@ class _Signals:
             signal.signal(number, self._take)
 
     def forward_to(self, chief: Process) -> None:
-        """To whom; at once what has come before."""
+        """Passes signals on to `chief`, those that came before at once."""
         self._chief = chief
         for number in self._early:
             chief.signal(number)
@@ -143,18 +147,18 @@ def _describe(code: int) -> str:
 
 
 class _Printer:
-    """Writes lines of several processes, each with its task in front."""
+    """Writes the lines of several processes, with their task in front."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._colours: dict[str, str] = {}
 
     def of(self, task: str) -> Callable[[str], None]:
-        """Returns a function that writes a line of a task."""
+        """Returns a function that writes lines of a task."""
         return lambda line: self.line(task, line)
 
     def line(self, task: str, text: str) -> None:
-        """Writes a line of a task, in its colour where there are colours."""
+        """Writes a line of a task, in the task's colour on a terminal."""
         with self._lock:
             colour = self._colours.setdefault(
                 task, _COLOURS[len(self._colours) % len(_COLOURS)]
@@ -162,7 +166,8 @@ class _Printer:
             try:
                 click.echo(click.style(f"[{task}] ", fg=colour) + text)
             except OSError:
-                # Our reader has gone (`convpar launch ... | head`): stop the
-                # program as its own SIGPIPE would, and keep reading it.
+                # The reader of our output has gone, as in `convpar launch ...
+                # | head`. Stop the program as its own SIGPIPE would, and go on
+                # to read what it writes.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 os.kill(os.getpid(), signal.SIGTERM)

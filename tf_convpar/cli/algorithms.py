@@ -18,7 +18,8 @@ from tf_convpar.cli._shared import without_chatter
 if TYPE_CHECKING:
     from rich.console import Console
 
-# As `tf_convpar.algorithms` names them, which this cannot import so early.
+# The passes, as `tf_convpar.algorithms` names them. Its import would make
+# `--help` wait for TensorFlow.
 PASSES = ("forward", "input_gradient", "kernel_gradient")
 
 
@@ -63,8 +64,8 @@ def command(
     """Show which algorithm is fastest for each convolution of a model.
 
     MODEL is a .keras file, or a model of keras.applications by name, such as
-    ResNet50. What is not known yet is measured on this machine's CPU, a
-    second or so for each convolution, and kept for programs to come.
+    ResNet50. What is not known yet is measured on this machine's CPU, which
+    takes a second or so for each convolution, and kept for later programs.
     """
     wanted = tuple(passes.split(","))
     if not set(wanted) <= set(PASSES):
@@ -102,18 +103,17 @@ def _consult(
     refresh: bool,
     console: Console,
 ) -> list[dict[str, Any]]:
-    """Each distinct convolution, with its layers and its records."""
+    """Plain data of each distinct convolution, its layers and its records."""
     from rich.progress import BarColumn
     from rich.progress import MofNCompleteColumn
     from rich.progress import Progress
     from rich.progress import TextColumn
 
-    from tf_convpar.algorithms import _candidates
-    from tf_convpar.algorithms import _choose
-    from tf_convpar.layers._geometries import convolutions
+    from tf_convpar import algorithms
+    from tf_convpar.layers import convolutions
 
     with messages_only():
-        _candidates.workspace_cap()
+        algorithms.workspace_cap()
     layers = collections.defaultdict(list)
     for name, geometry in convolutions(model, batch):
         layers[geometry].append(name)
@@ -131,15 +131,16 @@ def _consult(
     ) as progress:
         task = progress.add_task("", total=len(layers))
         for geometry, names in layers.items():
-            text = _choose.describe(geometry)
+            text = algorithms.describe(geometry)
 
             def report(doing: str, text: str = text) -> None:
                 progress.update(task, description=f"{text}: {doing}")
                 progress.refresh()
 
             report("")
-            records = _choose.consult(
-                geometry, None, passes, refresh=refresh, report=report
+            raced = algorithms.raced(geometry)
+            records = algorithms.consult(
+                raced, None, passes, refresh=refresh, report=report
             )
             progress.advance(task)
             found.append(
@@ -147,8 +148,9 @@ def _consult(
                     "convolution": text,
                     "layers": names,
                     "geometry": dataclasses.asdict(geometry),
+                    "images": raced.batch,
                     "passes": {
-                        which: dataclasses.asdict(record)
+                        which: _of_all(record, which, geometry, raced)
                         for which, record in records.items()
                     },
                 }
@@ -156,10 +158,27 @@ def _consult(
     return found
 
 
+def _of_all(record: Any, which: str, geometry: Any, raced: Any) -> Any:
+    """A record as plain data, with times and memory for the whole batch.
+
+    The algorithms may have raced with a part of the batch only.
+    """
+    from tf_convpar.algorithms import named
+
+    found = dataclasses.asdict(record)
+    for candidate in found["candidates"]:
+        algorithm = named(candidate["name"], geometry)
+        candidate["workspace_bytes"] = algorithm.workspace(geometry, which)
+        for name in ("time_ms", "spread_ms"):
+            if candidate[name] is not None:
+                candidate[name] *= geometry.batch / raced.batch
+    return found
+
+
 def _totals(
     found: list[dict[str, Any]], passes: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Sums over layers of what was measured, by pass and in all."""
+    """Sums of the measured times over all layers, by pass and in all."""
     totals = {}
     for which in passes:
         direct = chosen = 0.0
@@ -236,7 +255,7 @@ def _words(which: str) -> str:
 
 
 def _why(candidate: dict[str, Any]) -> str:
-    """Why it was dropped, without the details that JSON has."""
+    """Why a candidate was dropped, without the details that JSON has."""
     return str(candidate["dropped"] or "").partition(":")[0]
 
 

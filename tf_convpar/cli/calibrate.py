@@ -15,6 +15,7 @@ from tf_convpar.cli import _models
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
+from tf_convpar.machines import short
 
 if TYPE_CHECKING:
     from tf_convpar.planner import Calibration
@@ -45,7 +46,7 @@ def command(
     method: str,
     as_json: bool,
 ) -> None:
-    """Measure what devices take for each layer of a model, and links.
+    """Measure how long each layer of a model takes on devices, and links.
 
     MODEL is a .keras file, or a model of keras.applications by name. The
     devices are those of the cluster in TF_CONFIG, whose other tasks run
@@ -55,7 +56,6 @@ def command(
         model, image, wire_dtype, threads
     )
     from tf_convpar import planner
-    from tf_convpar.planner import _calibration_file
 
     with _measuring.progress() as report, messages_only():
         found = planner.calibrate(
@@ -67,7 +67,7 @@ def command(
         if output is not None:
             planner.save(found, output)
     if as_json:
-        print_json(_calibration_file.to_json(found))
+        print_json(planner.to_json(found))
     else:
         _print(loaded, found, output)
 
@@ -77,35 +77,27 @@ def _print(model: Any, found: Calibration, output: str | None) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from tf_convpar.planner import _cuts
-    from tf_convpar.planner import _graph
-    from tf_convpar.planner import _works
+    from tf_convpar import planner
 
     console = Console()
-    graph = _graph.of_model(model)
     table = Table()
     table.add_column("layer")
     table.add_column("of its kind", justify="right")
     for device in found.devices:
-        table.add_column(escape(_measuring.short(device.name)), justify="right")
-    alike: dict[str, list[Any]] = {}
-    for call in graph.calls:
-        if call.layer is not None:
-            alike.setdefault(_works.key(graph, call), []).append(call)
-    for key, calls in alike.items():
-        works = [device.works[key] for device in found.devices]
+        table.add_column(escape(short(device.name)), justify="right")
+    for kind in planner.kinds(model, found):
         table.add_row(
-            f"{escape(calls[0].name)} ({type(calls[0].layer).__name__})",
-            str(len(calls)),
+            f"{escape(kind.name)} ({kind.layer})",
+            str(kind.calls),
             *(
                 " + ".join(
                     f"{1e3 * work.at(which, found.batch):.2f}"
                     for which in ("forward", "backward")
                 )
-                for work in works
+                for work in kind.works
             ),
         )
-    alone = _cuts.alone(graph, found)
+    alone = planner.seconds_alone(model, found)
     table.add_section()
     table.add_row(
         "a step alone, with updates",

@@ -6,7 +6,7 @@ import pathlib
 
 import click
 
-from tf_convpar import cores
+from tf_convpar import machines
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
@@ -72,13 +72,14 @@ def command(
 ) -> None:
     """Train a small network on one device, then split, and compare.
 
-    Starts worker processes on this machine, trains the network of the
-    paper with 50 and 500 kernels on real images, once on the chief alone and
-    once split over all processes, from the same seed, and shows that the
-    losses agree, what a step takes, and what travels. Every process stands
-    for a device with one core; where there are fewer cores, some share one.
+    Starts worker processes on this machine, and trains the network of the
+    paper with 50 and 500 kernels on real images: once on the chief alone and
+    once split over all processes, from the same seed. It shows that the losses
+    agree, how long a step takes, and how many bytes travel. Every process
+    stands for a device with one core; where there are fewer cores, some share
+    one.
     """
-    available = len(cores.usable())
+    available = len(machines.usable_cores())
     with messages_only():
         settings = settings_lib.Settings(
             dataset=dataset,

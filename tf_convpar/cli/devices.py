@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from tf_convpar import machines
 from tf_convpar.cli._shared import as_json
-from tf_convpar.cli._shared import cpu_model
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
 from tf_convpar.cli._shared import without_chatter
@@ -35,7 +35,7 @@ def command(timeout_s: float, as_json: bool) -> None:
     """
     from tf_convpar.strategy import spec
 
-    # To look at a GPU must not take its memory from those who use it.
+    # Looking at a GPU must not take its memory from those who use it.
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     with messages_only():
         cluster = spec.resolve()
@@ -53,18 +53,19 @@ def _here() -> list[dict[str, Any]]:
     """Describes the physical devices of this machine."""
     import psutil
     import tensorflow as tf
-    from tensorflow.python.client import device_lib
+
+    from tf_convpar._compat.tensorflow import list_local_devices
 
     limits = {
         device.name.rpartition("device:")[2]: device.memory_limit
-        for device in device_lib.list_local_devices()
+        for device in list_local_devices()
     }
     devices = []
     for device in tf.config.list_physical_devices():
         name = device.name.rpartition("physical_device:")[2]
         if device.device_type == "CPU":
-            # The limit that TensorFlow reports for it is a constant.
-            memory, model = psutil.virtual_memory().total, cpu_model()
+            # The limit that TensorFlow reports for a CPU is a constant.
+            memory, model = psutil.virtual_memory().total, machines.processor()
         else:
             details = tf.config.experimental.get_device_details(device)
             memory, model = limits.get(name), details.get("device_name", "")
@@ -80,7 +81,7 @@ def _here() -> list[dict[str, Any]]:
 
 
 def _asked(cluster: "Cluster", timeout_s: float) -> list[dict[str, Any]]:
-    """Describes every task of the cluster, as it answers for itself."""
+    """Describes every task of the cluster by its own answer."""
     from tf_convpar.strategy import status
 
     tasks = []
@@ -120,7 +121,7 @@ def _print_tables(found: dict[str, Any]) -> None:
         return
     table = Table(title="The cluster", title_justify="left")
     for column in ("Task", "Address", "Device", "Memory"):
-        # An address cut short helps nobody.
+        # Addresses are folded: one that is cut short helps nobody.
         table.add_column(column, overflow="fold", no_wrap=column != "Address")
     table.add_column("Description")
     for task in found["cluster"]:

@@ -8,14 +8,13 @@ import sys
 import click
 
 from tf_convpar import __version__
-from tf_convpar import cores
+from tf_convpar import machines
 from tf_convpar.cli._shared import as_json
-from tf_convpar.cli._shared import cpu_model
 from tf_convpar.cli._shared import print_json
 from tf_convpar.cli._shared import without_chatter
 
 _PACKAGES = ("tensorflow", "keras", "numpy", "grpcio", "protobuf")
-# Not all of "TF_": Terraform keeps its access tokens under TF_TOKEN_...
+# Not all names with "TF_": Terraform keeps its access tokens in TF_TOKEN_...
 _TF_WORDS = (
     "CONVPAR CPP CUDNN DETERMINISTIC DISABLE EAGER ENABLE FORCE GPU GRPC "
     "INTER INTRA NUM ONEDNN USE XLA"
@@ -52,13 +51,13 @@ def _facts() -> dict[str, str]:
     facts["python"] = f"{platform.python_version()}, {sys.implementation.name}"
     facts["os"] = platform.platform()
     facts["cpu"] = (
-        f"{cpu_model()}, {psutil.cpu_count(logical=False)} cores, "
-        f"{psutil.cpu_count()} threads, {len(cores.usable())} usable"
+        f"{machines.processor()}, {psutil.cpu_count(logical=False)} cores, "
+        f"{psutil.cpu_count()} threads, {len(machines.usable_cores())} usable"
     )
     facts["memory"] = f"{psutil.virtual_memory().total / 2**30:.1f} GiB"
     try:
         import tensorflow as tf
-    except Exception as error:  # The very thing such a report is for.
+    except Exception as error:  # Such a report is for just that.
         facts["tensorflow import"] = f"failed: {error}"
     else:
         build = tf.sysconfig.get_build_info()

@@ -28,7 +28,7 @@ _UNITS = {
 
 
 class _Size(click.ParamType):
-    """Bytes: `8GiB`, `244MB`."""
+    """A size in bytes, such as `8GiB` or `244MB`."""
 
     name = "size"
 
@@ -48,23 +48,23 @@ class _Size(click.ParamType):
 
 
 class _Unit(click.ParamType):
-    """What a function of `tf_convpar.planner._units` reads."""
+    """A value that the function `name` of `tf_convpar.planner.units` reads."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        from tf_convpar.planner import _units
+        from tf_convpar.planner import units
 
         try:
-            found: float = getattr(_units, self.name)(value)
+            found: float = getattr(units, self.name)(value)
         except ValueError as error:
             self.fail(str(error))
         return found
 
 
 def _model_options(function: Callable[..., None]) -> Callable[..., None]:
-    """What sub-commands about a model have in common."""
+    """Adds the argument and the options that all commands about models have."""
     for option in (
         click.option(
             "--optimizer",
@@ -88,8 +88,8 @@ def _model_options(function: Callable[..., None]) -> Callable[..., None]:
 def command() -> None:
     """Estimate memory, mini-batch and numbers of devices.
 
-    Of a training step before it is run. MODEL is a .keras file, or a model of
-    keras.applications by name, such as ResNet50.
+    They are those of a training step, before it is run. MODEL is a .keras file,
+    or a model of keras.applications by name, such as ResNet50.
     """
 
 
@@ -105,8 +105,8 @@ def command() -> None:
 )
 @click.option(
     "--algorithm",
-    help="Of every convolution, for its workspace. By default what layers "
-    "say, and that is TensorFlow's own for Keras'.",
+    help="Algorithm of every convolution, whose workspace counts. By default "
+    "what layers say; Keras' layers use TensorFlow's own.",
 )
 @click.option(
     "--layers",
@@ -139,7 +139,7 @@ def memory(
     measure: bool,
     as_json: bool,
 ) -> None:
-    """Show what a training step takes, layer by layer."""
+    """Show how much memory a training step takes, layer by layer."""
     if png is not None and not png.absolute().parent.is_dir():
         raise click.BadParameter(
             f"Expected a file in a folder that exists. Received: {png}.",
@@ -148,21 +148,19 @@ def memory(
     step = _step(model, image, optimizer)
     from rich.console import Console
 
-    from tf_convpar.estimate.memory import _allocator
+    from tf_convpar.estimate import memory as of_memory
 
     batches = sorted(set(batch))
     with messages_only():
         found = [step.memory(n, algorithm) for n in batches]
     if png is not None:
-        from tf_convpar.estimate.memory._plot import draw
-
         with messages_only():
-            draw(found, png, f"A training step of {model}", memory)
+            of_memory.draw(found, png, f"A training step of {model}", memory)
     measured: list[Any] = [None] * len(batches)
     if measure:
         with messages_only():
             measured = [
-                _allocator.measured_memory(step.model, n, optimizer)
+                of_memory.measured_memory(step.model, n, optimizer)
                 for n in batches
             ]
     if as_json:
@@ -191,7 +189,7 @@ def memory(
 )
 @click.option(
     "--algorithm",
-    help="As for `memory`, for the largest batch.",
+    help="Algorithm of every convolution, for the largest batch.",
 )
 @click.option(
     "--best", is_flag=True, help="Measure which batch trains fastest."
@@ -221,28 +219,30 @@ def batch(
     literal: bool,
     as_json: bool,
 ) -> None:
-    """Find the largest mini-batch that fits, and the best."""
+    """Find the largest mini-batch that fits in memory, and the fastest."""
     if (batch or literal) and not best:
         raise click.UsageError("Expected --batch and --sum with --best only.")
     step = _step(model, image, optimizer)
-    from tf_convpar.estimate import _batch
-    from tf_convpar.estimate.memory import _allocator
+    from tf_convpar import estimate as guidelines
+    from tf_convpar.estimate import memory as of_memory
 
     with messages_only():
         report: dict[str, Any] = {
             "model": model,
             "memory_bytes": memory,
-            "largest": _batch.largest_batch(step, memory, algorithm=algorithm),
+            "largest": guidelines.largest_batch(
+                step, memory, algorithm=algorithm
+            ),
         }
     if best:
-        fitting = [n for n in _batch.BATCHES if n <= report["largest"]]
+        fitting = [n for n in guidelines.BATCHES if n <= report["largest"]]
         with messages_only():
-            rows = _batch.best_batch(
+            rows = guidelines.best_batch(
                 step,
                 memory,
                 batch or fitting,
                 shared=not literal,
-                direct_step_s=lambda n: _allocator.measured_step_s(
+                direct_step_s=lambda n: of_memory.measured_step_s(
                     step.model, n, optimizer
                 ),
             )
@@ -276,11 +276,11 @@ def devices(
 ) -> None:
     """Say what more devices gain, in data parallelism.
 
-    With --overhead and --devices, their speedup and efficiency. With
-    --overhead and --speedup, the fewest devices that reach it. With
-    --efficiency and --devices, the overhead up to which they reach it.
+    --overhead and --devices give their speedup and efficiency; --overhead and
+    --speedup, the fewest devices that reach this speedup; --efficiency and
+    --devices, the overhead up to which they are so efficient.
     """
-    from tf_convpar.estimate import _devices
+    from tf_convpar import estimate as guidelines
 
     given = {
         name
@@ -294,9 +294,9 @@ def devices(
     }
     with messages_only():
         if given == {"overhead", "speedup"}:
-            devices = _devices.devices_for(speedup or 0.0, overhead or 0.0)
+            devices = guidelines.devices_for(speedup or 0.0, overhead or 0.0)
         elif given == {"efficiency", "devices"}:
-            overhead = _devices.overhead_for(efficiency or 0.0, devices or 0)
+            overhead = guidelines.overhead_for(efficiency or 0.0, devices or 0)
         elif given != {"overhead", "devices"}:
             raise click.UsageError(
                 "Expected --overhead with --devices or --speedup, or "
@@ -308,9 +308,13 @@ def devices(
         report: dict[str, Any] = {
             "devices": count,
             "overhead_ratio": None if any_overhead else ratio,
-            "speedup": 1.0 if any_overhead else _devices.speedup(count, ratio),
+            "speedup": 1.0
+            if any_overhead
+            else guidelines.speedup(count, ratio),
             "efficiency": (
-                1 / count if any_overhead else _devices.efficiency(count, ratio)
+                1 / count
+                if any_overhead
+                else guidelines.efficiency(count, ratio)
             ),
         }
     if as_json:
@@ -327,22 +331,28 @@ def devices(
 
 @command.command()
 @click.option(
-    "--parameters", type=_Size(), required=True, help="Of the model: 244MB."
+    "--parameters",
+    type=_Size(),
+    required=True,
+    help="Size of the model's parameters: 244MB.",
 )
 @click.option(
-    "--workers", type=click.IntRange(min=1), required=True, help="How many."
+    "--workers",
+    type=click.IntRange(min=1),
+    required=True,
+    help="Number of workers.",
 )
 @click.option(
     "--link",
     type=_Unit("bytes_per_s"),
     required=True,
-    help="Of each server: 10Gbit, 1.2GB.",
+    help="Rate of each server's link: 10Gbit, 1.2GB.",
 )
 @click.option(
     "--compute",
     type=_Unit("seconds"),
     required=True,
-    help="Of a worker's step: 1s, 300ms.",
+    help="Time in which a worker computes a step: 1s, 300ms.",
 )
 @click.option(
     "--full-duplex",
@@ -358,11 +368,11 @@ def servers(
     full_duplex: bool,
     as_json: bool,
 ) -> None:
-    """Say how many parameter servers workers do not wait for."""
-    from tf_convpar.estimate import _devices
+    """Say how many parameter servers keep workers from waiting."""
+    from tf_convpar import estimate as guidelines
 
     with messages_only():
-        found = _devices.parameter_servers(
+        found = guidelines.parameter_servers(
             parameters, workers, link, compute, full_duplex
         )
     traffic = (1 if full_duplex else 2) * parameters * workers / link / found
@@ -377,10 +387,10 @@ def servers(
 
 
 def _step(model: str, image: int | None, optimizer: str) -> Any:
-    """The model's training step, traced."""
+    """The traced training step of a model."""
     with without_chatter():
         from tf_convpar.cli import _models
-        from tf_convpar.estimate.memory._step import Step
+        from tf_convpar.estimate.memory import Step
 
         with messages_only():
             return Step(_models.load(model, image), optimizer)

@@ -77,11 +77,11 @@ def command(
       convpar launch --hosts a:2222,b:2222 --ssh --cwd work train.py
 
     Every line of output gets its task's name in front. Ctrl-C and SIGTERM
-    reach PROGRAM, and its exit code becomes this one's. When a worker ends
-    early, or this command ends in whatever way, everything ends.
+    reach PROGRAM, and its exit code becomes that of this command. When a worker
+    ends early, or this command ends in whatever way, everything ends.
 
-    With --hosts, what to run on each machine is printed, or with --ssh run;
-    all machines need this package, PROGRAM, and each other's ports.
+    With --hosts, the command for each machine is printed, or run with --ssh.
+    All machines need this package, PROGRAM, and access to each other's ports.
     """  # noqa: D301 (click keeps the lines after a backspace as they are)
     if (tasks is None) == (hosts is None):
         raise click.UsageError("Expected either -n or --hosts.")
@@ -117,7 +117,7 @@ def _remote(
     cwd: str | None,
     threads: int | None,
 ) -> list[tuple[str, str, str]]:
-    """Returns name, host and shell command of each task, chief last."""
+    """Name, host and shell command of each task, the chief's last."""
     from tf_convpar.strategy.spec import Cluster
 
     chief, *rest = (address.strip() for address in hosts.split(","))

@@ -10,11 +10,11 @@ from tf_convpar import cli
 
 
 class _Commands(click.Group):
-    """Every other module of this package is a sub-command.
+    """A group in which every other module of this package is a sub-command.
 
-    `check_build.py` is `convpar check-build`; its click command is the
-    module's `command`. Modules that begin with `_` are not commands. One is
-    imported when it is used or listed, so none may import TensorFlow at its
+    `check_build.py` is `convpar check-build`, and its click command is the
+    module's `command`. Modules that begin with `_` are not commands. A module
+    is imported when it is used or listed, so none may import TensorFlow at its
     top: `convpar --help` must not take seconds.
     """
 

@@ -32,8 +32,8 @@ _INPUT = click.Path(exists=True, dir_okay=False, path_type=pathlib.Path)
 @click.option(
     "--quantum",
     type=click.IntRange(min=1),
-    help="Of a star: give out kernels in units of this; the calibration's by "
-    "default.",
+    help="With the star method: kernels are given out in multiples of this; "
+    "by default what the calibration says.",
 )
 @click.option(
     "--plan",
@@ -57,19 +57,18 @@ def command(
     """Say how each convolution should be split.
 
     CALIBRATION is a file of `convpar calibrate`, of a whole model or of a
-    star. The plan has the shortest step that it allows, proven; where one
-    device is fastest it says so. Give the plan to ConvParallelStrategy(
-    plan=...), or edit its numbers and look at what comes of it with --plan.
+    star. The plan has the shortest step that the calibration allows, proven;
+    where one device alone is fastest it says so. Give the plan to
+    ConvParallelStrategy(plan=...), or edit its numbers and see with --plan how
+    long a step then takes.
     """
     if existing is not None and quantum is not None:
         raise click.UsageError("Expected --quantum or --plan, not both.")
-    from tf_convpar.files import _checked_json
-    from tf_convpar.planner.star import _calibration_file as star_file
+    from tf_convpar import files
+    from tf_convpar.planner import star
 
     with messages_only():
-        kind = _checked_json.read(calibration).children().get("kind")
-        of_star = kind is not None and kind.value == star_file.KIND
-        if of_star:
+        if files.kind_of(calibration) == star.KIND:
             _refuse("of a whole model", model=model, wire_dtype=wire_dtype)
             found = _of_star(calibration, quantum, existing)
         else:
@@ -92,13 +91,12 @@ def _of_star(
     quantum: int | None,
     existing: pathlib.Path | None,
 ) -> Plan:
-    from tf_convpar.planner.star import _calibration_file
-    from tf_convpar.planner.star import _plan
+    from tf_convpar.planner import star
 
-    measured = _calibration_file.load(calibration)
+    measured = star.load(calibration)
     if existing is not None:
-        return _plan.load(existing, measured)
-    return _plan.plan(measured, quantum)
+        return star.load_plan(existing, measured)
+    return star.plan(measured, quantum)
 
 
 def _of_model(
@@ -119,7 +117,7 @@ def _of_model(
             "Expected --model, such as --model ResNet50 or --model "
             f"model.keras. Received none, and {calibration} does not name one."
         )
-    # The size is of the application that was measured.
+    # The size of images is that of the model that was measured.
     same = model is None or model == facts.get("model")
     with without_chatter():
         loaded = _models.load(

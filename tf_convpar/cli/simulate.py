@@ -22,9 +22,10 @@ from tf_convpar.cli._shared import without_chatter
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tf_convpar.planner._sweep import Row
+    from tf_convpar.planner import SweepRow
 
-# As `planner._sweep` names them, which this cannot import so early.
+# The sweeps, as `planner._sweep` names them. Its import would make `--help`
+# wait for TensorFlow.
 SWEEPS = ("devices", "bandwidth", "batch")
 HEADS = {"devices": "Devices", "bandwidth": "Links", "batch": "Batch"}
 
@@ -70,7 +71,7 @@ HEADS = {"devices": "Devices", "bandwidth": "Links", "batch": "Batch"}
 @click.option(
     "--values",
     metavar="V,V,...",
-    help="Of it: 1,2,4 or 100Mbit,1Gbit.",
+    help="Values of the sweep: 1,2,4 or 100Mbit,1Gbit.",
 )
 @_plans.output
 @_plans.png
@@ -95,10 +96,10 @@ def command(
 ) -> None:
     """Plan a model for devices that nobody has.
 
-    Each device takes a time in proportion to a convolution's multiplications;
-    other layers take that of the bytes that they read and write. How each
-    convolution is split, and what a step takes, is what `convpar plan` would
-    say there.
+    The time of a convolution on a device is in proportion to its
+    multiplications, that of another layer to the bytes that it reads and
+    writes. How each convolution is split, and how long a step takes, is what
+    `convpar plan` would say for such devices.
     """
     if presets:
         _presets.show(as_json)
@@ -121,11 +122,12 @@ def command(
         wanted = None
         if values is not None:
             wanted = [_value(sweep, v.strip()) for v in values.split(",")]
-        # Before TensorFlow is waited for.
-        from tf_convpar.planner import _described
+        # Mistakes in these are told before TensorFlow is waited for.
+        from tf_convpar import planner
+        from tf_convpar.planner import descriptions
 
-        _described.devices(devices)
-        _described.link(link, latency)
+        descriptions.devices(devices)
+        descriptions.link(link, latency)
     with without_chatter(), messages_only():
         loaded = _models.load(model, image)
     from rich.console import Console
@@ -134,13 +136,9 @@ def command(
     status = Console(stderr=True).status("Planning")
     with messages_only(), status:
         if sweep is None:
-            from tf_convpar.planner import _simulate
-
-            plan = _simulate.simulate(loaded, *words)
+            plan = planner.simulate(loaded, *words)
         else:
-            from tf_convpar.planner import _sweep
-
-            rows = _sweep.sweep(
+            rows = planner.sweep(
                 loaded,
                 sweep,
                 wanted,
@@ -165,11 +163,11 @@ def command(
 
 
 def _value(sweep: str | None, text: str) -> float:
-    """A value of a sweep."""
-    from tf_convpar.planner import _units
+    """Reads a value of a sweep."""
+    from tf_convpar.planner import units
 
     if sweep == "bandwidth":
-        return _units.bytes_per_s(text)
+        return units.bytes_per_s(text)
     try:
         return int(text)
     except ValueError as error:
@@ -180,13 +178,13 @@ def _value(sweep: str | None, text: str) -> float:
 
 
 def _print(
-    rows: Sequence[Row], sweep: str, about: str, console: Console
+    rows: Sequence[SweepRow], sweep: str, about: str, console: Console
 ) -> None:
     from rich import box
     from rich.markup import escape
     from rich.table import Table
 
-    from tf_convpar.plans._words import seconds_text
+    from tf_convpar.plans import seconds_text
 
     table = Table(
         title=escape(about),
