@@ -23,7 +23,7 @@ BESIDE := -n logical --maxprocesses 4 --dist worksteal
 
 test: setup lint
 	$(BIN)/python -m pytest $(BESIDE) -m "not slow and not alone"
-	$(BIN)/python -m pytest -m "not slow and alone"
+	$(BIN)/python -m pytest -m "not slow and alone" $$(grep -l mark.alone tests/test_*.py)
 
 test-all: setup lint
 	$(BIN)/python -m pytest
@@ -35,6 +35,8 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/clang-format --dry-run --Werror $(SOURCES)
 
 clean:
 	rm -rf build dist *.egg-info tf_convpar/ops/*.so tf_convpar/ops/_build_info.json $(VENV)/.installed

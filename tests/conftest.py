@@ -8,6 +8,7 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.pop("TF_CONFIG", None)
 
+import forks
 import keras
 import numpy as np
 import psutil
@@ -15,6 +16,9 @@ import pytest
 import tensorflow as tf
 
 import tf_convpar as convpar
+from tf_convpar.planner.measure import _clock
+from tf_convpar.planner.measure import _links
+from tf_convpar.planner.measure import _works
 from tf_convpar.strategy.local_cluster import local_workers
 
 tf.config.set_logical_device_configuration(
@@ -58,9 +62,19 @@ def float64(fresh_names):
     keras.config.set_floatx("float32")
 
 
+@pytest.fixture
+def little_time(monkeypatch):
+    """For what is done with calibrations, whatever their times are."""
+    monkeypatch.setattr(_works, "_MOST_RUNS", 2)
+    monkeypatch.setattr(_clock, "_TRIES", 1)
+    monkeypatch.setattr(_clock, "_MOST", 5)
+    monkeypatch.setattr(_links, "_TRAVEL_S", 0.005)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_process_left():
     yield
+    forks.stop()
     left = psutil.Process().children(recursive=True)
     assert not left, f"tests left processes behind: {left}"
 

@@ -20,6 +20,8 @@ TWINS = {
     convpar.SeparableConvParallel2D: L.SeparableConv2D,
 }
 NAMES = {kind.__name__: kind for kind in TWINS}
+# What no number of dimensions changes is tried with two of them.
+PLANE = [name for name in NAMES if "2D" in name]
 
 
 def is_depthwise(kind):

@@ -6,7 +6,7 @@ import numpy as np
 from tf_convpar.planner import _graph
 from tf_convpar.planner import _works
 from tf_convpar.planner._calibration import Calibration
-from tf_convpar.planner._calibration import Device
+from tf_convpar.planner._calibration import MeasuredDevice
 from tf_convpar.planner._calibration import Work
 from tf_convpar.planner._link import Link
 
@@ -112,7 +112,7 @@ def calibration_of(
         _works.fingerprint(graph),
         batch,
         tuple(
-            Device(
+            MeasuredDevice(
                 name, {key: work(key, speed) for key in keys}, 1e-7, 1e-9, 1e-5
             )
             for name, speed in zip(devices, speeds, strict=True)

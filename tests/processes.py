@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).parents[1]
-CONVPAR = [sys.executable, "-m", "tf_convpar"]
+CONVPAR = [sys.executable, "-m", "tf_convpar_cli"]
 
 
 def environment(**changes):

@@ -8,11 +8,11 @@ import numpy as np
 
 from tf_convpar.planner._link import Link
 from tf_convpar.planner.star import _cost
-from tf_convpar.planner.star._calibration import Calibration
-from tf_convpar.planner.star._calibration import Device
+from tf_convpar.planner.star._calibration import StarCalibration
+from tf_convpar.planner.star._calibration import StarDevice
 from tf_convpar.planner.star._calibration import Times
-from tf_convpar.planner.star._network import Convolution
 from tf_convpar.planner.star._network import Network
+from tf_convpar.planner.star._network import StarConvolution
 
 CHIEF = "/job:chief/replica:0/task:0/device:CPU:0"
 
@@ -29,7 +29,7 @@ def network(kernels=(500, 1500), batch=64):
     first, second = kernels
     return Network(
         (
-            Convolution(
+            StarConvolution(
                 "conv2d",
                 (32, 32),
                 (28, 28),
@@ -38,7 +38,9 @@ def network(kernels=(500, 1500), batch=64):
                 (5, 5),
                 input_gradient=False,
             ),
-            Convolution("conv2d_1", (14, 14), (10, 10), first, second, (5, 5)),
+            StarConvolution(
+                "conv2d_1", (14, 14), (10, 10), first, second, (5, 5)
+            ),
         ),
         batch,
     )
@@ -76,7 +78,7 @@ def cluster(
     """A calibration of devices that compute at these rates."""
     layers = layers or network()
     devices = tuple(
-        Device(
+        StarDevice(
             device_name(d),
             {
                 c.name: times_of(c, layers.batch, speed, start, points)
@@ -87,7 +89,7 @@ def cluster(
         for d, speed in enumerate(flops)
     )
     settings = {"rest_s": 0.05, "join_s": 1e-10, "transfer_s": 2e-10} | settings
-    return Calibration(layers, devices, star(devices, rate), **settings)
+    return StarCalibration(layers, devices, star(devices, rate), **settings)
 
 
 def random_calibration(seed, devices=None, layers=None, most_filters=12):
@@ -100,7 +102,7 @@ def random_calibration(seed, devices=None, layers=None, most_filters=12):
     )
     names = [device_name(d) for d in range(count)]
     found = [
-        Device(
+        StarDevice(
             name,
             {c.name: random_times(dice, c.filters) for c in convolutions},
             update_s=dice.choice([0.0, 1e-6, 1e-3]),
@@ -128,7 +130,7 @@ def random_calibration(seed, devices=None, layers=None, most_filters=12):
             )
             for link, end in zip(links[:2], ("target", "source"), strict=True)
         ]
-    return Calibration(
+    return StarCalibration(
         Network(convolutions, dice.randint(1, 3), dice.choice([2, 4])),
         tuple(found),
         tuple(links),
@@ -140,7 +142,7 @@ def random_calibration(seed, devices=None, layers=None, most_filters=12):
 
 
 def random_convolution(dice, name, most_filters):
-    return Convolution(
+    return StarConvolution(
         name,
         (dice.randint(1, 4),),
         (dice.randint(1, 4),),

@@ -53,19 +53,28 @@ def test_this_tree_has_a_library_that_matches():
 
 
 @needs_library
-def test_import_loads_nothing():
+def test_import_loads_nothing_and_an_unknown_instruction_set_is_refused():
+    """One process for both: to import TensorFlow takes longer than either."""
     code = """
 from tf_convpar import ops
+from tf_convpar.algorithms import _bilinear
 
 def mapped():
     return "_convpar_ops.so" in open("/proc/self/maps").read()
 
 print(mapped(), ops.load(), mapped())
+_bilinear.instruction_set()
 """
     answer = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env={**os.environ, "TF_CONVPAR_WIDEST_ISA": "avx9"},
+        capture_output=True,
+        text=True,
     )
     assert answer.stdout == "False True True\n", answer.stderr
+    assert answer.returncode == 1
+    assert "Expected the environment variable" in answer.stderr
+    assert "Received: avx9" in answer.stderr
 
 
 def test_missing_library_warns_once_and_the_twin_serves(

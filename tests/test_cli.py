@@ -56,7 +56,7 @@ def test_help_does_not_wait_for_tensorflow():
 def test_help_of_each_command(command):
     code, output = run([*CONVPAR, command, "-h"])
     assert code == 0
-    assert output.startswith(f"Usage: python -m tf_convpar {command}")
+    assert output.startswith(f"Usage: convpar {command}")
 
 
 def test_version():
@@ -71,8 +71,9 @@ def test_unknown_command():
 
 
 def test_check_build():
-    code, report = run_json("check-build", "--json")
-    assert code == (0 if report["in_use"] else 1)
+    result = run_here("check-build", "--json")
+    report = json.loads(result.stdout)
+    assert result.exit_code == (0 if report["in_use"] else 1)
     assert report["running_tensorflow"] in report["verdict"]
 
 
@@ -116,13 +117,14 @@ def test_devices_of_a_cluster_that_is_not_there():
             "chief": [f"localhost:{closed.getsockname()[1]}"],
             "worker": [f"localhost:{silent.getsockname()[1]}"],
         }
-        code, found = run_json(
+        result = run_here(
             "devices",
             "--json",
             "--timeout=1",
             TF_CONFIG=Cluster(spec).tf_config(),
         )
-    assert code == 0
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
     assert found["here"][0]["name"] == "CPU:0"
     assert found["here"][0]["memory_bytes"] > 2**28
     chief, worker = found["cluster"]

@@ -1,18 +1,21 @@
 """`convpar calibrate` and `convpar plan` of whole models."""
 
 import json
-import subprocess
 
+import forks
 import keras
 import pytest
+from click.testing import CliRunner
+from plans_of_graphs import calibration_of
 from processes import CONVPAR
 from processes import environment
-from processes import run
 
 from tf_convpar import planner
 from tf_convpar import plans
+from tf_convpar.cli.main import main
 from tf_convpar.planner import _graph
 from tf_convpar.planner import _works
+from tf_convpar.planner.measure import _calibrate
 from tf_convpar.strategy.local_cluster import local_workers
 
 PASSES = ("forward", "backward")
@@ -35,32 +38,28 @@ def files(tmp_path_factory):
     )
     network.compile("adam", "mse")
     network.save(folder / "model.keras")
+    args = [folder / "model.keras", "--batch=8"]
+    args += [f"--output={folder / 'calibration.json'}"]
     with local_workers(1) as local:
-        code, said = convpar(
-            folder,
-            "calibrate",
-            folder / "model.keras",
-            "--batch=8",
-            f"--output={folder / 'calibration.json'}",
-            **local.env(),
+        done = forks.run(
+            [*CONVPAR[1:], "calibrate", *args],
+            env=environment() | settings(folder) | local.env(),
+            timeout=280,
         )
-    assert code == 0, said
-    (folder / "said").write_text(said)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (folder / "said").write_text(done.stdout + done.stderr)
     return folder
 
 
-def convpar(folder, *args, **env):
-    """Exit code and output; the cache is in the folder."""
-    done = subprocess.run(
-        [*CONVPAR, *map(str, args)],
-        env=environment()
-        | {"TF_CONVPAR_CACHE": str(folder / "cache"), "COLUMNS": "100"}
-        | env,
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    return done.returncode, done.stdout + done.stderr
+def settings(folder):
+    return {"TF_CONVPAR_CACHE": str(folder / "cache"), "COLUMNS": "100"}
+
+
+def convpar(folder, *args):
+    """Exit code and output, in this process, which has TensorFlow already."""
+    done = CliRunner().invoke(main, list(map(str, args)), env=settings(folder))
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    return done.exit_code, done.output
 
 
 def first_json(said):
@@ -104,7 +103,7 @@ def test_each_kind_of_layer_is_in_the_table_once(files):
         forward, backward = (1e3 * getattr(work, w)[-1] for w in PASSES)
         assert work.samples[-1] == 8
         assert cell == f"{forward:.2f} + {backward:.2f}"
-    assert "chief 0, CPU:0 -> worker 0, CPU:0" in said
+    assert "chief 0 CPU:0 -> worker 0 CPU:0" in said
 
 
 def test_a_plan_of_it(files, tmp_path):
@@ -209,21 +208,29 @@ def test_a_calibration_that_names_no_model(files, tmp_path):
     assert "does not name one" in " ".join(said.split())
 
 
-def test_again_is_from_the_cache_unless_fresh(files, tmp_path):
+def test_again_is_from_the_cache_unless_fresh(files, tmp_path, monkeypatch):
     """Here, where nothing has been measured yet."""
-    found = []
+    found, measured = [], []
+    model = keras.models.load_model(files / "model.keras")
+
+    def measure(graph, devices, optimizer, batch, *others):
+        measured.append(batch)
+        return calibration_of(model, devices, batch, seed=len(measured))
+
+    monkeypatch.setattr(_calibrate, "_measured", measure)
     for args in ([], [], ["--fresh"]):
         code, said = convpar(
             tmp_path,
             "calibrate",
             files / "model.keras",
-            "--batch=2",
+            "--batch=4",
             "--wire-dtype=bfloat16",
             "--json",
             *args,
         )
         assert code == 0, said
         found.append(first_json(said))
+    assert measured == [4, 4]
     assert found[0] == found[1] != found[2]
     assert found[0]["kind"] == "calibration"
     assert found[0]["facts"]["wire_dtype"] == "bfloat16"
@@ -231,6 +238,6 @@ def test_again_is_from_the_cache_unless_fresh(files, tmp_path):
 
 def test_a_file_that_is_no_model(tmp_path):
     (tmp_path / "model.keras").write_text("no")
-    code, said = run([*CONVPAR, "calibrate", tmp_path / "model.keras"])
+    code, said = convpar(tmp_path, "calibrate", tmp_path / "model.keras")
     assert code in (1, 2) and "Traceback" not in said
     assert "model.keras" in said

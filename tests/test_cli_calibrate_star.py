@@ -1,8 +1,8 @@
 """`convpar calibrate --method star`: here, and on a cluster of processes."""
 
 import json
-import subprocess
 
+import forks
 import keras
 import pytest
 from processes import CONVPAR
@@ -32,17 +32,11 @@ def model(tmp_path):
 def calibrate(model, *args, env=None):
     """Exit code and output; the cache is beside the model."""
     cache = {"TF_CONVPAR_CACHE": str(model.parent / "cache")}
-    command = [*CONVPAR, "calibrate", "--method=star", model, *args]
-    if env is None:
-        return run(command, COLUMNS="100", **cache)
-    done = subprocess.run(
-        list(map(str, command)),
-        env=environment() | env | cache,
-        capture_output=True,
-        text=True,
-        timeout=90,
+    done = forks.run(
+        [*CONVPAR[1:], "calibrate", "--method=star", model, *args],
+        env=environment(COLUMNS="100") | (env or {}) | cache,
     )
-    return done.returncode, done.stdout + done.stderr
+    return done.returncode, done.stderr + done.stdout
 
 
 @pytest.mark.slow
@@ -71,6 +65,7 @@ def test_a_cluster_and_what_comes_of_it(model, tmp_path):
     assert [sum(layer["shards"]) for layer in layers] == [32, 48]
 
 
+@pytest.mark.slow  # test_cli_calibrate.py, too.
 def test_given_rates_are_not_measured(model, tmp_path):
     code, said = calibrate(
         model, "--batch=8", "--throughput=100GFLOPS", "--json"

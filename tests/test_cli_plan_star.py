@@ -3,12 +3,12 @@
 import json
 
 import pytest
-from processes import CONVPAR
-from processes import run
+from click.testing import CliRunner
 from star_cases import cluster
 from star_cases import device_name
 from test_cli import run_json
 
+from tf_convpar.cli.main import main
 from tf_convpar.planner.star import _calibration_file
 from tf_convpar.planner.star import _plan
 
@@ -22,7 +22,13 @@ def files(tmp_path):
 
 
 def convpar_plan(files, *args):
-    return run([*CONVPAR, "plan", files / "cluster.json", *args], COLUMNS="100")
+    """Exit code and output, in this process."""
+    words = ["plan", files / "cluster.json", *args]
+    done = CliRunner().invoke(
+        main, list(map(str, words)), env={"COLUMNS": "100"}
+    )
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    return done.exit_code, done.output
 
 
 def test_plan(files):
@@ -31,7 +37,7 @@ def test_plan(files):
     )
     assert code == 0
     calibration = _calibration_file.load(files / "cluster.json")
-    plan = _plan.load(files / "plan.json", calibration)
+    plan = _plan.load_plan(files / "plan.json", calibration)
     assert plan == _plan.plan(calibration)
     for count in plan["conv2d_1"]:
         assert f" {count} │" in output

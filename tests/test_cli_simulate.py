@@ -48,6 +48,7 @@ def test_plan_table_and_picture(model, tmp_path):
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow  # README.md does it.
 def test_an_application_by_name():
     code, content = run_json(
         "simulate", "--model=MobileNet", "--image=64", "--batch=4",

@@ -1,11 +1,13 @@
 """ConvParallel2D against keras.layers.Conv2D, argument by argument."""
 
 import inspect
+import itertools
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import but_slow
 
 import tf_convpar as convpar
 from tf_convpar.layers._shards import resolve_shards
@@ -37,8 +39,21 @@ def gradients(layer, x):
     return [np.asarray(y)] + [np.asarray(g) for g in grads]
 
 
-@pytest.mark.parametrize("shards", [(4, 8, 4), (1, 15), (0, 16, 0), (8, 0, 8)])
-@pytest.mark.parametrize("case", KERNELS)
+SHARDS = [(4, 8, 4), (1, 15), (0, 16, 0), (8, 0, 8)]
+# The others are among those that test_layer_family.py tries for every kind.
+OWN = ("strides", "dilation", "groups", "many groups", "initializers")
+
+
+@pytest.mark.parametrize(
+    ("case", "shards"),
+    but_slow(
+        list(itertools.product(KERNELS, SHARDS)),
+        [
+            *((case, SHARDS[0]) for case in OWN),
+            *(("groups", shards) for shards in SHARDS),
+        ],
+    ),
+)
 def test_equals_conv2d(case, shards, strategy):
     # Without oneDNN a CPU has no gradient of a dilated convolution.
     forward_only = case == "dilation"

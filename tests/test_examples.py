@@ -3,9 +3,11 @@
 import re
 import sys
 
+import forks
 import pytest
 from processes import CONVPAR
 from processes import ROOT
+from processes import environment
 from processes import run
 
 EXAMPLES = ROOT / "examples"
@@ -16,8 +18,9 @@ def accuracies(output):
 
 
 def test_single_machine():
-    code, output = run([sys.executable, EXAMPLES / "single_machine.py"])
-    assert code == 0, output
+    done = forks.run([EXAMPLES / "single_machine.py"], env=environment())
+    output = done.stdout
+    assert done.returncode == 0, done.stderr
     assert accuracies(output)[-1] > 0.6
     assert "shards=(12, 4)" in output
     assert "shards=(48, 16)" in output
@@ -75,3 +78,14 @@ def test_wire_dtype_on_two_processes():
     (wide, wide_mb), (narrow, narrow_mb) = found
     assert abs(float(wide) - float(narrow)) < 0.1
     assert float(narrow_mb) < 0.55 * float(wide_mb)
+
+
+@pytest.mark.slow
+def test_towers_on_three_processes():
+    output = printed("towers.py", processes=3)
+    for size, place in ((5, "worker 0"), (7, "worker 1")):
+        assert re.search(rf"tower{size}_conv1 │ 16 on {place} CPU:0", output)
+    assert accuracies(output)[-1] > 0.85
+    # Images to two towers, and what these found and its gradients.
+    expected = 2 * 50 * 4 * (32 * 32 + 2 * 8 * 8 * 16) / 1e6
+    assert f"bytes of a step: {expected:.2f} MB" in output

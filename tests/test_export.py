@@ -67,10 +67,10 @@ def subclassed():
     ("kind", "by"),
     [
         ("sequential", "convpar.export"),
-        ("subclassed", "model.export"),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
+                ("subclassed", "model.export"),
                 ("sequential", "model.export"),
                 ("subclassed", "convpar.export"),
             )

@@ -109,3 +109,14 @@ def test_it_trains_as_on_one_device(model, strategy):
         for m in (model, split)
     ]
     np.testing.assert_allclose(losses[0]["loss"], losses[1]["loss"], rtol=1e-5)
+
+
+def test_merged_layers_run_where_they_are_called(model, strategy):
+    with strategy.scope():
+        split = convpar.parallelize(model, {"conv": "samples"})
+    assert "call" in vars(split.get_layer("rescaling"))
+    plain = convpar.merge(split)
+    for layer in plain.layers:
+        assert "call" not in vars(layer), layer.name
+    x = np.random.default_rng(0).normal(size=(6, 8, 8, 3)).astype("float32")
+    np.testing.assert_array_equal(plain(x), model(x))

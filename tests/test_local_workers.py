@@ -8,11 +8,12 @@ import socket
 import sys
 import time
 
+import forks
 import psutil
 import pytest
+from processes import environment
 from processes import kill_tree
 from processes import read_until
-from processes import run
 from processes import start
 from processes import wait_gone
 
@@ -66,12 +67,13 @@ def local():
 
 def test_chief_joins_despite_a_proxy(local):
     # TensorFlow by itself would talk to the proxy, and wait for ever.
-    code, output = run(
-        [sys.executable, "-c", JOIN],
-        TF_CONFIG=local.tf_config(),
-        http_proxy="http://127.0.0.1:1",
+    config = {"TF_CONFIG": local.tf_config()}
+    done = forks.run(
+        ["-c", JOIN],
+        env=environment(http_proxy="http://127.0.0.1:1", **config),
     )
-    assert code == 0, output
+    output = done.stdout
+    assert done.returncode == 0, done.stderr
     assert "taken: Expected a free port" in output
     assert "3 devices" in output
     assert "/job:worker/replica:0/task:1/device:CPU:0 8.0" in output

@@ -6,6 +6,7 @@ import by_samples
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from by_samples import between
 from by_samples import numbers
 from by_samples import same
@@ -216,6 +217,13 @@ JOINED = {
         L.Reshape((9, 16)),
         L.LSTM(2, dropout=0.3, recurrent_dropout=0.2, seed=3, name="joined"),
     ),
+    # Its mask is that of shards.
+    "masked, with dropout": lambda: in_turn(
+        L.Reshape((36, 4)),
+        L.ReLU(),
+        L.Masking(),
+        L.GRU(2, dropout=0.3, seed=3, name="joined"),
+    ),
     "attention with dropout": lambda: (
         lambda y: L.MultiHeadAttention(
             2, 3, dropout=0.3, seed=3, name="joined"
@@ -267,6 +275,41 @@ def test_layers_run_where_the_samples_are(shape, make, strategy):
     }, kinds
 
 
+@pytest.mark.parametrize(
+    ("shape", "make"),
+    [
+        (ROW, ROWS["masked lstm"]),
+        (ROW, ROWS["both directions"]),
+        (IMAGE, IMAGES["max pooling"]),
+        (IMAGE, IMAGES["global max"]),
+        (IMAGE, IMAGES["self-attention"]),
+        (IMAGE, IMAGES["ops.min"]),
+    ],
+)
+def test_devices_without_samples_of_batches_of_unknown_size(
+    shape, make, strategy
+):
+    """As the last batch of `fit` may be."""
+    model = shaken(between(make(), shape))
+    parallel = split(model, strategy)
+
+    @tf.function(
+        input_signature=[tf.TensorSpec((None, *shape), "float64")],
+        autograph=False,
+    )
+    def traced(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            outputs = keras.tree.flatten(parallel(x, training=True))
+            loss = tf.add_n([tf.reduce_sum(tf.sin(y)) for y in outputs])
+        grads = tape.gradient(loss, [x, *parallel.trainable_variables])
+        return [tf.convert_to_tensor(y) for y in (*outputs, *grads)]
+
+    for batch in (7, 1):
+        x = numbers((batch, *shape))
+        same(map(np.asarray, traced(x)), slopes(model, x), 1e-11)
+
+
 @pytest.mark.parametrize("case", JOINED)
 def test_what_mixes_samples_runs_on_the_chief(case, strategy):
     model = shaken(between(JOINED[case](), IMAGE, batch=6))
@@ -274,6 +317,22 @@ def test_what_mixes_samples_runs_on_the_chief(case, strategy):
     x = numbers((6, *IMAGE))
     same(slopes(parallel, x), slopes(model, x), 1e-11)
     assert by_samples.layouts(parallel, x)["joined"] is None
+
+
+def test_masks_reach_the_loss(strategy):
+    """Keras weighs losses by the mask of the output."""
+    mask = in_turn(L.ReLU(), L.Masking(), L.LSTM(3, return_sequences=True))
+    model = shaken(between(lambda y: [mask(y)], ROW))
+    parallel = split(model, strategy)
+    x, y = numbers((5, *ROW)), numbers((5, 6, 3), 1)
+    losses = []
+    for one in (model, parallel):
+        one.compile(loss="mse")
+        losses.append(one.evaluate(x, y, verbose=0))
+    assert losses[1] == pytest.approx(losses[0], rel=1e-11)
+    # It masks something.
+    unmasked = keras.losses.MeanSquaredError()(y, model.predict(x, verbose=0))
+    assert abs(losses[0] - float(unmasked)) > 1e-3
 
 
 def test_losses_of_some_samples_are_refused(strategy):

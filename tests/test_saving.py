@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import but_slow
 from models import small_cnn
 from models import train
 from processes import ROOT
@@ -49,14 +50,6 @@ def continues_alike(model, images, source):
     for a, b in zip(model.get_weights(), source.weights, strict=True):
         np.testing.assert_array_equal(a, b)
     np.testing.assert_allclose(train(model, images), source.losses, rtol=2e-5)
-
-
-def but_slow(cases, chosen):
-    """All cases, of which those that are not chosen are slow."""
-    return [
-        case if case in chosen else pytest.param(*case, marks=pytest.mark.slow)
-        for case in cases
-    ]
 
 
 @pytest.mark.filterwarnings("ignore:Layer .* shards share devices")
@@ -162,30 +155,6 @@ def test_config_round_trip():
     model = make(2)
     clone = keras.models.clone_model(model)
     assert [type(a) for a in clone.layers] == [type(a) for a in model.layers]
-
-
-@pytest.mark.parametrize("name", ["m.keras", "m.weights.h5"])
-def test_a_failed_save_leaves_the_old_file(name, images, tmp_path):
-    """The kernel cannot be read: as when a worker is gone."""
-    model = make(3)
-    path = tmp_path / name
-    save = model.save if name == "m.keras" else model.save_weights
-    save(path)
-    before = path.read_bytes()
-    kernel = model.layers[0].kernel
-    shards = kernel._value.shards
-
-    class Lost:
-        def __getattr__(self, name):
-            raise tf.errors.UnavailableError(None, None, "worker is gone")
-
-    kernel._value.shards = (*shards[:2], Lost())
-    with pytest.raises(tf.errors.UnavailableError):
-        save(path)
-    assert path.read_bytes() == before
-    assert os.listdir(tmp_path) == [name]
-    kernel._value.shards = shards
-    save(path)
 
 
 def test_a_full_disk_leaves_the_old_file(tmp_path):

@@ -4,6 +4,7 @@ import dataclasses
 import random
 
 import pytest
+from cases import but_slow
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -16,11 +17,11 @@ from star_cases import star
 
 from tf_convpar.planner import _program
 from tf_convpar.planner.star import _cost
-from tf_convpar.planner.star._calibration import Calibration
-from tf_convpar.planner.star._calibration import Device
+from tf_convpar.planner.star._calibration import StarCalibration
+from tf_convpar.planner.star._calibration import StarDevice
 from tf_convpar.planner.star._calibration import Times
-from tf_convpar.planner.star._network import Convolution
 from tf_convpar.planner.star._network import Network
+from tf_convpar.planner.star._network import StarConvolution
 from tf_convpar.planner.star.allocation import _memory_caps
 from tf_convpar.planner.star.allocation import allocate
 from tf_convpar.planner.star.allocation import best_split
@@ -37,13 +38,7 @@ def check_shares(calibration, counts, quantum):
         assert len(odd) == (convolution.filters % quantum > 0)
 
 
-@pytest.mark.parametrize(
-    "seed",
-    [
-        *range(4),
-        *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 12)),
-    ],
-)
+@pytest.mark.parametrize("seed", but_slow(range(12), range(2)))
 def test_random_calibrations(seed):
     for case in range(50 * seed, 50 * seed + 50):
         calibration = random_calibration(case)
@@ -55,7 +50,7 @@ def test_random_calibrations(seed):
         ), case
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", but_slow(range(4), range(2)))
 def test_workers_that_differ_in_their_links_only(seed):
     """Which of them goes first must not depend on one of its links alone."""
     for case in range(40 * seed, 40 * seed + 40):
@@ -102,7 +97,7 @@ def with_memory(calibration, limits):
     )
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", but_slow(range(4), range(2)))
 def test_memory_that_binds(seed):
     bound = impossible = 0
     for case in range(60 * seed, 60 * seed + 60):
@@ -210,10 +205,12 @@ def test_equal_devices_share_equally():
 
 
 def test_ties_are_not_split():
-    layer = Convolution("one", (8,), (8,), 1, 8, (1,))
+    layer = StarConvolution("one", (8,), (8,), 1, 8, (1,))
     times = Times((1, 8), (0.0, 0.0), (0.0, 0.0), (1.0, 1.0))
-    devices = tuple(Device(device_name(d), {"one": times}) for d in range(3))
-    calibration = Calibration(
+    devices = tuple(
+        StarDevice(device_name(d), {"one": times}) for d in range(3)
+    )
+    calibration = StarCalibration(
         Network((layer,), 1),
         devices,
         star(devices, float("inf"), 0.0),
@@ -224,11 +221,11 @@ def test_ties_are_not_split():
 
 def test_ties_are_not_split_where_memory_binds():
     layers = tuple(
-        Convolution(name, (8,), (8,), 1, 8, (1,)) for name in ("one", "two")
+        StarConvolution(name, (8,), (8,), 1, 8, (1,)) for name in ("one", "two")
     )
     times = Times((1, 8), (0.0, 0.0), (0.0, 0.0), (1.0, 1.0))
     devices = tuple(
-        Device(
+        StarDevice(
             device_name(d),
             {"one": times, "two": times},
             # The chief holds either, not both.
@@ -236,7 +233,7 @@ def test_ties_are_not_split_where_memory_binds():
         )
         for d in range(3)
     )
-    calibration = Calibration(
+    calibration = StarCalibration(
         Network(layers, 1),
         devices,
         star(devices, float("inf"), 0.0),
@@ -288,13 +285,13 @@ def test_quantum_larger_than_a_layer():
 
 def test_one_device_only_has_the_unit_that_is_short():
     """Units of 4 and one of 2, although 2 for each would be faster."""
-    layers = Network((Convolution("one", (8,), (8,), 1, 6, (1,)),), 1)
+    layers = Network((StarConvolution("one", (8,), (8,), 1, 6, (1,)),), 1)
     calibration = cluster([1e3] * 3, rate=1e12, layers=layers)
     assert sorted(allocate(calibration, 2)["one"]) == [2, 2, 2]
     assert sorted(allocate(calibration, 4)["one"]) == [0, 2, 4]
 
 
-@pytest.mark.parametrize("case", range(60))
+@pytest.mark.parametrize("case", but_slow(range(60), range(20)))
 def test_best_split(case):
     """Among the splits of a layer none is shorter, and it is a split."""
     calibration = random_calibration(case, layers=1, devices=3)
@@ -324,7 +321,7 @@ def ways(calibration):
 def test_large_clusters_are_planned_at_once():
     layers = Network(
         tuple(
-            Convolution(f"conv{i}", (14, 14), (14, 14), 256, 256, (3, 3))
+            StarConvolution(f"conv{i}", (14, 14), (14, 14), 256, 256, (3, 3))
             for i in range(16)
         ),
         64,

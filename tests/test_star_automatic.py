@@ -42,6 +42,7 @@ def network(**kwargs):
     )
 
 
+@pytest.mark.slow  # test_planner_auto.py, too.
 def test_layers_are_planned_when_they_are_built(tmp_path):
     strategy = devices("auto")
     with strategy.scope():
@@ -63,6 +64,7 @@ def test_layers_are_planned_when_they_are_built(tmp_path):
     assert before == {file: file.stat().st_mtime_ns for file in kept}
 
 
+@pytest.mark.slow  # test_planner_auto.py has it of the graph.
 def test_layers_that_differ_share_no_measurements(tmp_path):
     """What travels, and whether there are biases, is part of a layer."""
     for wire, use_bias in ((None, True), ("bfloat16", True), (None, False)):
@@ -138,6 +140,7 @@ def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
     assert layer.name in strategy.plan
 
 
+@pytest.mark.slow  # test_planner_measure.py, too.
 def test_a_spoilt_file_of_the_cache_is_measured_again(tmp_path):
     with devices("auto").scope():
         network()

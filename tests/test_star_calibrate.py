@@ -1,9 +1,6 @@
 """Calibration of real devices, in this process and in others."""
 
-import json
-import subprocess
-import sys
-
+import forks
 import keras
 import pytest
 import tensorflow as tf
@@ -50,6 +47,7 @@ def network(optimizer="adam", units=10, activation="relu", loss=None):
     return model
 
 
+@pytest.mark.slow  # test_calibrate_a_cluster is quick.
 @pytest.mark.filterwarnings("ignore:.*stayed unsteady")
 def test_calibrate_here(strategy, tmp_path):
     said = []
@@ -88,6 +86,7 @@ def test_calibrate_here(strategy, tmp_path):
     assert len(list((tmp_path / "calibrations").glob("*.json"))) == 2
 
 
+@pytest.mark.slow  # It measures twice.
 def test_another_rest_of_the_network_is_another_calibration(
     strategy, monkeypatch
 ):
@@ -203,15 +202,9 @@ print(json.dumps(planner.to_json(found)))
 @pytest.mark.filterwarnings("ignore:.*stayed unsteady")
 def test_calibrate_a_cluster():
     with local_workers(1, threads=1) as local:
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM],
-            env=local.env(),
-            capture_output=True,
-            text=True,
-            timeout=300,
+        found = planner.from_json(
+            forks.found(["-c", PROGRAM], local.env(), 300)
         )
-    assert done.returncode == 0, done.stderr
-    found = planner.from_json(json.loads(done.stdout.splitlines()[-1]))
     chief, worker = found.devices
     assert chief.name.startswith("/job:chief")
     assert worker.name.startswith("/job:worker")

@@ -13,11 +13,11 @@ from star_cases import device_name
 
 from tf_convpar.planner._link import Link
 from tf_convpar.planner.star import _calibration_file
-from tf_convpar.planner.star._calibration import Calibration
-from tf_convpar.planner.star._calibration import Device
+from tf_convpar.planner.star._calibration import StarCalibration
+from tf_convpar.planner.star._calibration import StarDevice
 from tf_convpar.planner.star._calibration import Times
-from tf_convpar.planner.star._network import Convolution
 from tf_convpar.planner.star._network import Network
+from tf_convpar.planner.star._network import StarConvolution
 
 WORKER = device_name(1)
 NAMES = st.text(min_size=1, max_size=8)
@@ -31,7 +31,7 @@ def convolutions(draw, name):
     axes = draw(st.integers(1, 3))
     shape = st.tuples(*[COUNTS] * axes)
     groups = draw(st.integers(1, 4))
-    return Convolution(
+    return StarConvolution(
         name,
         draw(shape),
         draw(shape),
@@ -62,7 +62,7 @@ def calibrations(draw):
         draw(st.integers(0, 3)),
     )
     devices = tuple(
-        Device(
+        StarDevice(
             name,
             {layer: draw(times()) for layer in layers},
             draw(NUMBERS),
@@ -78,7 +78,7 @@ def calibrations(draw):
         for b in names
         if a != b and (names[0] in (a, b) or draw(st.booleans()))
     )
-    return Calibration(
+    return StarCalibration(
         network,
         devices,
         links,
@@ -111,7 +111,7 @@ def test_what_cannot_be_read_is_not_written(tmp_path):
     calibration = cluster([1e11, 5e10])
     wrong = dataclasses.replace(calibration, rest_s=math.nan)
     path = tmp_path / "cluster.json"
-    with pytest.raises(ValueError, match="at rest_s of the calibration"):
+    with pytest.raises(ValueError, match="at rest_s of the star calibration"):
         _calibration_file.save(wrong, path)
     assert not list(tmp_path.iterdir())
 
@@ -148,7 +148,7 @@ EDITS = [
     ((*TIMES, "filters", 0), 1.5, "a whole number"),
     ((*TIMES, "filters"), [], "each more than the one before"),
     (("devices", 1, "times"), {}, "no 'conv2d', no 'conv2d_1'"),
-    (("devices", 1, "times", "more"), {}, r"an unknown 'more'"),
+    (("devices", 1, "times", "more"), {}, r"no 'filters', no 'forward'"),
     (("devices", 1, "name"), CHIEF, "distinct names of devices"),
     (("devices", 1, "name"), "", "a name at"),
     (("devices", 1, "memory_bytes"), 1.5, "memory_bytes"),
@@ -237,3 +237,11 @@ def test_truncated_or_foreign_file(tmp_path):
     file.write_bytes(b"\xff\xfe\xff")
     with pytest.raises(ValueError, match=f"JSON in {file}"):
         _calibration_file.load(file)
+
+
+def test_times_of_a_layer_that_is_not_there():
+    content = _calibration_file.to_json(cluster([1e11, 5e10]))
+    times = content["devices"][1]["times"]
+    times["more"] = times["conv2d"]
+    with pytest.raises(ValueError, match="an unknown 'more'"):
+        _calibration_file.from_json(content)

@@ -9,7 +9,7 @@ from tf_convpar.algorithms._algorithm import FORWARD
 from tf_convpar.algorithms._algorithm import INPUT_GRADIENT
 from tf_convpar.algorithms._algorithm import Geometry
 from tf_convpar.planner.star.measure._convolutions import Convolutions
-from tf_convpar.planner.star.measure._convolutions import Work
+from tf_convpar.planner.star.measure._convolutions import ConvolutionWork
 
 FIXED_S, IMAGE_S = 2e-3, 1e-3  # of one kernel, and of one kernel and image
 BATCH = 64
@@ -38,7 +38,9 @@ def clock():
 @pytest.fixture
 def times(clock):
     geometry = Geometry((6, 6), 2, 32, (3, 3), batch=BATCH)
-    work = Work("layer", geometry, None, bias=False, input_gradient=False)
+    work = ConvolutionWork(
+        "layer", geometry, None, bias=False, input_gradient=False
+    )
     return Convolutions("/device:CPU:0", clock).times(work, (8, 16, 32))
 
 

@@ -5,17 +5,17 @@ from star_cases import device_name
 
 from tf_convpar.planner._link import Link
 from tf_convpar.planner.star import _cost
-from tf_convpar.planner.star._calibration import Calibration
-from tf_convpar.planner.star._calibration import Device
+from tf_convpar.planner.star._calibration import StarCalibration
+from tf_convpar.planner.star._calibration import StarDevice
 from tf_convpar.planner.star._calibration import Times
-from tf_convpar.planner.star._network import Convolution
 from tf_convpar.planner.star._network import Network
+from tf_convpar.planner.star._network import StarConvolution
 
 CHIEF, A, B = map(device_name, range(3))
 # In numbers: inputs 24 and 36, feature maps of a kernel 6 and 4, parameters
 # of a kernel 7 and 6.
-ONE = Convolution("one", (4,), (3,), 3, 6, (2,), input_gradient=False)
-TWO = Convolution("two", (3,), (2,), 6, 4, (2,), groups=2, bias=False)
+ONE = StarConvolution("one", (4,), (3,), 3, 6, (2,), input_gradient=False)
+TWO = StarConvolution("two", (3,), (2,), 6, 4, (2,), groups=2, bias=False)
 
 
 def calibration():
@@ -31,9 +31,9 @@ def calibration():
             )
             for layer in (ONE, TWO)
         }
-        return Device(name, times, update)
+        return StarDevice(name, times, update)
 
-    return Calibration(
+    return StarCalibration(
         Network((ONE, TWO), batch=2, wire_bytes=2, slots=1),
         (
             device(CHIEF, 0.1, 0.2, 0.3, 0.01),

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tf_convpar as convpar
-from tf_convpar.planner import _units
-from tf_convpar.planner._presets import EFFICIENCY
-from tf_convpar.planner._presets import PRESETS
+from tf_convpar.planner import units
+from tf_convpar.planner.presets import EFFICIENCY
+from tf_convpar.planner.presets import PRESETS
 from tf_convpar.planner.star import of_model
 from tf_convpar.planner.star._cost import PHASES
 from tf_convpar.planner.star._cost import compute_s
@@ -128,22 +128,22 @@ def test_bad_rest_of_a_description(changes, message):
     ],
 )
 def test_rates_of_links(text, expected):
-    assert _units.bytes_per_s(text) == pytest.approx(expected)
+    assert units.bytes_per_s(text) == pytest.approx(expected)
 
 
 @given(st.floats(min_value=1e-3, max_value=1e12))
 def test_words_of_a_link_read_back(value):
-    assert _units.bytes_per_s(_units.link_words(value)) == pytest.approx(
+    assert units.bytes_per_s(units.link_words(value)) == pytest.approx(
         value, rel=1e-3
     )
-    assert _units.link_words(math.inf) == "inf"
+    assert units.link_words(math.inf) == "inf"
 
 
 def test_times():
-    assert _units.seconds("0.1ms") == pytest.approx(1e-4)
-    assert _units.seconds("50us") == pytest.approx(5e-5)
-    assert _units.seconds("2s") == 2
-    assert _units.seconds("0") == 0
+    assert units.seconds("0.1ms") == pytest.approx(1e-4)
+    assert units.seconds("50us") == pytest.approx(5e-5)
+    assert units.seconds("2s") == 2
+    assert units.seconds("0") == 0
 
 
 @given(st.integers(0, 6), st.sampled_from(PHASES))

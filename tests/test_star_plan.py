@@ -172,7 +172,7 @@ def test_file_round_trip(tmp_path, case):
     plan = _plan.plan(calibration)
     plan.save(tmp_path / "plan.json")
     assert plans.load(tmp_path / "plan.json") == plan
-    assert _plan.load(tmp_path / "plan.json", calibration) == plan
+    assert _plan.load_plan(tmp_path / "plan.json", calibration) == plan
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ def test_edited_counts(saved):
     plan.save(file)
     assert plans.load(file) == plan
 
-    plan = _plan.load(file, calibration)
+    plan = _plan.load_plan(file, calibration)
     assert plan == _plan.plan_of(calibration, plan.allocation)
     assert plan.prediction.step_s > before.prediction.step_s
 
@@ -214,7 +214,7 @@ def test_edited_counts(saved):
 def test_another_calibration_gives_another_prediction(saved):
     _, file, _ = saved
     slower = cluster([5e10, 1e11], **SPLIT)
-    plan = _plan.load(file, slower)
+    plan = _plan.load_plan(file, slower)
     assert plan == _plan.plan_of(slower, plans.load(file).allocation)
 
 
@@ -256,16 +256,16 @@ def test_calibration_of_something_else(saved):
     _, file, edit = saved
     other = cluster([1e11, 1e11], layers=network((500, 1400)))
     with pytest.raises(ValueError, match="at fingerprint of .*plan.json"):
-        _plan.load(file, other)
+        _plan.load_plan(file, other)
     with pytest.raises(ValueError, match="Expected the calibration's devices"):
-        _plan.load(file, cluster([1e11] * 3))
+        _plan.load_plan(file, cluster([1e11] * 3))
     # The batch is no part of the plan.
     batch = cluster([1e11, 1e11], layers=network(batch=32))
-    assert _plan.load(file, batch).prediction is not None
+    assert _plan.load_plan(file, batch).prediction is not None
     # A layer's filters changed along with its kernels.
     edit(lambda c: c["layers"][1].update(shards=[700, 700], of=1400))
     with pytest.raises(ValueError, match="sum to the 1500 filters"):
-        _plan.load(file, cluster([1e11, 1e11]))
+        _plan.load_plan(file, cluster([1e11, 1e11]))
 
 
 def test_table():

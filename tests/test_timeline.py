@@ -2,9 +2,8 @@
 
 import json
 import socket
-import subprocess
-import sys
 
+import forks
 import pytest
 from PIL import Image
 from processes import environment
@@ -53,11 +52,9 @@ print("SPANS " + json.dumps({
 @pytest.fixture(scope="module")
 def trace():
     with local_workers(2, threads=1) as cluster:
-        done = subprocess.run(
-            [sys.executable, "-c", CHIEF],
+        done = forks.run(
+            ["-c", CHIEF],
             env=environment(TF_CONFIG=cluster.tf_config()),
-            capture_output=True,
-            text=True,
             timeout=120,
         )
     assert done.returncode == 0, done.stderr

@@ -61,7 +61,7 @@ def many_inputs_and_outputs(kit):
     }
 
 
-@program(quick=True)
+@program()
 def preprocessing_in_the_model(kit):
     """Layers that have learnt from data, or know words, before training."""
     images, labels = coloured_digits(112, 12)

@@ -47,7 +47,7 @@ def train_head_then_all(kit, base_model, images, labels):
     }
 
 
-@program(quick=True)
+@program()
 def transfer_learning(kit):
     """A backbone of one's own, whose weights come from a file."""
 
