@@ -1,4 +1,4 @@
-"""Plain Keras on one node: what every speed-up is beside."""
+"""Times plain Keras on one node: the baseline of every speed-up."""
 
 import argparse
 import os

@@ -7,8 +7,15 @@ import dataclasses
 class Case:
     """A model, and the cluster that trains it.
 
-    `shares` are of a core, for each node, the chief's first; `rate` of all
-    links, as `tc` writes it, None for no limit; `batch` that of all nodes.
+    Attributes:
+        model: Name of the model, as `models.build` takes it.
+        pixels: Height and width of an image.
+        batch: Samples of a step, of all nodes together.
+        shares: Share of a core of each node, the chief's first.
+        rate: Rate of all links, as `tc` writes it; None for no limit.
+        classes: Number of classes.
+        warm_up: Number of steps before those that are timed.
+        steps: Number of steps that are timed.
     """
 
     model: str

@@ -1,7 +1,7 @@
-"""The chief of a cluster of `convpar worker`s: steps of a parallel model.
+"""Times a parallel model as the chief of a cluster of `convpar worker`s.
 
-Prints one line of JSON: what a step took, what it moved, and what it was
-predicted to.
+Prints one line of JSON: how long a step took, what it moved, and how long it
+was predicted to take.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import steps
 
 
 def planned(name, model, strategy, options):
-    """What `parallelize` takes for a plan, and the step that it predicts."""
+    """The plan for `parallelize`, and the seconds that it predicts, or None."""
     if name == "equal" or os.path.exists(name):
         return name, None
     if name == "auto":

@@ -76,7 +76,7 @@ def optimizer():
 
 
 def compiled(model):
-    """With the optimizer and loss that all systems have."""
+    """Compiles a model with the optimizer and loss that all systems have."""
     import keras
 
     model.compile(
@@ -89,14 +89,14 @@ def compiled(model):
 
 
 def trainer(model, x, y):
-    """A function that makes one training step, as `fit` does, for its loss."""
+    """A function that makes a training step as `fit` does; returns its loss."""
     import tensorflow as tf
 
     data = iter(tf.data.Dataset.from_tensors((x, y)).repeat())
     model.make_train_function()
 
     def step():
-        # Of this step: Keras gives the mean since metrics were reset.
+        # Keras gives the mean loss since metrics were reset.
         model.reset_metrics()
         logs = model.train_function(data)
         values = [float(value) for value in tf.nest.flatten(logs)]

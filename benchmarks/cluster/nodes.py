@@ -1,4 +1,4 @@
-"""A cluster made of this machine's kernel: nodes of their own speed and link.
+"""Emulates a cluster by this machine's kernel: each node's speed and link.
 
 Each node is a network namespace, joined to the others by a switch, and a
 control group (`cpu`, version 1 or 2) with a quota on one core. Needs root.
@@ -16,10 +16,10 @@ import time
 import uuid
 
 GROUPS = pathlib.Path("/sys/fs/cgroup")
-# Short, or a node with half a core would stand still for as long as a step
-# of a small network takes.
+# With a longer period, a node with half a core would stand still for as long as
+# a step of a small network takes.
 PERIOD_US = 10_000
-# Most that may leave at once, and longest wait in a queue, of a link.
+# The most that may leave a link at once, and the longest wait in its queue.
 BUCKET = "burst 256kb latency 100ms"
 NETWORK = "10.98.0"
 
@@ -37,8 +37,12 @@ while True:
 class Node:
     """One machine of the cluster.
 
-    `share` is that of a core; `address` is its own on `eth0`, which is the
-    interface that counts its bytes.
+    Attributes:
+        address: Its address on `eth0`, the interface that counts its bytes.
+        core: Number of its core.
+        share: Share of that core.
+        space: Name of its network namespace.
+        group: Folder of its control group.
     """
 
     address: str
@@ -68,13 +72,13 @@ class Node:
 def cluster(shares, rate):
     """Yields nodes with these shares of a core, and ends them.
 
-    `rate` of their links, each way, is as `tc` writes it, such as `"1gbit"`;
-    None for no limit. Cores are kept busy, see `_company`.
+    `rate` is that of their links, each way, as `tc` writes it, such as
+    `"1gbit"`; None is for no limit. Cores are kept busy; see `_company`.
     """
     name = f"convpar-{uuid.uuid4().hex[:6]}"
     cores = cores_for(shares)
     with contextlib.ExitStack() as stack:
-        # The switch is in a namespace as well: this machine's own rules for
+        # The switch is in a namespace as well. So this machine's own rules for
         # packets (a firewall's, a container runtime's) do not reach it, and
         # all links are gone when their namespaces are.
         switch = stack.enter_context(_namespace(f"{name}-switch"))
@@ -94,7 +98,7 @@ def cluster(shares, rate):
 
 
 def cores_for(shares):
-    """A core for each node: of those with most room, the first."""
+    """A core for each node: the first of those with the most room."""
     free = dict.fromkeys(sorted(os.sched_getaffinity(0)), 1.0)
     found = []
     for share in shares:
@@ -151,6 +155,10 @@ def _group(name):
 
 
 def _limit(group, share):
+    if share == 1:
+        # The node has its core to itself. A quota of all of it would still stop
+        # it now and then, for a millisecond until the next period begins.
+        return
     quota = int(PERIOD_US * share)
     if (group / "cpu.max").exists():
         (group / "cpu.max").write_text(f"{quota} {PERIOD_US}")
@@ -170,7 +178,7 @@ def _end(group):
 
 
 def _remove(group):
-    """Its processes have ended; the kernel may need a moment."""
+    """Removes a group without processes; the kernel may need a moment."""
     for _ in range(100):
         with contextlib.suppress(OSError):
             return group.rmdir()
@@ -180,12 +188,12 @@ def _remove(group):
 
 @contextlib.contextmanager
 def _company(name, core):
-    """Keeps a core busy with what gives way to anything else.
+    """Keeps a core busy with a process that gives way to all others.
 
-    Cores of one machine share its memory, and the kernel its clock: what one
-    does alone it does faster than beside the others. Machines of a cluster
-    have no such neighbours, so that here nobody must ever be without: neither
-    one node alone, nor nodes that wait for one another.
+    Cores of one machine share its memory and its clock: a core alone is faster
+    than one beside busy ones. Machines of a cluster have no such neighbours.
+    So here every core must have them all the time, for one node alone as well
+    as for nodes that wait for one another.
     """
     with _group(name) as group:
         weights = {"cpu.idle": 1, "cpu.weight": 1, "cpu.shares": 2}
@@ -205,7 +213,7 @@ def _company(name, core):
 
 
 def _confined(group, core, command):
-    """The command, in a group and on a core before it starts a thread."""
+    """The command, put in a group and on a core before it starts a thread."""
     enter = 'echo $$ > "$0" && exec "$@"'
     procs = str(group / "cgroup.procs")
     pin = ["taskset", "--cpu-list", str(core)]
@@ -213,7 +221,7 @@ def _confined(group, core, command):
 
 
 def _read(file):
-    """Words of a file of the kernel."""
+    """The words in a file of the kernel."""
     return file.read_text().split()
 
 

@@ -34,7 +34,7 @@ def main(source, target):
         axes.bar_label(bars, fmt="%.2f", fontsize=8, padding=2)
     middle = (len(systems) - 1) / 2 * height
     for i, case in enumerate(cases):
-        # All cores of the cluster beside the chief's own.
+        # Cores of all nodes, relative to the chief's.
         ideal = shares[case] / next(
             row["shares"][0] for row in rows if row["case"] == case
         )

@@ -1,7 +1,8 @@
-"""Training steps of whole models on clusters made of this machine's cores.
+"""Times training steps of whole models on clusters of this machine's cores.
 
-Each case is a model and a cluster; the systems are measured one after the
-other, plain Keras on the first node before and after all others. Needs root.
+Each case is a model and a cluster. The systems are measured one after the
+other: plain Keras on the first node both before and after all others. This
+needs root.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from table import in_words
 from table import remarks
 from table import table_of
 
-# That a PyTorch must be asked for.
+# Systems that need an interpreter with PyTorch.
 OF_TORCH = ("ddp", "torch")
 
 
@@ -82,7 +83,7 @@ def arguments():
 
 
 def chosen(options):
-    """Cases, with whatever options say in their place."""
+    """The cases to measure, with the values that options give them."""
     fields = {field.name for field in dataclasses.fields(Case)}
     given = {
         name: value
@@ -148,7 +149,7 @@ def measured(case, options, progress):
 
 def main():
     options = arguments()
-    # Whatever ends this program has to take the cluster away.
+    # However this program ends, it has to take the cluster away.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     console = rich.console.Console(stderr=True)
     if os.geteuid():
@@ -178,7 +179,7 @@ def main():
 
 
 def run(cases, options, console):
-    """All rows; each is written as soon as it is there."""
+    """The rows of all cases; each is written as soon as it is there."""
     found = []
     bar = rich.progress.Progress(
         rich.progress.TextColumn("{task.completed}/{task.total}"),

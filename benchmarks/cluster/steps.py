@@ -1,6 +1,6 @@
 """What all systems share: arguments, data, the clock, and the line of JSON.
 
-Without TensorFlow or PyTorch: each system brings its own.
+This module needs neither TensorFlow nor PyTorch: each system brings its own.
 """
 
 import json
@@ -10,7 +10,7 @@ import time
 
 
 def add_arguments(parser):
-    """Of every program that makes steps."""
+    """Adds the arguments of every program that makes steps."""
     parser.add_argument("--model", required=True)
     parser.add_argument("--pixels", type=int, required=True)
     parser.add_argument("--batch", type=int, required=True)
@@ -22,7 +22,7 @@ def add_arguments(parser):
 def data(options):
     """The one batch of the benchmark: images, and a class for each.
 
-    A class for each pixel where the model gives one.
+    For a U-Net there is a class for each pixel.
     """
     import numpy as np
 
@@ -34,16 +34,16 @@ def data(options):
 
 
 def part(batch, parts, index):
-    """Samples of one of so many replicas, as equal as can be."""
+    """The samples of one of `parts` replicas, as equal as can be."""
     begins = [batch * i // parts for i in range(parts + 1)]
     return slice(begins[index], begins[index + 1])
 
 
 def measure(step, options):
-    """Times of steps, and the bytes of this node while they were made.
+    """Measures the times of steps, and this node's bytes meanwhile.
 
-    `step` makes one and returns its loss. The first ones trace, connect, and
-    touch memory: they are not timed, but their losses are kept, so that what
+    `step` makes one step and returns its loss. The first steps trace, connect,
+    and touch memory, so they are not timed. Their losses are kept, so that what
     systems compute can be compared.
     """
     losses, times = [], []
@@ -69,9 +69,10 @@ def measure(step, options):
 
 
 def all_reduce_mb(parameters, replicas):
-    """What a node must send, and receive, for everyone to have all gradients.
+    """MB that each node must send, and receive, until all have all gradients.
 
-    In float32, by reduce-scatter and all-gather (Patarasuk and Yuan 2009).
+    Gradients are float32, and go by reduce-scatter and all-gather (Patarasuk
+    and Yuan 2009).
     """
     return 4 * parameters * 2 * (replicas - 1) / replicas / 1e6
 
@@ -83,21 +84,21 @@ def quartiles(times):
 
 
 def network_bytes(interface="eth0"):
-    """What this node's interface has received and sent, headers included."""
+    """Bytes that this node's interface has received and sent, with headers."""
     with open("/proc/self/net/dev") as file:
         for line in file:
             name, _, counts = line.partition(":")
             if name.strip() == interface:
                 words = counts.split()
                 return int(words[0]), int(words[8])
-    return 0, 0  # No node of a cluster: a program tried by hand.
+    return 0, 0  # A program tried by hand, which is on no node of a cluster.
 
 
 def say(text):
-    """One line of progress."""
+    """Prints one line of progress."""
     print(text, file=sys.stderr, flush=True)
 
 
 def report(row):
-    """What the benchmark reads."""
+    """Prints the line that the benchmark reads."""
     print(json.dumps(row), flush=True)

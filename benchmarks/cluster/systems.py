@@ -25,16 +25,24 @@ def alone(nodes, case, options, plan):
 
 def convpar(nodes, case, options, plan):
     """This package: a chief on the first node, workers on the others."""
-    chief, *workers = nodes
-    cluster = {"chief": [_address(chief)]}
-    if workers:
-        cluster["worker"] = [_address(node) for node in workers]
     command = [sys.executable, HERE / "chief.py", *_steps(case)]
     command += ["--plan", _plan(plan, case)]
     if options.algorithm:
         command += ["--algorithm", options.algorithm]
     if options.wire_dtype:
         command += ["--wire-dtype", options.wire_dtype]
+    return tasks(nodes, command)
+
+
+def tasks(nodes, command):
+    """A chief that runs the command on the first node, workers on the others.
+
+    Of each the node, the command and the environment.
+    """
+    chief, *workers = nodes
+    cluster = {"chief": [_address(chief)]}
+    if workers:
+        cluster["worker"] = [_address(node) for node in workers]
     found = [(chief, command, _tf_config(cluster, "chief", 0))]
     for i, node in enumerate(workers):
         command = [sys.executable, "-m", "tf_convpar", "worker", "--threads=1"]
@@ -83,13 +91,13 @@ SYSTEMS = {f.__name__: f for f in (alone, convpar, mwms, ddp, torch)}
 
 
 def measure(nodes, programs, timeout, progress):
-    """What the first of the programs reports of its steps on these nodes.
+    """Runs programs on nodes; returns what the first reports of its steps.
 
-    All others end with it. `progress` is called with the last line of the
-    first one's log, again and again.
+    All others are ended after it. `progress` is called with the last line of
+    the first one's log, again and again.
 
     Raises:
-        Failed: A program ended before that, or time ran out.
+        Failed: A program ended before the report, or time ran out.
     """
     with tempfile.TemporaryDirectory() as folder:
         logs = [pathlib.Path(folder) / f"node{i}" for i in range(len(nodes))]
@@ -109,13 +117,13 @@ def measure(nodes, programs, timeout, progress):
 
 
 def _wait(running, log, timeout, progress):
-    """Until the first ends, or it makes no sense to wait; says why."""
+    """Waits until the first ends, any fails, or time is up; says why."""
     expected = f"Expected a report of steps within {timeout:.0f} s."
     stop = time.monotonic() + timeout
     while time.monotonic() < stop:
         codes = [process.poll() for process in running]
         for i, code in enumerate(codes):
-            # Those of others may end before the report is read.
+            # Other programs may end without error before the report is read.
             if code or (i == 0 and code is not None):
                 return f"{expected} Received: node {i} ended with code {code}."
         progress((_lines(log) or ["starting"])[-1])
@@ -124,7 +132,7 @@ def _wait(running, log, timeout, progress):
 
 
 def _report(log):
-    """The line of JSON, if there is one."""
+    """The line of JSON in a log, if there is one."""
     for line in reversed(_lines(log)):
         if line.startswith("{"):
             try:
@@ -161,7 +169,7 @@ def _steps(case):
 
 
 def _plan(plan, case):
-    """As `chief.py` reads it; "shares": in proportion to the nodes' shares."""
+    """The plan for `chief.py`; "shares" is in proportion to nodes' shares."""
     return json.dumps({".*": case.shares}) if plan == "shares" else plan
 
 
@@ -175,7 +183,7 @@ def _address(node):
 
 
 def _listen(node):
-    """A worker that can be told where to listen is to be reached by others."""
+    """Arguments that let others reach a worker, if it knows of any."""
     return ["--listen", node.address] if "--listen" in _worker_help() else []
 
 

@@ -4,7 +4,7 @@ import rich.table
 
 
 def compared(rows):
-    """The rows of a case beside plain Keras, and the noise between its two."""
+    """Adds the speed-up over plain Keras to a case's rows, and its drift."""
     times = [
         r["step_s"] for r in rows if r["system"] == "alone" and "step_s" in r
     ]
@@ -18,7 +18,7 @@ def compared(rows):
 
 
 def in_words(row):
-    """A row as soon as it is there."""
+    """A row in a line of text."""
     what = row.get("error") or f"{row['step_s'] * 1e3:.0f} ms"
     return f"{row['case']}: {row['system']}: {what}"
 
@@ -36,7 +36,7 @@ def table_of(rows):
         case = "" if row["case"] == before else row["case"]
         before = row["case"]
         if "error" in row:
-            # Why has been said when it happened.
+            # The reason was printed when it happened.
             table.add_row(case, row["system"], "failed")
             continue
         low, high = row["quartiles_s"]
@@ -63,7 +63,7 @@ def pair(row, first, second):
 
 
 def remarks(found):
-    """How far the figures can be trusted."""
+    """Prints how far the figures can be trusted."""
     busiest = max(row["others"] for row in found)
     if busiest > 0.1:
         print(

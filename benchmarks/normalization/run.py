@@ -1,8 +1,8 @@
 """Times batch normalization, forward and backward, in three ways.
 
-As Keras has it, by TensorFlow's fused op, and as shards are normalized here,
-before anything is exchanged. Each is one `tf.function`, on the same maps, in
-turns (A B C A B C ...).
+These are Keras' own layer, TensorFlow's fused op, and what this package does
+with a shard before anything is exchanged. Each is one `tf.function`. They run
+on the same feature maps, in turns (A B C A B C ...).
 """
 
 import argparse
@@ -21,7 +21,7 @@ import tensorflow as tf
 from tf_convpar.sharding.rules import normalization
 from tf_convpar.strategy import memory
 
-# Of MobileNetV2, ResNet50 and DenseNet121 at 112 pixels, batch 16.
+# Feature maps of MobileNetV2, ResNet50 and DenseNet121 at 112 pixels, batch 16.
 SHAPES = [
     (16, 56, 56, 96),
     (16, 28, 28, 64),
@@ -34,7 +34,7 @@ WARM_UP = 2
 
 
 def learned(layer, call):
-    """A step of a layer: what it makes, and all gradients."""
+    """A function that returns a layer's output and all gradients."""
 
     @tf.function
     def step(x, dy):
@@ -66,7 +66,7 @@ def on_shards(layer, x):
 
 
 def milliseconds(shape, repeats):
-    """Medians of each way."""
+    """Median milliseconds of each way."""
     x, dy = tf.random.normal(shape), tf.random.normal(shape)
     steps = []
     for call in (by_keras, by_tensorflow, on_shards):

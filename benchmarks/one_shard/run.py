@@ -1,10 +1,10 @@
 """Times a training step of ConvParallel2D with one shard beside Conv2D's.
 
-Three models from the same seed take turns, step by step and in an order that
-moves on with every round, for whoever comes after whom matters; ratios are
-taken within a round. All are under the same strategy: plain Conv2D,
+Three models from the same seed take turns, step by step. Their order moves on
+with every round, because it matters which model comes after which. Ratios are
+taken within a round. All models are under the same strategy: plain Conv2D,
 ConvParallel2D whose only shard is the chief's, and plain Conv2D once more. The
-last tells how far apart two equal things are measured to be: no difference
+last one shows how far apart two equal models are measured to be. No difference
 below that means anything.
 """
 

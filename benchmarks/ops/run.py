@@ -1,6 +1,6 @@
 """Times the fused ops beside TensorFlow's own concat, split and cast.
 
-Both sides run inside one `tf.function` each, on the same inputs, in turns
+Each side is one `tf.function`. Both run on the same inputs, in turns
 (A B A B ...), so that whatever else the machine does meets both alike.
 """
 

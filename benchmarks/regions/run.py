@@ -1,9 +1,10 @@
-"""Training steps on two processes: feature maps that return, or stay.
+"""Times training steps on two processes, whose feature maps return or stay.
 
     python benchmarks/regions/run.py
 
-Plain Keras on one core, layers whose feature maps return to the chief, and a
-parallelized model, step by step in turns. Each process has a core of its own.
+Three models take turns, step by step: plain Keras on one core, layers whose
+feature maps return to the chief, and a parallelized model, whose feature maps
+stay where they are. Each process has a core of its own.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""PyTorch's DistributedDataParallel over gloo: each node a copy of the model.
+"""Times PyTorch's DistributedDataParallel over gloo: a model on each node.
 
 Samples are shared out equally, whatever the nodes' speed. With one node it is
 PyTorch alone.
@@ -24,18 +24,18 @@ def main():
     torch.set_num_threads(1)
     torch.manual_seed(1)
     model = torch_models.build(options.model, options.pixels, options.classes)
-    # On processors it is the faster one, and what Keras has.
+    # On processors this format is the faster one, and Keras has it.
     model = model.to(memory_format=torch.channels_last)
     own = steps.part(options.batch, replicas, index)
     x, y = (torch.from_numpy(values[own]) for values in steps.data(options))
-    # A view: in memory channels are the last, as they were.
+    # This is a view: in memory channels are still the last axis.
     x = x.permute(0, 3, 1, 2)
     if replicas > 1:
         torch.distributed.init_process_group("gloo")
         model = torch.nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
-    # Replicas' gradients are averaged: so each loss is, with all of them, its
-    # part of the mean over all nodes, even if they have not as many samples.
+    # The gradients of replicas are averaged. With this weight, the average is
+    # that of all samples, even if replicas have unequal numbers of them.
     weight = len(x) * replicas / options.batch
 
     def step():
@@ -47,7 +47,7 @@ def main():
 
     row = steps.measure(step, options)
     if replicas > 1:
-        # So far they are of this node's samples.
+        # So far the losses are those of this node's samples.
         losses = torch.tensor(row["losses"]) * (weight / replicas)
         torch.distributed.all_reduce(losses)
         row["losses"] = losses.tolist()

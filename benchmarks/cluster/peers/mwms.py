@@ -1,7 +1,7 @@
-"""MultiWorkerMirroredStrategy: each node a copy of the model.
+"""Times MultiWorkerMirroredStrategy: each node has a copy of the model.
 
-In a loop of its own, as `fit` does not run under this strategy with Keras 3.
-Samples are shared out equally, whatever the nodes' speed.
+It has a training loop of its own, as `fit` does not run under this strategy
+with Keras 3. Samples are shared out equally, whatever the nodes' speed.
 """
 
 import argparse
@@ -25,7 +25,7 @@ def main():
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
-    # As tasks of this package have: with one, nothing would be sent or
+    # Tasks of this package have as many. With one, nothing would be sent or
     # received while a convolution runs.
     tf.config.threading.set_inter_op_parallelism_threads(4)
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
@@ -42,8 +42,8 @@ def main():
             losses = keras.losses.sparse_categorical_crossentropy(
                 y, model(x, training=True), from_logits=True
             )
-            # Replicas' gradients are added: each loss is its part of the mean
-            # over all nodes, even if they have not as many samples.
+            # The gradients of replicas are added. So each loss is its part of
+            # the mean of all samples, even if replicas have unequal numbers.
             pixels = tf.size(y, tf.float32) / len(y)
             loss = tf.reduce_sum(losses) / (options.batch * pixels)
         weights = model.trainable_variables

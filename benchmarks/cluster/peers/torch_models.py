@@ -26,13 +26,14 @@ def build(name, pixels, classes):
         )
     model = getattr(torchvision.models, ZOO[name])(num_classes=classes)
     if name == "VGG16":
-        # Keras' has no dropout, and flattens what is there: not 7x7 pixels.
+        # Keras' model has no dropout. It flattens the pixels that there are,
+        # which need not be 7x7.
         side = pixels // 32
         model.avgpool = nn.Identity()
         model.classifier[0] = nn.Linear(512 * side * side, 4096)
     if name == "ResNet50":
         for block in model.modules():
-            # Keras' has the stride one convolution earlier, which is less work.
+            # Keras' model has the stride one convolution earlier: less work.
             if isinstance(block, torchvision.models.resnet.Bottleneck):
                 block.conv1.stride = block.conv2.stride
                 block.conv2.stride = (1, 1)
@@ -58,7 +59,7 @@ def two_layers(pixels, classes, first, second):
 
 
 class UNet(nn.Module):
-    """That of `models.unet`."""
+    """The U-Net of `models.unet`."""
 
     def __init__(self, classes, filters=(32, 64, 128)):
         super().__init__()
