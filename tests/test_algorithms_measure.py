@@ -1,7 +1,6 @@
 """How algorithms are timed side by side."""
 
 import sys
-import time
 
 import pytest
 
@@ -9,6 +8,26 @@ from tf_convpar.algorithms import _choose
 from tf_convpar.algorithms import _measure
 from tf_convpar.algorithms._algorithm import PASSES
 from tf_convpar.algorithms._algorithm import Geometry
+
+
+class Time:
+    """A clock on which only what sleeps takes time."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def perf_counter(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+@pytest.fixture
+def time(monkeypatch):
+    time = Time()
+    monkeypatch.setattr(_measure, "time", time)
+    return time
 
 
 @pytest.mark.parametrize("which", PASSES)
@@ -29,7 +48,7 @@ def test_sums_of_kernel_gradients_run_over_all_images():
     assert _measure.sample(large, "kernel_gradient").batch == 64
 
 
-def test_rounds():
+def test_rounds(time):
     order = []
 
     def sleeper(name, seconds):
@@ -49,7 +68,7 @@ def test_rounds():
     assert [len(t) for t in alone] == [1, 1]
 
 
-def test_rounds_of_long_runs():
+def test_rounds_of_long_runs(time):
     def sleeper(seconds):
         return lambda: time.sleep(seconds)
 
@@ -64,7 +83,7 @@ def test_rounds_of_long_runs():
     assert [len(t) for t in times] == [1, 1]
 
 
-def test_first_runs_never_count():
+def test_first_runs_never_count(time):
     """Memory that nobody had before costs seconds per GiB in places."""
 
     def finder(seconds, first):
@@ -78,7 +97,7 @@ def test_first_runs_never_count():
     assert _choose.decide(dict(named)) == "a"
 
 
-def test_rounds_go_on_while_in_doubt():
+def test_rounds_go_on_while_in_doubt(time):
     def worth(times):
         return 0.0 if len(times[0]) == 6 else 1e4
 

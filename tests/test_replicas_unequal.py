@@ -13,6 +13,7 @@ from tf_convpar import replicas
 from tf_convpar.replicas import _shares
 
 
+@pytest.mark.alone
 def test_shares_make_steps_equally_long():
     """One takes three times as long a sample, and something for each step."""
     steps = [
@@ -25,11 +26,13 @@ def test_shares_make_steps_equally_long():
     assert max(seconds) < 1.2 * min(seconds)
 
 
+@pytest.mark.alone
 def test_alike_devices_get_as_many():
     steps = [lambda batch: time.sleep(0.02 * batch)] * 3
     assert _shares.of_steps(steps, 30) == [1 / 3] * 3
 
 
+@pytest.mark.alone
 def test_who_is_done_goes_on_while_others_are_timed():
     """Else the last would have the cores of a machine for itself."""
     calls = []

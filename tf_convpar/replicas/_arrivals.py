@@ -90,12 +90,8 @@ class ElasticProtocol(Protocol):
         """Equation (1), or (6) if the optimizer has momentum."""
         before = tf.identity(replica.weights.value)
         replica.descend(replica.gradient(data), eta)
-        replica.weights.assign(
-            _equations.pulled(
-                replica.weights.value, before, answer, eta * self.rho
-            )
-        )
-        return replica.weights.value
+        replica.pull(before, answer, eta * self.rho)
+        return tf.identity(replica.weights.value)
 
     def serve(self, message: tf.Tensor, eta: tf.Tensor) -> tf.Tensor:
         """Equation (2) of one replica; answers what the centre was before."""
@@ -114,7 +110,7 @@ class ServerProtocol(Protocol):
     ) -> tf.Tensor:
         """`dW` at the weights that the server answered."""
         replica.weights.assign(answer)
-        return replica.gradient(data)
+        return replica.packed(replica.gradient(data))
 
     def serve(self, message: tf.Tensor, eta: tf.Tensor) -> tf.Tensor:
         """`W <- W - eta dW`, or (3) and (4); answers the new weights."""

@@ -34,7 +34,7 @@ class Centre:
             self.weights = keras.Variable(
                 form.weights.read(form.trained), name="centre"
             )
-            self.optimizer = optimizer and copied(optimizer, self.weights)
+            self.optimizer = optimizer and copied(optimizer, [self.weights])
 
     def value(self) -> tf.Tensor:
         """`Wc` as it is now."""

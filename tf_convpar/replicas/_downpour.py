@@ -32,7 +32,7 @@ class DownpourProtocol(Protocol):
         self._sums, self._counts = [], []
         for replica in replicas:
             with tf.device(replica.device):
-                self._sums.append(tf.Variable(tf.zeros_like(replica.weights)))
+                self._sums.append(tf.Variable(tf.zeros_like(centre.weights)))
                 self._counts.append(tf.Variable(0))
 
     def quiet_step(
@@ -40,16 +40,17 @@ class DownpourProtocol(Protocol):
     ) -> None:
         """`w <- w - eta dw` and `sum <- sum + dw`, with weights if fetched."""
         count, total = self._counts[replica.index], self._sums[replica.index]
-        replica.weights.assign(
-            tf.cond(
-                count % self._n_fetch == 0,
-                lambda: answer,
-                lambda: tf.identity(replica.weights.value),
-            )
+
+        def fetch() -> tf.Tensor:
+            replica.weights.assign(answer)
+            return tf.identity(count)
+
+        tf.cond(
+            count % self._n_fetch == 0, fetch, lambda: tf.identity(count)
         )
         count.assign_add(1)
         gradient = replica.gradient(data)
-        total.assign_add(gradient)
+        total.assign_add(replica.packed(gradient))
         replica.descend(gradient, eta)
 
     def step(

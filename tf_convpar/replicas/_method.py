@@ -19,7 +19,9 @@ from tf_convpar.replicas import _shares
 from tf_convpar.replicas._centre import Centre
 from tf_convpar.replicas._data import Source
 from tf_convpar.replicas._data import source_of
+from tf_convpar.replicas._group import Group
 from tf_convpar.replicas._packed import check_packable
+from tf_convpar.replicas._replica import OnOneDevice
 from tf_convpar.replicas._replica import PackedState
 from tf_convpar.replicas._replica import Replica
 from tf_convpar.strategy.devices import available
@@ -34,13 +36,15 @@ class Method(abc.ABC):
         model: A Keras model, built and compiled. It holds the centre's
             weights whenever a callback's epoch ends, and after `fit`.
         devices: Names of devices, one for each replica; None for every GPU of
-            the cluster and the CPU of tasks without one.
+            the cluster and the CPU of tasks without one. A list of names in
+            the place of one is a group, over which a replica is split.
         shares: Samples of each replica's step, relative to one another, or
             `"auto"`, which measures with which all steps take as long as one
             another, when `fit` begins. None is `"auto"` where replicas that
             wait for one another are on several machines, else as many each.
             After `fit` they are numbers, which repeat a training exactly.
         seed: Of the order of samples and of random layers.
+        plan: How groups split the model, as `convpar.parallelize` takes it.
 
     Raises:
         ValueError: The model is not compiled, has no weights, or more
@@ -51,9 +55,10 @@ class Method(abc.ABC):
         self,
         model: keras.Model,
         *,
-        devices: Sequence[str] | None = None,
+        devices: Sequence[str | Sequence[str]] | None = None,
         shares: Sequence[float] | str | None = None,
         seed: int = 0,
+        plan: Any = None,
     ) -> None:
         if not getattr(model, "compiled", False) or model.optimizer is None:
             raise ValueError(
@@ -62,9 +67,11 @@ class Method(abc.ABC):
             )
         _check_optimizer(model.optimizer)
         self.model = model
-        self.devices = default_devices() if devices is None else check(devices)
+        self.groups = _groups(default_devices() if devices is None else devices)
+        self.devices = [group[0] for group in self.groups]
         self.shares = _shares.checked(shares, len(self.devices))
         self.seed = seed
+        self.plan = plan
         self.chief = available()[0]
         self.replicas: list[Replica] = []
         self.centre: Centre | None = None
@@ -262,11 +269,9 @@ class Method(abc.ABC):
             self.centre = Centre(
                 form, self._centre_device(), self._centre_optimizer()
             )
-            optimizer = self._replica_optimizer()
-            self.replicas = [
-                Replica(form, device, i, optimizer)
-                for i, device in enumerate(self.devices)
-            ]
+            self.replicas = self._replicas(
+                form, self._replica_optimizer(), source
+            )
         total = batch_size * len(self.replicas)
         if not isinstance(self.shares, list):
             self.shares = self._measured(source, total)
@@ -277,16 +282,22 @@ class Method(abc.ABC):
         source.place(self.replicas, self.seed)
         self._make()
 
+    def _replicas(
+        self, form: PackedState, optimizer: Any, source: Source
+    ) -> list[Replica]:
+        return [
+            OnOneDevice(form, group[0], i, optimizer)
+            if len(group) == 1
+            else Group(form, group, i, optimizer, self.plan, source.sample())
+            for i, group in enumerate(self.groups)
+        ]
+
     def _measured(self, source: Source, total: int) -> list[float]:
         """Shares that were not given."""
         machines = {task_of(device) for device in self.devices}
         if self.shares is None and (not self._waits or len(machines) == 1):
             return [1.0] * len(self.devices)
-        form = self.replicas[0].form
-        probes = [
-            Replica(form, device, i, None)
-            for i, device in enumerate(self.devices)
-        ]
+        probes = self._replicas(self.replicas[0].form, None, source)
         found = _shares.balanced(probes, source.sample(), total)
         listed = ", ".join(
             f"{short(device)} {batch}"
@@ -322,6 +333,15 @@ class Method(abc.ABC):
                 "Received: None."
             )
         return max(1, source.samples // self._per_step())
+
+
+def _groups(devices: Sequence[str | Sequence[str]]) -> list[list[str]]:
+    """The full names of each replica's devices."""
+    if isinstance(devices, str):
+        check(devices)  # Says what was expected.
+    groups = [[g] if isinstance(g, str) else list(g) for g in devices]
+    names = iter(check([name for group in groups for name in group]))
+    return [[next(names) for _ in group] for group in groups]
 
 
 def _unpacked(data: Any) -> tuple[Any, ...]:

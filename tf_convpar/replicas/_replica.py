@@ -7,11 +7,14 @@ device, the model is called with their parts in the place of its variables
 
 from __future__ import annotations
 
+import abc
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from tf_convpar.replicas import _equations
 from tf_convpar.replicas._packed import Packing
 
 
@@ -39,44 +42,34 @@ class PackedState:
         self.metrics = Packing(self.measured, "float32")
 
 
-class Replica:
-    """The state of one replica on its device.
+class Replica(abc.ABC):
+    """What engines and methods ask of a replica.
 
     Args:
-        form: How it lies in vectors.
-        device: Name of the device.
+        form: How its state lies in vectors.
+        device: Name of the device that messages come from and go to.
         index: Number among all replicas: random states differ by it.
-        optimizer: A Keras optimizer, of which this gets a copy; None for
-            replicas that leave steps to the centre.
 
     Attributes:
-        weights: `W^i`, a variable on the device.
+        weights: `W^i` as a vector on the device, to read and to assign.
         kept: Moving averages and the like, likewise.
         metrics: State of the metrics since the epoch began, likewise.
         batch: Samples of each step.
     """
 
-    def __init__(
-        self, form: PackedState, device: str, index: int, optimizer: Any
-    ) -> None:
+    weights: Any
+    kept: Any
+    metrics: Any
+
+    def __init__(self, form: PackedState, device: str, index: int) -> None:
         self.form = form
         self.device = device
         self.index = index
         self.batch = 0
         self.data: Any = None
-        with tf.device(device):
-            self.weights = keras.Variable(
-                form.weights.read(form.trained), name=f"replica_{index}"
-            )
-            self.kept = tf.Variable(form.kept.read(form.averages))
-            self.metrics = tf.Variable(form.metrics.read(form.measured))
-            self._seeds = [
-                tf.Variable(_apart(tf.convert_to_tensor(v), index))
-                for v in form.seeds
-            ]
-            self.optimizer = optimizer and copied(optimizer, self.weights)
 
-    def gradient(self, data: Any) -> tf.Tensor:
+    @abc.abstractmethod
+    def gradient(self, data: Any) -> Any:
         """The gradient of a batch's loss at the replica's weights.
 
         Moving averages, random states and metrics follow. Call it in a graph.
@@ -85,8 +78,64 @@ class Replica:
             data: What a Keras model's `train_step` gets.
 
         Returns:
-            A vector like `weights`, on the device.
+            What `packed` and `descend` take.
         """
+
+    @abc.abstractmethod
+    def packed(self, gradient: Any) -> tf.Tensor:
+        """A gradient as a vector like `weights`, on the device."""
+
+    @abc.abstractmethod
+    def descend(self, gradient: Any, eta: tf.Tensor) -> None:
+        """The optimizer's step, in place."""
+
+    @abc.abstractmethod
+    def pull(
+        self, before: tf.Tensor, centre: tf.Tensor, alpha: tf.Tensor
+    ) -> None:
+        """Pulls the weights, which have stepped, towards the centre.
+
+        Args:
+            before: `W^i` before the step.
+            centre: `Wc`.
+            alpha: `eta rho`.
+        """
+
+    def next_batch(self) -> Any:
+        """Data of the next step, on the device."""
+        with tf.device(self.device):
+            return next(self.data)
+
+
+class OnOneDevice(Replica):
+    """A replica whose state is three vectors on one device.
+
+    Args:
+        form: How it lies in vectors.
+        device: Name of the device.
+        index: Number among all replicas.
+        optimizer: A Keras optimizer, of which this gets a copy; None for
+            replicas that leave steps to the centre.
+    """
+
+    def __init__(
+        self, form: PackedState, device: str, index: int, optimizer: Any
+    ) -> None:
+        super().__init__(form, device, index)
+        with tf.device(device):
+            self.weights = keras.Variable(
+                form.weights.read(form.trained), name=f"replica_{index}"
+            )
+            self.kept = tf.Variable(form.kept.read(form.averages))
+            self.metrics = tf.Variable(form.metrics.read(form.measured))
+            self._seeds = [
+                tf.Variable(apart(tf.convert_to_tensor(v), index))
+                for v in form.seeds
+            ]
+            self.optimizer = optimizer and copied(optimizer, [self.weights])
+
+    def gradient(self, data: Any) -> tf.Tensor:
+        """The gradient as a vector."""
         form, model = self.form, self.form.model
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         with tf.device(self.device), tf.GradientTape() as tape:
@@ -129,27 +178,35 @@ class Replica:
                 seed.assign(now(variable))
             return gradient
 
-    def descend(self, gradient: tf.Tensor, eta: tf.Tensor) -> None:
+    def packed(self, gradient: Any) -> tf.Tensor:
+        """It is one."""
+        return gradient
+
+    def descend(self, gradient: Any, eta: tf.Tensor) -> None:
         """The optimizer's step, in place."""
         with tf.device(self.device):
             self.optimizer.learning_rate.assign(eta)
             self.optimizer.apply([gradient], [self.weights])
 
-    def next_batch(self) -> Any:
-        """Data of the next step, on the device."""
+    def pull(
+        self, before: tf.Tensor, centre: tf.Tensor, alpha: tf.Tensor
+    ) -> None:
+        """Equation (1) or (6)."""
         with tf.device(self.device):
-            return next(self.data)
+            self.weights.assign(
+                _equations.pulled(self.weights.value, before, centre, alpha)
+            )
 
 
-def copied(optimizer: Any, variable: Any) -> Any:
-    """An optimizer like the one given, for one variable.
+def copied(optimizer: Any, variables: Sequence[Any]) -> Any:
+    """An optimizer like the one given, for these variables.
 
     Its learning rate is a variable, whatever that of the given one is: the
     program says at each step what it is.
     """
     config = {**optimizer.get_config(), "learning_rate": 0.0}
     made = type(optimizer).from_config(config)
-    made.build([variable])
+    made.build(list(variables))
     return made
 
 
@@ -157,7 +214,7 @@ def _is_floating(variable: Any) -> bool:
     return bool(tf.as_dtype(variable.dtype).is_floating)
 
 
-def _apart(state: tf.Tensor, index: int) -> tf.Tensor:
+def apart(state: tf.Tensor, index: int) -> tf.Tensor:
     """A random state of its own for each replica: Keras' are (seed, count)."""
     moved = tf.concat(
         [

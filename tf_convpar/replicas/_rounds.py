@@ -52,7 +52,7 @@ class Rounds(abc.ABC):
         return self._function(tf.constant(eta, tf.float32), fed)
 
     @abc.abstractmethod
-    def exchange(self, gradients: Sequence[tf.Tensor], eta: tf.Tensor) -> None:
+    def exchange(self, gradients: Sequence[Any], eta: tf.Tensor) -> None:
         """What follows the gradients of all replicas: the method's rule."""
 
     def _round(self, eta: tf.Tensor, fed: Any) -> tf.Tensor:
@@ -108,15 +108,16 @@ class ElasticRounds(Rounds):
         self.rho = rho
         self.overlap = overlap
 
-    def exchange(self, gradients: Sequence[tf.Tensor], eta: tf.Tensor) -> None:
+    def exchange(self, gradients: Sequence[Any], eta: tf.Tensor) -> None:
         """Algorithms 2 and 3 of the paper, from line 10 on."""
         weights, devices = self.before, [r.device for r in self.replicas]
         centre = self.centre.value()
         if not self.overlap:
-            weights = self._after(weights, gradients)
+            first = tf.nest.flatten(gradients, expand_composites=True)
+            weights = self._after(weights, first)
             with (
                 tf.device(self.centre.device),
-                tf.control_dependencies(gradients),
+                tf.control_dependencies(first),
             ):
                 centre = tf.identity(centre)
         alpha = eta * self.rho
@@ -126,12 +127,7 @@ class ElasticRounds(Rounds):
             self.replicas, gradients, self.before, copies, strict=True
         ):
             replica.descend(gradient, eta)
-            with tf.device(replica.device):
-                replica.weights.assign(
-                    _equations.pulled(
-                        replica.weights.value, before, copy, alpha
-                    )
-                )
+            replica.pull(before, copy, alpha)
         with tf.device(self.centre.device):
             self.centre.assign(
                 _equations.centred(centre, total, len(self.replicas), alpha)
@@ -145,14 +141,16 @@ class GradientRounds(Rounds):
     The paper prints the plain sum over replicas: `P` times the step.
     """
 
-    def exchange(self, gradients: Sequence[tf.Tensor], eta: tf.Tensor) -> None:
+    def exchange(self, gradients: Sequence[Any], eta: tf.Tensor) -> None:
         """`W <- W - eta sum_i (b_i / b) dW_i`, and every replica has W."""
         devices = [r.device for r in self.replicas]
         whole = sum(r.batch for r in self.replicas)
         parts = []
         for replica, gradient in zip(self.replicas, gradients, strict=True):
             with tf.device(replica.device):
-                parts.append(gradient * (replica.batch / whole))
+                parts.append(
+                    replica.packed(gradient) * (replica.batch / whole)
+                )
         total = tree_sum(parts, devices, self.centre.device)
         self.centre.descend(total, eta)
         copies = tree_copies(self.centre.value(), devices, self.centre.device)
@@ -164,7 +162,7 @@ class GradientRounds(Rounds):
 class AloneRounds(Rounds):
     """Parallel SGD: each replica learns from its data, nothing is sent."""
 
-    def exchange(self, gradients: Sequence[tf.Tensor], eta: tf.Tensor) -> None:
+    def exchange(self, gradients: Sequence[Any], eta: tf.Tensor) -> None:
         """`W_i <- W_i - eta dW_i`."""
         for replica, gradient in zip(self.replicas, gradients, strict=True):
             replica.descend(gradient, eta)

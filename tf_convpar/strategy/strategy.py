@@ -70,6 +70,8 @@ class ConvParallelStrategy(tf.distribute.Strategy):
             between devices: `"float32"`, `"bfloat16"` or `"float16"`; None for
             the dtype in which the layer computes.
         connect_timeout: Seconds to wait for the other tasks.
+        chief_device: Name of the device for all that is not split; None for
+            the first of `devices` that is this program's own, or its first.
 
     Raises:
         ValueError: TF_CONFIG is malformed, a device or dtype is unknown, or
@@ -84,6 +86,7 @@ class ConvParallelStrategy(tf.distribute.Strategy):
         plan: Mapping[str, Sequence[float]] | str | None = None,
         wire_dtype: str | None = None,
         connect_timeout: float = 60.0,
+        chief_device: str | None = None,
     ) -> None:
         check_wire_dtype(wire_dtype)
         plan, automatic = _read_plan(plan)
@@ -96,10 +99,8 @@ class ConvParallelStrategy(tf.distribute.Strategy):
             if devices is None
             else devices_lib.check(devices)
         )
-        here = f"{devices_lib.here_prefix()}/"
-        own = [name for name in names if name.startswith(here)]
         self.devices = tuple(names)
-        self.chief_device = (own or devices_lib.available())[0]
+        self.chief_device = _chief_device(names, chief_device)
         self.plan = dict(plan)
         self._automatic: Any = None
         self.wire_dtype = wire_dtype
@@ -158,6 +159,15 @@ def plans_layers(planner: Any) -> Any:
     global _plans_layers
     _plans_layers = planner
     return planner
+
+
+def _chief_device(names: Sequence[str], given: str | None) -> str:
+    """The device for all that is not split."""
+    if given is not None:
+        return devices_lib.check([given])[0]
+    here = f"{devices_lib.here_prefix()}/"
+    own = [name for name in names if name.startswith(here)]
+    return (own or devices_lib.available())[0]
 
 
 def _read_plan(

@@ -1,0 +1,139 @@
+"""A replica that is a group of devices, which split its model between them.
+
+Unlike a replica on one device it has a Keras model of its own: the parallel
+form of the user's, in a strategy whose chief device is the group's first. Its
+kernels stay in shards where they are; what is exchanged with the centre is one
+vector on the first device all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_convpar.replicas._packed import Packing
+from tf_convpar.replicas._replica import PackedState
+from tf_convpar.replicas._replica import Replica
+from tf_convpar.replicas._replica import apart
+from tf_convpar.replicas._replica import copied
+from tf_convpar.sharding import parallelize
+from tf_convpar.strategy.strategy import ConvParallelStrategy
+
+
+class Group(Replica):
+    """A replica whose model is split over several devices.
+
+    Args:
+        form: How its state lies in vectors.
+        devices: Names of the devices. What is not split is on the first.
+        index: Number among all replicas.
+        optimizer: A Keras optimizer, of which this gets a copy; None for
+            replicas that leave steps to the centre.
+        plan: Plan of the split, as `parallelize` takes it.
+        sample: Data of a few samples, by which metrics are built.
+
+    Attributes:
+        model: The parallel model.
+    """
+
+    def __init__(
+        self,
+        form: PackedState,
+        devices: Sequence[str],
+        index: int,
+        optimizer: Any,
+        plan: Any,
+        sample: tuple[Any, ...],
+    ) -> None:
+        super().__init__(form, devices[0], index)
+        self._strategy = ConvParallelStrategy(
+            devices=devices, chief_device=self.device
+        )
+        with self._strategy.scope():
+            self.model = parallelize(form.model, plan)
+            self.model.test_on_batch(*sample)
+            self.optimizer = optimizer and copied(
+                optimizer, self.model.trainable_variables
+            )
+        own = PackedState(self.model, form.weights.dtype)
+        for seed in own.seeds:
+            seed.assign(apart(tf.convert_to_tensor(seed), index))
+        self.weights = _Joined(form.weights, own.trained, self.device)
+        self.kept = _Joined(form.kept, own.averages, self.device)
+        self.metrics = _Joined(form.metrics, own.measured, self.device)
+
+    def gradient(self, data: Any) -> list[Any]:
+        """The gradient of each variable, in shards where those are."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        model, variables = self.model, self.model.trainable_variables
+        with self._strategy.extended.replica():
+            with tf.GradientTape() as tape:
+                y_pred = model(x, training=True)
+                loss = model.compute_loss(
+                    x, y, y_pred, sample_weight, training=True
+                )
+            gradients = tape.gradient(loss, variables)
+            samples = tf.shape(keras.tree.flatten(x)[0])[0]
+            # The first of a compiled model's metrics is of its loss.
+            model.metrics[0].update_state(loss, sample_weight=samples)
+            model.compute_metrics(x, y, y_pred, sample_weight)
+            return [
+                tf.zeros(v.shape, v.dtype) if gradient is None else gradient
+                for v, gradient in zip(variables, gradients, strict=True)
+            ]
+
+    def packed(self, gradient: Any) -> tf.Tensor:
+        """Merged on the first device."""
+        with tf.device(self.device):
+            return self.form.weights.pack(
+                [tf.convert_to_tensor(g) for g in gradient]
+            )
+
+    def descend(self, gradient: Any, eta: tf.Tensor) -> None:
+        """The optimizer's step, of each shard where it is."""
+        with self._strategy.extended.replica():
+            self.optimizer.learning_rate.assign(eta)
+            self.optimizer.apply(gradient, self.model.trainable_variables)
+
+    def pull(
+        self, before: tf.Tensor, centre: tf.Tensor, alpha: tf.Tensor
+    ) -> None:
+        """Equation (1) or (6); only the difference goes to the shards."""
+        with tf.device(self.device):
+            difference = alpha * (before - centre)
+            self.weights.assign_sub(difference)
+
+
+class _Joined:
+    """Variables, some of them in shards, as one vector on a device."""
+
+    def __init__(
+        self, packing: Packing, variables: Sequence[Any], device: str
+    ) -> None:
+        self._packing = packing
+        self._variables = variables
+        self._device = device
+
+    @property
+    def value(self) -> tf.Tensor:
+        with tf.device(self._device):
+            return self._packing.read(self._variables)
+
+    def read_value(self) -> tf.Tensor:
+        return self.value
+
+    def assign(self, vector: tf.Tensor) -> None:
+        for variable, value in self._parts(vector):
+            variable.assign(value)
+
+    def assign_sub(self, vector: tf.Tensor) -> None:
+        for variable, value in self._parts(vector):
+            variable.assign_sub(value)
+
+    def _parts(self, vector: tf.Tensor) -> Any:
+        with tf.device(self._device):
+            values = self._packing.unpack(vector)
+        return zip(self._variables, values, strict=True)
