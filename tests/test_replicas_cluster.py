@@ -15,6 +15,7 @@ MESSAGES = {
     "AsyncEASGD": 2,
     "ParallelSGD": 0,
 }
+GROUP = "SyncEASGD:group"
 OTHERS = {
     "SyncEASGD:2": 2,
     "SyncSGD": 2,
@@ -29,16 +30,17 @@ def train(cluster, *names):
 
 @pytest.fixture(scope="module")
 def found(cluster):
-    return train(cluster, *MESSAGES)
+    return train(cluster, *MESSAGES, GROUP)
 
 
 def test_replicas_live_on_workers(found):
-    for case in found.values():
+    for name, case in found.items():
         for kind in ("weights", "data"):
             tasks = [device.split("/device")[0] for device in case[kind]]
-            assert tasks == [
-                f"/job:worker/replica:0/task:{i}" for i in range(2)
-            ]
+            other = "worker/replica:0/task:1"
+            if name == GROUP:
+                other = "chief/replica:0/task:0"
+            assert tasks == ["/job:worker/replica:0/task:0", f"/job:{other}"]
 
 
 def test_replicas_learn(found):
@@ -49,6 +51,17 @@ def test_replicas_learn(found):
 @pytest.mark.parametrize("name", MESSAGES)
 def test_one_message_each_way(found, name):
     check_bytes(found[name], MESSAGES[name])
+
+
+def test_what_a_group_sends(found):
+    """Shards that the first device lacks, beside vectors and feature maps."""
+    case = found[GROUP]
+    assert case["shards"] == [
+        f"/job:worker/replica:0/task:{i}/device:CPU:0" for i in range(2)
+    ]
+    expected = 2 * case["vector"] + 2 * case["away"] + case["maps"]
+    assert case["away"] > 0.5 * case["vector"]
+    assert abs(case["bytes"] - expected) < 0.01 * expected
 
 
 @pytest.mark.slow

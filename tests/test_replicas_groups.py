@@ -106,6 +106,16 @@ def test_loaded_weights_become_those_of_groups():
         assert not any(np.any(w) for w in replica.model.get_weights())
 
 
+def test_shares_of_groups_are_measured():
+    x, y = data()
+    method = replicas.SyncSGD(
+        network(), devices=[GROUPS[0], "CPU:2"], shares="auto"
+    )
+    method.fit(x, y, batch_size=32, epochs=1, verbose=0)
+    assert sum(r.batch for r in method.replicas) == 64
+    assert sum(method.shares) == pytest.approx(1, abs=0.01)
+
+
 def test_a_device_of_two_groups_is_an_error():
     with pytest.raises(ValueError, match="Expected each device once"):
         replicas.SyncEASGD(network(), devices=[GROUPS[0], "CPU:1"])

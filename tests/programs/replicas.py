@@ -19,6 +19,8 @@ from tf_convpar.demo.sockets import BytesReceived
 
 strategy = convpar.ConvParallelStrategy()  # Before any variable.
 workers = [name for name in strategy.devices if "worker" in name]
+# The second replica is the chief's.
+group = [workers, strategy.chief_device]
 
 rng = np.random.default_rng(0)
 x = rng.normal(size=(256, 8, 8, 3)).astype("float32")
@@ -31,7 +33,7 @@ def network():
     model = keras.Sequential(
         [
             keras.Input((8, 8, 3)),
-            keras.layers.Conv2D(32, 3, activation="relu"),
+            keras.layers.Conv2D(32, 3, activation="relu", name="conv2d"),
             keras.layers.Flatten(),
             keras.layers.Dense(400, activation="relu"),
             keras.layers.Dense(4),
@@ -63,9 +65,14 @@ class Count(keras.callbacks.Callback):
 found = {}
 for name in sys.argv[1:]:
     kind, _, variant = name.partition(":")
-    options = {"variant": int(variant)} if variant else {}
+    options = {"variant": int(variant)} if variant.isdigit() else {}
+    grouped = variant == "group"
+    if grouped:
+        options["plan"] = {"conv2d": (1, 2)}
     model = network()
-    method = getattr(replicas, kind)(model, devices=workers, **options)
+    method = getattr(replicas, kind)(
+        model, devices=group if grouped else workers, **options
+    )
     count = Count()
     history = method.fit(
         x,
@@ -90,4 +97,17 @@ for name in sys.argv[1:]:
         "data": [r.data._iterator_resource.device for r in method.replicas],
         "losses": history.history["loss"],
     }
+    if grouped:
+        split = method.replicas[0].model
+        shards = [
+            shard
+            for variable in split.trainable_variables
+            for shard in getattr(variable.value, "shards", ())
+        ]
+        away = [s for s in shards if s.device != method.replicas[0].device]
+        found[name] |= {
+            "shards": sorted({shard.device for shard in shards}),
+            "away": 4 * sum(int(np.prod(shard.shape)) for shard in away),
+            "maps": convpar.step_traffic(split, 16).total,
+        }
 print(json.dumps(found))

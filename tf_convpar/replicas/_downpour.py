@@ -45,9 +45,7 @@ class DownpourProtocol(Protocol):
             replica.weights.assign(answer)
             return tf.identity(count)
 
-        tf.cond(
-            count % self._n_fetch == 0, fetch, lambda: tf.identity(count)
-        )
+        tf.cond(count % self._n_fetch == 0, fetch, lambda: tf.identity(count))
         count.assign_add(1)
         gradient = replica.gradient(data)
         total.assign_add(replica.packed(gradient))

@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_convpar._compat.keras import stored
 from tf_convpar.replicas._packed import Packing
 from tf_convpar.replicas._replica import PackedState
 from tf_convpar.replicas._replica import Replica
@@ -126,14 +127,16 @@ class _Joined:
         return self.value
 
     def assign(self, vector: tf.Tensor) -> None:
-        for variable, value in self._parts(vector):
-            variable.assign(value)
+        with tf.device(self._device):
+            for variable, value in self._parts(vector):
+                variable.assign(value)
 
     def assign_sub(self, vector: tf.Tensor) -> None:
-        for variable, value in self._parts(vector):
-            variable.assign_sub(value)
+        with tf.device(self._device):
+            for variable, value in self._parts(vector):
+                # Keras' own would read it first.
+                stored(variable).assign_sub(value)
 
     def _parts(self, vector: tf.Tensor) -> Any:
-        with tf.device(self._device):
-            values = self._packing.unpack(vector)
+        values = self._packing.unpack(vector)
         return zip(self._variables, values, strict=True)

@@ -148,9 +148,7 @@ class GradientRounds(Rounds):
         parts = []
         for replica, gradient in zip(self.replicas, gradients, strict=True):
             with tf.device(replica.device):
-                parts.append(
-                    replica.packed(gradient) * (replica.batch / whole)
-                )
+                parts.append(replica.packed(gradient) * (replica.batch / whole))
         total = tree_sum(parts, devices, self.centre.device)
         self.centre.descend(total, eta)
         copies = tree_copies(self.centre.value(), devices, self.centre.device)
