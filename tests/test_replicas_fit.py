@@ -261,3 +261,39 @@ def test_an_error_of_a_replica_is_raised():
         replicas.AsyncSGD(model, devices=DEVICES).fit(
             x, y, batch_size=8, epochs=5, verbose=0
         )
+
+
+@pytest.mark.parametrize(
+    "kind", (replicas.SyncEASGD, replicas.AsyncSGD, replicas.DownpourSGD)
+)
+def test_a_second_call_traces_nothing(kind):
+    x, y = data()
+    method = kind(network(), devices=DEVICES)
+    method.fit(x, y, batch_size=8, epochs=1, verbose=0)
+    engine = method._engine
+    functions = (
+        [engine._function]
+        if kind is replicas.SyncEASGD
+        else [*engine._steps, engine._serve]
+    )
+    method.fit(x, y, batch_size=8, epochs=1, verbose=0)
+    assert method._engine is engine
+    assert {f.experimental_get_tracing_count() for f in functions} == {1}
+    method.fit(x, y, batch_size=4, epochs=1, verbose=0)
+    assert functions[0].experimental_get_tracing_count() == 2
+
+
+@pytest.mark.parametrize("kind", (replicas.SyncSGD, replicas.RoundRobinEASGD))
+def test_all_that_is_fed_is_learned_from(kind):
+    x, y = data()
+    taken = []
+
+    def batches():
+        for i in range(0, len(x), 8):
+            taken.append(i)
+            yield x[i : i + 8], y[i : i + 8]
+
+    kind(network(), devices=DEVICES).fit(
+        batches(), epochs=1, steps_per_epoch=2, verbose=0
+    )
+    assert len(taken) == 2 * (3 if kind is replicas.SyncSGD else 1)

@@ -35,11 +35,11 @@ def quadratic():
 class Recorded(Source):
     """Batches that are known to the test, and who got them."""
 
-    fed = True
     samples = None
 
-    def __init__(self, seed=0):
-        self.rng = np.random.default_rng(seed)
+    def __init__(self, sizes=(2, 2, 2)):
+        self.rng = np.random.default_rng(0)
+        self.sizes = sizes
         self.given = []
 
     def sample(self):
@@ -49,9 +49,14 @@ class Recorded(Source):
         pass
 
     def batch(self, replica):
-        x = self.rng.normal(size=(2, SIZE)).astype("float32")
+        size = self.sizes[replica.index], SIZE
+        x = self.rng.normal(size=size).astype("float32")
         self.given.append((replica.index, x.mean(axis=0).astype("float64")))
-        return tf.constant(x), tf.zeros((2, SIZE))
+        return tf.constant(x), tf.zeros(size)
+
+    def example(self, replica):
+        size = self.sizes[replica.index], SIZE
+        return tf.zeros(size), tf.zeros(size)
 
 
 def trained(method, steps, source):
@@ -89,8 +94,8 @@ def test_sync_easgd(variant):
 
 
 def test_sync_sgd_counts_samples():
-    source = Recorded()
-    method = replicas.SyncSGD(quadratic(), devices=DEVICES, shares=[1, 2, 3])
+    source = Recorded(sizes=(1, 2, 3))
+    method = replicas.SyncSGD(quadratic(), devices=DEVICES)
     trained(method, 4, source)
     w = np.ones(SIZE)
     means = [x for _, x in source.given]
@@ -131,7 +136,6 @@ def arrivals(method, source):
     """Steps in an order that is recorded; the batches they got."""
     method._prepare(source, 2)
     method._trace(source)
-    source.given.clear()
     order = [0, 2, 2, 1, 0, 1, 2, 0, 0, 1]
     if isinstance(method, replicas.RoundRobinEASGD):
         list(method._steps(10, source))
@@ -165,7 +169,6 @@ def test_downpour():
     )
     method._prepare(source, 2)
     method._trace(source)
-    source.given.clear()
     order = [0, 1, 1, 0, 2, 1, 0]
     for i in order:
         method._engine.one(i, ETA, lambda i: source.batch(method.replicas[i]))

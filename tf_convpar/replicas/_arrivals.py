@@ -56,6 +56,9 @@ class Protocol(abc.ABC):
     def __init__(self, centre: Centre) -> None:
         self.centre = centre
 
+    def restart(self) -> None:  # noqa: B027 (few methods have such a state)
+        """Forgets what replicas have not sent."""
+
     def quiet_step(  # noqa: B027 (few methods have such steps)
         self, replica: Replica, answer: tf.Tensor, eta: tf.Tensor, data: Any
     ) -> None:
@@ -141,33 +144,34 @@ class Arrivals:
         self.centre = centre
         self.protocol = protocol
         self.chief = chief
-        self.served = 0
         self._lock: Any = threading.Lock() if locked else None
         self._count = threading.Lock()
-        self._steps: list[Callable[..., Any]] = []
-        self._quiet_steps: list[Callable[..., Any]] = []
-        self._serve: Callable[..., Any] | None = None
-        self._answers = [centre.value() for _ in replicas]
-        self._asked = [0 for _ in replicas]
+        self._steps = [_traced(self._step_of(r)) for r in replicas]
+        self._quiet_steps = [_traced(self._quiet_step_of(r)) for r in replicas]
+        self._serve = _traced(self._served)
+        self.restart()
 
-    def trace(self, eta: float, fed: Sequence[Any] | None = None) -> None:
-        """Makes all functions: Keras' tracing is not safe for threads."""
+    def restart(self) -> None:
+        """Forgets all arrivals: every replica goes on from the centre."""
+        self.served = 0
+        self._answers = [self.centre.value() for _ in self.replicas]
+        self._asked = [0 for _ in self.replicas]
+        self.protocol.restart()
+
+    def trace(self, eta: float, examples: Sequence[Any]) -> None:
+        """Makes all functions: Keras' tracing is not safe for threads.
+
+        Args:
+            eta: The learning rate.
+            examples: What a step of each replica gets.
+        """
         rate = tf.constant(eta, tf.float32)
-        for i, replica in enumerate(self.replicas):
-            data = () if fed is None else (fed[i],)
-            arguments = (self._answers[i], rate, *data)
-            for kind, functions in (
-                (self._step_of(replica), self._steps),
-                (self._quiet_step_of(replica), self._quiet_steps),
-            ):
-                function = tf.function(kind, autograph=False)
-                function.get_concrete_function(*arguments)
-                functions.append(function)
-                if self.protocol.steps == 1:
-                    break
-        self._serve = tf.function(
-            self._served, autograph=False
-        ).get_concrete_function(self._answers[0], rate)
+        for i, example in enumerate(examples):
+            arguments = (self._answers[i], rate, example)
+            self._steps[i].get_concrete_function(*arguments)
+            if self.protocol.steps > 1:
+                self._quiet_steps[i].get_concrete_function(*arguments)
+        self._serve.get_concrete_function(self._answers[0], rate)
 
     def one(
         self, index: int, eta: float, feed: Callable[[int], Any]
@@ -175,21 +179,11 @@ class Arrivals:
         """A replica's steps up to its message, and the centre's answer."""
         start = time.perf_counter()
         rate = tf.constant(eta, tf.float32)
-
-        def arguments() -> tuple[Any, ...]:
-            data = feed(index)
-            return (
-                self._answers[index],
-                rate,
-                *(() if data is None else (data,)),
-            )
-
+        answer = self._answers[index]
         for _ in range(self.protocol.steps - 1):
-            self._quiet_steps[index](*arguments())
-        message, metrics = self._steps[index](*arguments())
+            self._quiet_steps[index](answer, rate, feed(index))
+        message, metrics = self._steps[index](answer, rate, feed(index))
         with self._lock or contextlib.nullcontext():
-            if self._serve is None:
-                raise RuntimeError("Expected `trace` first.")
             self._answers[index] = self._serve(message, rate)
             with self._count:
                 stale = self.served - self._asked[index]
@@ -206,13 +200,13 @@ class Arrivals:
         return Running(self, eta, feed)
 
     def _step_of(self, replica: Replica) -> Callable[..., Any]:
-        def step(answer: tf.Tensor, eta: tf.Tensor, data: Any = None) -> Any:
+        def step(answer: tf.Tensor, eta: tf.Tensor, data: Any) -> Any:
             with tf.device(replica.device):
                 message = self.protocol.step(
                     replica,
                     tf.identity(answer),
                     eta,
-                    replica.next_batch() if data is None else data,
+                    replica.taken(data),
                 )
                 metrics = replica.metrics.read_value()
             return (
@@ -223,13 +217,13 @@ class Arrivals:
         return step
 
     def _quiet_step_of(self, replica: Replica) -> Callable[..., Any]:
-        def step(answer: tf.Tensor, eta: tf.Tensor, data: Any = None) -> None:
+        def step(answer: tf.Tensor, eta: tf.Tensor, data: Any) -> None:
             with tf.device(replica.device):
                 self.protocol.quiet_step(
                     replica,
                     answer,
                     eta,
-                    replica.next_batch() if data is None else data,
+                    replica.taken(data),
                 )
 
         return step
@@ -237,6 +231,10 @@ class Arrivals:
     def _served(self, message: tf.Tensor, eta: tf.Tensor) -> tf.Tensor:
         with tf.device(self.centre.device):
             return self.protocol.serve(message, eta)
+
+
+def _traced(function: Callable[..., Any]) -> Any:
+    return tf.function(function, autograph=False)
 
 
 class Running:

@@ -29,11 +29,9 @@ class Source(abc.ABC):
 
     Attributes:
         samples: Samples of an epoch; None if unknown.
-        fed: Whether the chief feeds.
     """
 
     samples: int | None = None
-    fed = False
 
     @abc.abstractmethod
     def sample(self) -> tuple[Any, ...]:
@@ -44,8 +42,12 @@ class Source(abc.ABC):
         """Gives each replica its data, with a random order of its own."""
 
     def batch(self, replica: Replica) -> Any:
-        """A batch that the chief feeds; None where it does not."""
-        return None
+        """A batch that the chief feeds, or the replica's own iterator."""
+        return replica.data
+
+    def example(self, replica: Replica) -> Any:
+        """What `batch` gives, by which functions are traced."""
+        return self.batch(replica)
 
 
 class Arrays(Source):
@@ -145,8 +147,6 @@ class Fed(Source):
         batches: A generator, a `keras.utils.PyDataset`, a dataset.
     """
 
-    fed = True
-
     def __init__(self, batches: Any) -> None:
         self._batches = batches
         self._lock = threading.Lock()
@@ -161,12 +161,18 @@ class Fed(Source):
 
     def place(self, replicas: Sequence[Replica], seed: int) -> None:
         """Nothing: batches are asked for one by one."""
+        for replica in replicas:
+            replica.data = None
 
     def batch(self, replica: Replica) -> Any:
         """The next one, whoever asks."""
         with self._lock:
             found = self._left.pop() if self._left else next(self._going)
         return keras.tree.map_structure(tf.convert_to_tensor, tuple(found))
+
+    def example(self, replica: Replica) -> Any:
+        """The first batch, which is still to come."""
+        return keras.tree.map_structure(tf.convert_to_tensor, self.sample())
 
 
 def _untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:

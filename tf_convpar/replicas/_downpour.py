@@ -35,6 +35,12 @@ class DownpourProtocol(Protocol):
                 self._sums.append(tf.Variable(tf.zeros_like(centre.weights)))
                 self._counts.append(tf.Variable(0))
 
+    def restart(self) -> None:
+        """Every replica fetches first."""
+        for total, count in zip(self._sums, self._counts, strict=True):
+            total.assign(tf.zeros_like(total))
+            count.assign(0)
+
     def quiet_step(
         self, replica: Replica, answer: tf.Tensor, eta: tf.Tensor, data: Any
     ) -> None:

@@ -32,10 +32,9 @@ class Synchronous(Method):
 
     def _steps(self, steps: int, source: Source) -> Generator[Any, None, None]:
         for _ in range(steps):
-            fed = None
-            if source.fed:
-                fed = [source.batch(replica) for replica in self.replicas]
-            yield self._engine.run(self._eta(), fed)
+            yield self._engine.run(
+                self._eta(), [source.batch(r) for r in self.replicas]
+            )
 
 
 class Asynchronous(Method):
@@ -68,7 +67,6 @@ class Asynchronous(Method):
         )
 
     def _make(self) -> None:
-        self.arrivals: list[Arrival] = []
         self._engine = Arrivals(
             self.replicas,
             self._there(),
@@ -76,15 +74,16 @@ class Asynchronous(Method):
             self.chief,
             self._locked,
         )
-        self._traced = False
+        self.arrivals: list[Arrival] = []
+
+    def _restart(self) -> None:
+        self._engine.restart()
+        self.arrivals = []
 
     def _trace(self, source: Source) -> None:
-        if not self._traced:
-            fed = None
-            if source.fed:
-                fed = [source.batch(replica) for replica in self.replicas]
-            self._engine.trace(self._eta(), fed)
-            self._traced = True
+        self._engine.trace(
+            self._eta(), [source.example(r) for r in self.replicas]
+        )
 
     def _steps(self, steps: int, source: Source) -> Generator[Any, None, None]:
         self._trace(source)

@@ -83,6 +83,9 @@ class Method(abc.ABC):
     def _make(self) -> None:
         """Makes what steps, of `replicas` and `centre`."""
 
+    def _restart(self) -> None:  # noqa: B027 (rounds have no memory)
+        """Forgets what steps remember of earlier ones, as `fit` begins."""
+
     @abc.abstractmethod
     def _steps(self, steps: int, source: Source) -> Generator[Any, None, None]:
         """Makes an epoch's steps; gives the state of metrics after each."""
@@ -228,8 +231,7 @@ class Method(abc.ABC):
         for replica in self.replicas:
             replica.weights.assign(weights)
             replica.kept.assign(kept)
-        # Answers of the centre from before.
-        self._make()
+        self._restart()
 
     def _there(self) -> Centre:
         if self.centre is None:
@@ -272,6 +274,7 @@ class Method(abc.ABC):
             self.replicas = self._replicas(
                 form, self._replica_optimizer(), source
             )
+            self._make()
         total = batch_size * len(self.replicas)
         if not isinstance(self.shares, list):
             self.shares = self._measured(source, total)
@@ -280,7 +283,7 @@ class Method(abc.ABC):
         ):
             replica.batch = batch
         source.place(self.replicas, self.seed)
-        self._make()
+        self._restart()
 
     def _replicas(
         self, form: PackedState, optimizer: Any, source: Source

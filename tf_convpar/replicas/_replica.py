@@ -55,6 +55,7 @@ class Replica(abc.ABC):
         kept: Moving averages and the like, likewise.
         metrics: State of the metrics since the epoch began, likewise.
         batch: Samples of each step.
+        data: An iterator on the device; None where the chief feeds.
     """
 
     weights: Any
@@ -101,10 +102,12 @@ class Replica(abc.ABC):
             alpha: `eta rho`.
         """
 
-    def next_batch(self) -> Any:
-        """Data of the next step, on the device."""
+    def taken(self, data: Any) -> Any:
+        """The batch of a step: what was given, or an iterator's next one."""
+        if not isinstance(data, tf.data.Iterator):
+            return data
         with tf.device(self.device):
-            return next(self.data)
+            return next(data)
 
 
 class OnOneDevice(Replica):

@@ -12,6 +12,7 @@ import abc
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tf_convpar.placement import on_device
@@ -39,30 +40,33 @@ class Rounds(abc.ABC):
         self.chief = chief
         self._function = tf.function(self._round, autograph=False)
 
-    def run(self, eta: float, fed: Sequence[Any] | None = None) -> Any:
+    def run(self, eta: float, data: Sequence[Any]) -> Any:
         """A round.
 
         Args:
             eta: The learning rate.
-            fed: A batch for each replica; None where they have their own.
+            data: A batch for each replica, or its iterator.
 
         Returns:
             State of the metrics since the epoch began, summed over replicas.
         """
-        return self._function(tf.constant(eta, tf.float32), fed)
+        return self._function(tf.constant(eta, tf.float32), list(data))
 
     @abc.abstractmethod
     def exchange(self, gradients: Sequence[Any], eta: tf.Tensor) -> None:
         """What follows the gradients of all replicas: the method's rule."""
 
-    def _round(self, eta: tf.Tensor, fed: Any) -> tf.Tensor:
+    def _round(self, eta: tf.Tensor, data: Any) -> tf.Tensor:
         self.before = [
             on_device(tf.identity, r.device)(r.weights.value)
             for r in self.replicas
         ]
+        batches = [
+            r.taken(own) for r, own in zip(self.replicas, data, strict=True)
+        ]
+        self.samples = [keras.tree.flatten(b)[0].shape[0] for b in batches]
         gradients = [
-            r.gradient(r.next_batch() if fed is None else fed[i])
-            for i, r in enumerate(self.replicas)
+            r.gradient(b) for r, b in zip(self.replicas, batches, strict=True)
         ]
         self.exchange(gradients, eta)
         return tree_sum(
@@ -144,11 +148,13 @@ class GradientRounds(Rounds):
     def exchange(self, gradients: Sequence[Any], eta: tf.Tensor) -> None:
         """`W <- W - eta sum_i (b_i / b) dW_i`, and every replica has W."""
         devices = [r.device for r in self.replicas]
-        whole = sum(r.batch for r in self.replicas)
+        whole = sum(self.samples)
         parts = []
-        for replica, gradient in zip(self.replicas, gradients, strict=True):
+        for replica, gradient, samples in zip(
+            self.replicas, gradients, self.samples, strict=True
+        ):
             with tf.device(replica.device):
-                parts.append(replica.packed(gradient) * (replica.batch / whole))
+                parts.append(replica.packed(gradient) * (samples / whole))
         total = tree_sum(parts, devices, self.centre.device)
         self.centre.descend(total, eta)
         copies = tree_copies(self.centre.value(), devices, self.centre.device)
