@@ -235,7 +235,7 @@ def test_every_block_is_of_a_kind_that_is_run(page):
     assert languages <= LANGUAGES
 
 
-MEASURES = ("calibrate", "choose", "plan")
+MEASURES = ("calibrate", "choose", "compare", "plan")
 
 
 # The words that docstrings of public names use.

@@ -35,6 +35,7 @@ __all__ = [
     "Geometry",
     "calibrate",
     "choose",
+    "compare",
     "export",
     "merge",
     "parallelize",
@@ -67,6 +68,7 @@ def _load() -> None:
     # This module hands itself over to strategies when it is imported.
     from tf_convpar.planner import automatic  # noqa: F401
     from tf_convpar.planner import calibrate
+    from tf_convpar.planner import compare
     from tf_convpar.planner import plan
     from tf_convpar.planner import simulate
     from tf_convpar.sharding import merge
@@ -80,6 +82,7 @@ def _load() -> None:
         Geometry=Geometry,
         calibrate=calibrate,
         choose=choose,
+        compare=compare,
         export=export,
         merge=merge,
         parallelize=parallelize,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import pathlib
 from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +14,9 @@ from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tf_convpar.planner import Way
     from tf_convpar.plans import Plan
 
 _OUTPUT = click.Path(dir_okay=False, path_type=pathlib.Path)
@@ -30,6 +34,7 @@ def show(
     output: pathlib.Path | None,
     png: pathlib.Path | None,
     as_json: bool,
+    ways: Sequence[Way] = (),
 ) -> None:
     """Writes a plan, draws it, and prints it as a table or as JSON.
 
@@ -38,6 +43,7 @@ def show(
         output: The file to write it to; None for none.
         png: The file to draw it to; None for none.
         as_json: Whether to print JSON instead of a table.
+        ways: Ways to train beside which the plan stands, the best first.
     """
     from tf_convpar import plans
 
@@ -49,16 +55,62 @@ def show(
             with _writing(png):
                 plans.draw(plan, png)
     if as_json:
-        print_json(plan.to_dict())
+        content = plan.to_dict()
+        if ways:
+            content["ways"] = [way.to_dict() for way in ways]
+        print_json(content)
         return
     from rich.console import Console
 
     console = Console()
     console.print(plans.table(plan))
     console.print(plan.reason, highlight=False, markup=False)
+    if len(ways) > 1:
+        from tf_convpar import planner
+
+        console.print()
+        console.print(_table(ways), highlight=False)
+        console.print(planner.advice(ways), highlight=False, markup=False)
     for path in (output, png):
         if path is not None:
             click.echo(f"Written: {path}")
+
+
+def _table(ways: Sequence[Way]) -> Table:
+    """A row for each way to train, the most samples a second first."""
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    from tf_convpar.plans import seconds_text
+
+    made = Table(
+        title="Ways to train",
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1),
+        show_edge=False,
+    )
+    made.add_column("Way and devices; + within a replica")
+    for head in (
+        "Samples\na step",
+        "Step",
+        "Samples\na second",
+        "MB into\none",
+    ):
+        made.add_column(head, justify="right", vertical="bottom", no_wrap=True)
+    made.add_column("Numbers of\none device", vertical="bottom")
+    for way in ways:
+        made.add_row(
+            escape(way.label),
+            str(sum(way.batches)),
+            seconds_text(way.step_s),
+            f"{way.samples_per_s:.3g}",
+            f"{way.received_bytes / 1e6:.1f}",
+            "yes" if way.exact else "no",
+        )
+    return made
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +15,7 @@ from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import without_chatter
 
 if TYPE_CHECKING:
+    from tf_convpar.planner import Way
     from tf_convpar.plans import Plan
 
 _INPUT = click.Path(exists=True, dir_okay=False, path_type=pathlib.Path)
@@ -60,21 +62,23 @@ def command(
     star. The plan has the shortest step that the calibration allows, proven;
     where one device alone is fastest it says so. Give the plan to
     ConvParallelStrategy(plan=...), or edit its numbers and see with --plan how
-    long a step then takes.
+    long a step then takes. For a whole model, one device alone and replicas of
+    convpar.replicas, each on a device or on a group of them, stand beside it.
     """
     if existing is not None and quantum is not None:
         raise click.UsageError("Expected --quantum or --plan, not both.")
     from tf_convpar import files
     from tf_convpar.planner import star
 
+    ways: Sequence[Way] = ()
     with messages_only():
         if files.kind_of(calibration) == star.KIND:
             _refuse("of a whole model", model=model, wire_dtype=wire_dtype)
             found = _of_star(calibration, quantum, existing)
         else:
             _refuse("of a star", quantum=quantum)
-            found = _of_model(calibration, model, wire_dtype, existing)
-    _plans.show(found, output, png, as_json)
+            found, ways = _of_model(calibration, model, wire_dtype, existing)
+    _plans.show(found, output, png, as_json, ways)
 
 
 def _refuse(what: str, **options: object) -> None:
@@ -104,7 +108,7 @@ def _of_model(
     model: str | None,
     wire_dtype: str | None,
     existing: pathlib.Path | None,
-) -> Plan:
+) -> tuple[Plan, Sequence[Way]]:
     from tf_convpar import planner
     from tf_convpar import plans
 
@@ -125,5 +129,6 @@ def _of_model(
         )
     wire = wire_dtype or facts.get("wire_dtype")
     if given is not None:
-        return planner.plan_of(loaded, measured, given, wire)
-    return planner.plan(loaded, measured, wire)
+        return planner.plan_of(loaded, measured, given, wire), ()
+    plan = planner.plan(loaded, measured, wire)
+    return plan, planner.compare(loaded, measured, wire, plan)

@@ -136,7 +136,9 @@ def command(
     status = Console(stderr=True).status("Planning")
     with messages_only(), status:
         if sweep is None:
-            plan = planner.simulate(loaded, *words)
+            found = planner.described(loaded, *words[:-1])
+            plan = planner.plan(loaded, found, wire_dtype)
+            ways = planner.compare(loaded, found, wire_dtype, plan)
         else:
             rows = planner.sweep(
                 loaded,
@@ -149,7 +151,7 @@ def command(
             )
     about = f"{pathlib.Path(model).stem}, batch {batch}: {devices}, {link}"
     if sweep is None:
-        _plans.show(plan, output, png, as_json)
+        _plans.show(plan, output, png, as_json, ways)
     elif as_json:
         print_json(
             {

@@ -31,3 +31,7 @@ from tf_convpar.placement._sharded_variable import place as place
 from tf_convpar.placement._sharded_variable import shard_scope as shard_scope
 from tf_convpar.placement._sharded_variable import sharded_like as sharded_like
 from tf_convpar.placement._sharded_variable import value_of as value_of
+from tf_convpar.placement._trees import copy_pairs as copy_pairs
+from tf_convpar.placement._trees import sum_pairs as sum_pairs
+from tf_convpar.placement._trees import tree_copies as tree_copies
+from tf_convpar.placement._trees import tree_sum as tree_sum

@@ -20,10 +20,14 @@ from tf_convpar.plans import Plan as Plan
 from tf_convpar.plans import Prediction as Prediction
 
 if TYPE_CHECKING:
+    from tf_convpar.planner._compare import Way as Way
+    from tf_convpar.planner._compare import advice as advice
+    from tf_convpar.planner._compare import compare as compare
     from tf_convpar.planner._kinds import kinds as kinds
     from tf_convpar.planner._kinds import seconds_alone as seconds_alone
     from tf_convpar.planner._plan import plan as plan
     from tf_convpar.planner._plan_of import plan_of as plan_of
+    from tf_convpar.planner._simulate import described as described
     from tf_convpar.planner._simulate import simulate as simulate
     from tf_convpar.planner._sweep import SweepRow as SweepRow
     from tf_convpar.planner._sweep import sweep as sweep
@@ -32,7 +36,11 @@ if TYPE_CHECKING:
 # Names whose modules need TensorFlow, and these modules.
 _LATER = {
     "SweepRow": "_sweep",
+    "Way": "_compare",
+    "advice": "_compare",
     "calibrate": "measure._calibrate",
+    "compare": "_compare",
+    "described": "_simulate",
     "kinds": "_kinds",
     "plan": "_plan",
     "plan_of": "_plan_of",

@@ -82,11 +82,26 @@ def simulate(
         ValueError: A description cannot be read, or the model has no graph.
         RuntimeError: There is no proof within half a minute.
     """
-    graph = _graph.of_model(model)
-    described = descriptions.devices(devices)
+    found = described(model, devices, link, latency, batch_size)
+    return _plan.plan(model, found, wire_dtype)
+
+
+def described(
+    model: keras.Model,
+    devices: str = DEVICES,
+    link: str = LINK,
+    latency: str = LATENCY,
+    batch_size: int = 32,
+) -> Calibration:
+    """The calibration that `simulate` plans from, of the same arguments."""
     rate, delay = descriptions.link(link, latency)
-    found = describe(graph, described, rate, delay, batch_size)
-    return _plan.plan_graph(graph, found, wire_dtype)
+    return describe(
+        _graph.of_model(model),
+        descriptions.devices(devices),
+        rate,
+        delay,
+        batch_size,
+    )
 
 
 def describe(

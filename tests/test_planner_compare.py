@@ -1,0 +1,173 @@
+"""Which way to train is the fastest, against steps written out by hand."""
+
+import dataclasses
+import json
+import math
+
+import keras
+import pytest
+from click.testing import CliRunner
+from plans_of_graphs import calibration_of
+from plans_of_graphs import chain
+from plans_of_graphs import residual
+
+from tf_convpar import planner
+from tf_convpar.cli.simulate import command
+from tf_convpar.placement import copy_pairs
+from tf_convpar.placement import sum_pairs
+from tf_convpar.planner import _graph
+from tf_convpar.planner import _works
+
+A, B, C, D = (f"/job:worker/replica:0/task:{i}/device:CPU:0" for i in range(4))
+
+
+def of_kind(ways, kind, method=None):
+    (found,) = [w for w in ways if (w.kind, w.method) == (kind, method)]
+    return found
+
+
+def computed(model, calibration, device, samples):
+    """Seconds of a replica's gradient, without what travels."""
+    graph = _graph.of_model(model)
+    return sum(
+        calibration.devices[device]
+        .works[_works.key(graph, call)]
+        .at(which, samples, on_shards=False)
+        for call in graph.calls
+        if call.layer is not None
+        for which in ("forward", "backward")
+    )
+
+
+def two(model, rate, speeds=(1.0, 0.5)):
+    found = calibration_of(model, [A, B], rate=rate, speeds=list(speeds))
+    weights = sum(math.prod(w.shape) for w in model.trainable_weights)
+    links = {(k.source, k.target): k for k in found.links}
+    return found, weights, links
+
+
+def test_gradients_travel_after_they_are_computed():
+    model = chain()
+    calibration, weights, links = two(model, 1e5)
+    ways = planner.compare(model, calibration)
+    way = of_kind(ways, "replicas", "SyncSGD")
+    a, b = way.batches
+    assert a + b == calibration.batch
+    assert a > b
+    # Each device takes part in two messages.
+    delay = 2 * (4e-9 * weights + 1e-5)
+    step = delay + max(
+        computed(model, calibration, 0, a), computed(model, calibration, 1, b)
+    )
+    for pair in ((B, A), (A, B)):
+        step += 1e-4 + 4 * weights / links[pair].bytes_per_s
+    assert way.step_s == pytest.approx(step + 1e-7 * weights)
+    assert way.received_bytes == 4 * weights
+    assert way.exact
+
+
+@pytest.mark.parametrize("rate", (1e8, 1e4))
+def test_weights_travel_while_gradients_are_computed(rate):
+    model = chain()
+    calibration, weights, links = two(model, rate)
+    way = of_kind(planner.compare(model, calibration), "replicas", "SyncEASGD")
+    a, b = way.batches
+    assert a + b == 2 * calibration.batch
+    delay = 2 * (4e-9 * weights + 1e-5)
+    gradients = delay + max(
+        computed(model, calibration, 0, a), computed(model, calibration, 1, b)
+    )
+    slowest = min(link.bytes_per_s for link in links.values())
+    travels = 1e-4 + 4 * weights / slowest
+    assert (travels > gradients) == (rate == 1e4)
+    step = max(gradients, travels) + 2e-7 * weights
+    assert way.step_s == pytest.approx(step)
+    assert not way.exact
+
+
+def test_the_plan_and_the_best_device_stand_beside():
+    model = residual()
+    calibration = calibration_of(
+        model, [A, B, C], rate=1e9, speeds=[1.0, 2.0, 1.0]
+    )
+    plan = planner.plan(model, calibration)
+    ways = planner.compare(model, calibration)
+    assert of_kind(ways, "alone").groups == ((B,),)
+    assert of_kind(ways, "alone").step_s == plan.single_s[B]
+    assert of_kind(ways, "split").step_s == plan.prediction.step_s
+    rates = [way.samples_per_s for way in ways]
+    assert rates == sorted(rates, reverse=True)
+    assert planner.advice(ways).count("is the fastest") == 1
+    groups = of_kind(ways, "groups", "SyncEASGD")
+    # The fast one alone, the two slow ones together.
+    assert groups.groups == ((B,), (A, C))
+    assert sum(groups.batches) == 2 * calibration.batch
+
+
+def test_groups_take_as_long_as_their_slowest():
+    """Their own plans, with links that take no time worth counting."""
+    model = residual()
+    calibration = calibration_of(model, [A, B, C, D], rate=1e15, latency=0.0)
+    groups = [
+        w for w in planner.compare(model, calibration) if w.kind == "groups"
+    ]
+    assert sorted(len(w.groups) for w in groups) == [2, 3]
+    (way,) = [w for w in groups if len(w.groups) == 2]
+    steps = []
+    for names, batch in zip(way.groups, way.batches, strict=True):
+        devices = [d for d in calibration.devices if d.name in names]
+        devices.sort(key=lambda device: names.index(device.name))
+        own = dataclasses.replace(
+            calibration, devices=tuple(devices), batch=batch
+        )
+        steps.append(planner.plan(model, own).prediction.step_s)
+    assert way.step_s == pytest.approx(max(steps), rel=1e-6)
+    assert max(steps) < 1.2 * min(steps)
+
+
+def test_devices_without_the_memory_get_no_replica():
+    model = chain()
+    calibration = calibration_of(model, [A, B, C], rate=1e9)
+    devices = list(calibration.devices)
+    devices[1] = dataclasses.replace(devices[1], memory_bytes=1000)
+    calibration = dataclasses.replace(calibration, devices=tuple(devices))
+    way = of_kind(planner.compare(model, calibration), "replicas", "SyncEASGD")
+    assert way.groups == ((A,), (C,))
+
+
+@pytest.mark.parametrize("root", (A, C, "chief"))
+@pytest.mark.parametrize("count", (1, 2, 3, 4))
+def test_trees_reach_everyone_by_what_has_arrived(count, root):
+    devices = [A, B, C, D][:count]
+    has = {d: {d} for d in [*devices, root]}
+    for source, target in sum_pairs(devices, root):
+        has[target] |= has.pop(source)
+    assert has[root] >= set(devices)
+    have = {root}
+    for source, target in copy_pairs(devices, root):
+        assert source in have and target not in have
+        have.add(target)
+    assert have == {root, *devices}
+
+
+def test_trees_are_as_deep_as_a_logarithm():
+    """Sixteen devices: the root takes part in four messages each way."""
+    devices = [f"d{i}" for i in range(16)]
+    for pairs in (sum_pairs(devices, "d0"), copy_pairs(devices, "d0")):
+        assert len(pairs) == 15
+        assert sum("d0" in pair for pair in pairs) == 4
+
+
+def test_simulate_shows_all_ways(tmp_path):
+    path = tmp_path / "model.keras"
+    residual().save(path)
+    words = [f"--model={path}", "--devices=3xcpu:1GFLOPS", "--link=100Mbit"]
+    table = CliRunner().invoke(command, words, env={"COLUMNS": "120"})
+    assert table.exit_code == 0
+    for text in ("Ways to train", "SyncEASGD of groups: cpu:0 + cpu:2", "yes"):
+        assert text in table.stdout
+    found = json.loads(CliRunner().invoke(command, [*words, "--json"]).stdout)
+    model = keras.saving.load_model(path)
+    calibration = planner.described(model, "3xcpu:1GFLOPS", "100Mbit")
+    expected = [w.to_dict() for w in planner.compare(model, calibration)]
+    assert found["ways"] == json.loads(json.dumps(expected))
