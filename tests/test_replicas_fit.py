@@ -297,3 +297,32 @@ def test_all_that_is_fed_is_learned_from(kind):
         batches(), epochs=1, steps_per_epoch=2, verbose=0
     )
     assert len(taken) == 2 * (3 if kind is replicas.SyncSGD else 1)
+
+
+def test_a_message_for_each_variable():
+    """They leave one after another, and the numbers are the same."""
+    x, y = data()
+    found, sent = [], []
+    for packed in (True, False):
+        model = network()
+        method = replicas.RoundRobinEASGD(model, devices=DEVICES, packed=packed)
+        method.fit(x, y, batch_size=8, epochs=1, verbose=0)
+        found.append(model.get_weights())
+        step = method._engine._steps[1].get_concrete_function(
+            method._engine._answers[1],
+            tf.constant(0.1),
+            method.replicas[1].data,
+        )
+        sent.append(
+            sum(
+                a.op.device.endswith("CPU:1")
+                and op.device.endswith("CPU:0")
+                and op.type == "Identity"
+                for op in step.graph.get_operations()
+                for a in op.inputs
+            )
+        )
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(a, b)
+    # Beside the state of metrics.
+    assert [n - 1 for n in sent] == [1, len(model.trainable_variables)]

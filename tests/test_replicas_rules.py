@@ -109,12 +109,18 @@ def test_sync_sgd_counts_samples():
 
 
 @pytest.mark.parametrize(
-    "kind", ["AsyncEASGD", "AsyncMEASGD", "HogwildEASGD", "RoundRobinEASGD"]
+    ("kind", "options"),
+    [
+        ("AsyncEASGD", {}),
+        ("AsyncMEASGD", {"momentum": 0.5}),
+        ("HogwildEASGD", {}),
+        ("RoundRobinEASGD", {}),
+        ("RoundRobinEASGD", {"packed": False}),
+    ],
 )
-def test_elastic_arrivals(kind):
+def test_elastic_arrivals(kind, options):
     """Asynchronous methods, one at a time, in an order that is no rank's."""
     source = Recorded()
-    options = {"momentum": 0.5} if kind == "AsyncMEASGD" else {}
     method = getattr(replicas, kind)(
         quadratic(), rho=4.0, devices=DEVICES, **options
     )

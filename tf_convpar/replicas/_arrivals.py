@@ -130,6 +130,9 @@ class Arrivals:
         protocol: What they do.
         chief: Device of the program.
         locked: Whether the centre serves one at a time.
+        packed: Whether weights travel in one message. Else those of each
+            variable have one of their own, each sent when the one before has
+            arrived, as the original methods did.
     """
 
     def __init__(
@@ -139,9 +142,11 @@ class Arrivals:
         protocol: Protocol,
         chief: str,
         locked: bool,
+        packed: bool = True,
     ) -> None:
         self.replicas = list(replicas)
         self.centre = centre
+        self.packed = packed
         self.protocol = protocol
         self.chief = chief
         self._lock: Any = threading.Lock() if locked else None
@@ -204,17 +209,31 @@ class Arrivals:
             with tf.device(replica.device):
                 message = self.protocol.step(
                     replica,
-                    tf.identity(answer),
+                    self._moved(answer, self.centre.device, replica.device),
                     eta,
                     replica.taken(data),
                 )
                 metrics = replica.metrics.read_value()
             return (
-                on_device(tf.identity, self.centre.device)(message),
+                self._moved(message, replica.device, self.centre.device),
                 on_device(tf.identity, self.chief)(metrics),
             )
 
         return step
+
+    def _moved(self, vector: tf.Tensor, source: str, target: str) -> tf.Tensor:
+        """A vector that is on one device, on another one."""
+        arrives = on_device(tf.identity, target)
+        if self.packed:
+            return arrives(vector)
+        parts: list[tf.Tensor] = []
+        with tf.device(source):
+            for part in self.centre.form.weights.cut(vector):
+                with tf.control_dependencies(parts[-1:]):
+                    leaves = tf.identity(part)
+                parts.append(arrives(leaves))
+        with tf.device(target):
+            return tf.concat(parts, axis=0)
 
     def _quiet_step_of(self, replica: Replica) -> Callable[..., Any]:
         def step(answer: tf.Tensor, eta: tf.Tensor, data: Any) -> None:

@@ -142,7 +142,25 @@ class RoundRobinEASGD(InTurn, _Elastic):
 
     Algorithm 1 of the paper: only one replica works at a time, so that this
     is a baseline and not a way to train.
+
+    Args:
+        model: A Keras model, built and compiled.
+        rho: The elastic force; None for `0.9 / (P eta)`.
+        packed: Whether weights travel in one message, which is the paper's
+            own improvement (section 5.2). False sends those of each variable
+            in one of their own, one after another, as the original did.
+        **kwargs: `devices`, `shares` and `seed`, as for all methods.
     """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        rho: float | None = None,
+        packed: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(model, rho, **kwargs)
+        self.packed = packed
 
     def _protocol(self) -> ElasticProtocol:
         return ElasticProtocol(self._there(), self.rho)

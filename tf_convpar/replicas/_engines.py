@@ -45,6 +45,7 @@ class Asynchronous(Method):
     """
 
     _locked = True
+    packed = True
 
     @abc.abstractmethod
     def _protocol(self) -> Protocol:
@@ -73,6 +74,7 @@ class Asynchronous(Method):
             self._protocol(),
             self.chief,
             self._locked,
+            self.packed,
         )
         self.arrivals: list[Arrival] = []
 

@@ -46,15 +46,16 @@ class Packing:
         flat = [tf.reshape(tf.cast(v, self.dtype), [-1]) for v in values]
         return tf.concat(flat, axis=0)
 
+    def cut(self, vector: tf.Tensor) -> list[tf.Tensor]:
+        """The part of each variable, still flat."""
+        return list(tf.split(vector, self._sizes)) if self._sizes else []
+
     def unpack(self, vector: tf.Tensor) -> list[tf.Tensor]:
         """The values that lie in a vector."""
-        if not self._sizes:
-            return []
-        parts = tf.split(vector, self._sizes)
         return [
             tf.cast(tf.reshape(part, shape), dtype)
             for part, shape, dtype in zip(
-                parts, self._shapes, self._dtypes, strict=True
+                self.cut(vector), self._shapes, self._dtypes, strict=True
             )
         ]
 
