@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import re
 import shlex
 import signal
 import subprocess
@@ -69,11 +70,12 @@ class Node:
 
 
 @contextlib.contextmanager
-def cluster(shares, rate):
+def cluster(shares, rate, latency_s=None):
     """Yields nodes with these shares of a core, and ends them.
 
     `rate` is that of their links, each way, as `tc` writes it, such as
-    `"1gbit"`; None is for no limit. Cores are kept busy; see `_company`.
+    `"1gbit"`; None is for no limit. With a latency, each packet takes so many
+    seconds more, one way. Cores are kept busy; see `_company`.
     """
     name = f"convpar-{uuid.uuid4().hex[:6]}"
     cores = cores_for(shares)
@@ -81,17 +83,22 @@ def cluster(shares, rate):
         # The switch is in a namespace as well. So this machine's own rules for
         # packets (a firewall's, a container runtime's) do not reach it, and
         # all links are gone when their namespaces are.
-        switch = stack.enter_context(_namespace(f"{name}-switch"))
-        _run(f"ip -n {switch} link add name switch type bridge")
-        _run(f"ip -n {switch} link set switch up")
+        if latency_s is None:
+            switch = stack.enter_context(_namespace(f"{name}-switch"))
+            _run(f"ip -n {switch} link add name switch type bridge")
+            _run(f"ip -n {switch} link set switch up")
         nodes = []
         for i, (share, core) in enumerate(zip(shares, cores, strict=True)):
             space = stack.enter_context(_namespace(f"{name}-{i}"))
             address = f"{NETWORK}.{i + 1}"
-            _join(space, address, switch, f"port{i}", rate)
+            if latency_s is None:
+                _join(space, address, switch, f"port{i}", rate)
             group = stack.enter_context(_group(space))
             _limit(group, share)
             nodes.append(Node(address, core, share, space, group))
+        if latency_s is not None:
+            ends = [f"{node.space}={node.address}" for node in nodes]
+            stack.enter_context(_wire(ends, rate, latency_s))
         for core in sorted(set(cores)):
             stack.enter_context(_company(f"{name}-idle-{core}", core))
         yield nodes
@@ -137,6 +144,21 @@ def _join(space, address, switch, port, rate):
         bucket = f"root tbf rate {rate} {BUCKET}"
         _run(f"tc -n {space} qdisc add dev eth0 {bucket}")
         _run(f"tc -n {switch} qdisc add dev {port} {bucket}")
+
+
+@contextlib.contextmanager
+def _wire(ends, rate, latency_s):
+    """A cable of `wire.py`'s, which ends with its standard input."""
+    number, unit = re.fullmatch(r"([\d.]+)([kmg]?)bit", rate).groups()
+    bits = float(number) * {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}[unit]
+    command = [sys.executable, pathlib.Path(__file__).with_name("wire.py")]
+    command += [f"--rate={bits}", f"--latency={latency_s}", *ends]
+    with subprocess.Popen(
+        list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as cable:
+        if cable.stdout.readline() != b"up\n":
+            raise OSError("Expected TUN devices, as this kernel gives to root.")
+        yield
 
 
 @contextlib.contextmanager

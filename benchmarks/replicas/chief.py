@@ -1,6 +1,7 @@
 """The chief of `run.py`: trains by each method, and appends what it saw."""
 
 import argparse
+import itertools
 import json
 import sys
 import time
@@ -15,23 +16,29 @@ import tensorflow as tf
 import tf_convpar as convpar
 from tf_convpar import replicas
 
-# With arguments that are not the defaults; and the factor on the learning
-# rate, 1 - momentum for those that have one: the paper's own settings.
+# Class, arguments that are not the defaults, and the factor on the learning
+# rate: 1 - momentum for those that have one, the paper's own settings.
 METHODS = {
-    "SyncSGD": ({}, 1.0),
-    "SyncEASGD": ({}, 1.0),
-    "AsyncSGD": ({}, 1.0),
-    "AsyncEASGD": ({}, 1.0),
-    "AsyncMSGD": ({}, 0.1),
-    "AsyncMEASGD": ({}, 0.1),
-    "HogwildSGD": ({}, 1.0),
-    "HogwildEASGD": ({}, 1.0),
-    "DownpourSGD": ({"n_fetch": 4, "n_push": 4}, 1.0),
-    "ParallelSGD": ({}, 1.0),
-    "RoundRobinEASGD": ({}, 1.0),
+    "SyncSGD": ("SyncSGD", {}, 1.0),
+    "SyncEASGD": ("SyncEASGD", {}, 1.0),
+    "AsyncSGD": ("AsyncSGD", {}, 1.0),
+    "AsyncEASGD": ("AsyncEASGD", {}, 1.0),
+    "AsyncMSGD": ("AsyncMSGD", {}, 0.1),
+    "AsyncMEASGD": ("AsyncMEASGD", {}, 0.1),
+    "HogwildSGD": ("HogwildSGD", {}, 1.0),
+    "HogwildEASGD": ("HogwildEASGD", {}, 1.0),
+    "DownpourSGD": ("DownpourSGD", {"n_fetch": 4, "n_push": 4}, 1.0),
+    "ParallelSGD": ("ParallelSGD", {}, 1.0),
+    "RoundRobinEASGD": ("RoundRobinEASGD", {}, 1.0),
 }
-# Samples from one evaluation to the next, nearly.
-SAMPLES = 320
+# Those of the paper's table 3. The original sends each layer by itself.
+TABLE = {
+    "original": ("RoundRobinEASGD", {"packed": False}, 1.0),
+    "SyncEASGD1": ("SyncEASGD", {"variant": 1}, 1.0),
+    "SyncEASGD2": ("SyncEASGD", {"variant": 2}, 1.0),
+    "SyncEASGD3": ("SyncEASGD", {"variant": 3}, 1.0),
+}
+ALL = METHODS | TABLE
 
 
 class _Clock(keras.callbacks.Callback):
@@ -84,66 +91,84 @@ def lenet(seed, rate):
     return model
 
 
+def made(kind, seed, rate, devices, **more):
+    """A method of `ALL`, with a model of its own."""
+    name, arguments, factor = ALL[kind]
+    return getattr(replicas, name)(
+        lenet(seed, rate * factor),
+        devices=devices,
+        shares=[1.0] * len(devices),
+        seed=seed,
+        **arguments,
+        **more,
+    )
+
+
+def joined(chief_too):
+    """Devices for replicas, of a process that computes with one thread."""
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    strategy = convpar.ConvParallelStrategy()
+    return [n for n in strategy.devices if chief_too or "worker" in n]
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--methods", nargs="+", default=list(METHODS))
+    parser.add_argument(
+        "--methods", nargs="+", default=list(METHODS), choices=ALL
+    )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rates", nargs="+", type=float, default=[0.1])
     parser.add_argument("--rho", type=float, default=None)
     parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument(
+        "--samples", type=int, default=320, help="from one evaluation to next"
+    )
     parser.add_argument("--target", type=float, default=0.96)
     parser.add_argument("--chief-too", action="store_true")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds")
     options = parser.parse_args()
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    strategy = convpar.ConvParallelStrategy()
-    workers = [
-        name
-        for name in strategy.devices
-        if options.chief_too or "worker" in name
-    ]
+    workers = joined(options.chief_too)
     train, test = digits.load()
-    for seed in range(options.seeds):
-        for kind in options.methods:
-            for rate in options.rates:
-                arguments, factor = METHODS[kind]
-                if options.rho is not None and "EASGD" in kind:
-                    arguments = {**arguments, "rho": options.rho}
-                clock = _Clock(options.target, options.limit)
-                method = getattr(replicas, kind)(
-                    lenet(seed, rate * factor),
-                    devices=workers,
-                    shares=[1.0] * len(workers),
-                    seed=seed,
-                    **arguments,
-                )
-                at_once = not hasattr(method, "report")
-                steps = SAMPLES // options.batch
-                each = steps // len(workers) if at_once else steps
-                method.fit(
-                    *train,
-                    batch_size=options.batch,
-                    epochs=10_000,
-                    steps_per_epoch=each,
-                    validation_data=test,
-                    callbacks=[clock],
-                    verbose=0,
-                )
-                row = {
-                    "method": kind,
-                    "seed": seed,
-                    "rate": rate * factor,
-                    "target": options.target,
-                    "steps": each,
-                    "curve": clock.curve,
-                }
-                with options.output.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
-                reached = next(
-                    (s for s, a in clock.curve if a >= options.target), None
-                )
-                print(kind, seed, rate, reached, clock.curve[-1], flush=True)
+    for seed, kind, rate in itertools.product(
+        range(options.seeds), options.methods, options.rates
+    ):
+        more = {}
+        if options.rho is not None and "EASGD" in ALL[kind][0]:
+            more = {"rho": options.rho}
+        clock = _Clock(options.target, options.limit)
+        method = made(kind, seed, rate, workers, **more)
+        at_once = not hasattr(method, "report")
+        steps = options.samples // options.batch
+        each = max(1, steps // len(workers)) if at_once else steps
+        method.fit(
+            *train,
+            batch_size=options.batch,
+            epochs=10_000,
+            steps_per_epoch=each,
+            validation_data=test,
+            callbacks=[clock],
+            verbose=0,
+        )
+        row = {
+            "method": kind,
+            "seed": seed,
+            "rate": rate,
+            "target": options.target,
+            "steps": each,
+            "curve": clock.curve,
+        }
+        with options.output.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        reached = next(
+            (
+                (i, s)
+                for i, (s, a) in enumerate(clock.curve)
+                if a >= row["target"]
+            ),
+            None,
+        )
+        print(kind, seed, rate, reached, clock.curve[-1], flush=True)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,9 @@ training: neither of tracing, which is over after the first step, nor of the
 evaluations by which accuracy is known.
 
 With `--shares 0.5 0.5 0.5 0.5 --rate 1gbit` each replica is on a node of its
-own instead: a share of a core, and a link of that rate (needs root). The chief
-is on the first one.
+own instead: a share of a core, and a link of that rate (needs root), with
+`--latency 0.006` seconds of each packet on it. The chief is on the first one.
+`--program steps` measures steps instead of learning.
 """
 
 import argparse
@@ -27,7 +28,7 @@ import systems
 
 from tf_convpar.strategy.local_cluster import local_workers
 
-CHIEF = pathlib.Path(__file__).with_name("chief.py")
+HERE = pathlib.Path(__file__).parent
 
 
 def on_processes(count, command):
@@ -36,10 +37,10 @@ def on_processes(count, command):
         subprocess.run(command, env={**os.environ, **local.env()}, check=True)
 
 
-def on_nodes(shares, rate, command):
+def on_nodes(shares, rate, latency_s, command):
     """A replica on each node, the first one's in the chief's process."""
     with (
-        emulated.cluster(shares, rate) as found,
+        emulated.cluster(shares, rate, latency_s) as found,
         tempfile.TemporaryDirectory() as logs,
     ):
         started = [
@@ -59,12 +60,17 @@ def main():
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--shares", nargs="+", type=float)
     parser.add_argument("--rate")
+    parser.add_argument("--latency", type=float)
+    parser.add_argument(
+        "--program", choices=("chief", "steps"), default="chief"
+    )
     parser.add_argument("--output", type=pathlib.Path, required=True)
     ours, others = parser.parse_known_args()
     output = ours.output.absolute()
-    command = [sys.executable, str(CHIEF), f"--output={output}", *others]
+    program = str(HERE / f"{ours.program}.py")
+    command = [sys.executable, program, f"--output={output}", *others]
     if ours.shares:
-        on_nodes(ours.shares, ours.rate, command)
+        on_nodes(ours.shares, ours.rate, ours.latency, command)
     else:
         on_processes(ours.workers, command)
 

@@ -1,0 +1,94 @@
+"""The chief of `run.py --program steps`: seconds of a step, by method.
+
+Methods take turns. What an exchange adds is a step's time less that of the
+same computing without one: of all replicas at once (`ParallelSGD`), or of one
+where only one works at a time.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+
+import chief
+import digits
+import keras
+
+# Without an exchange.
+ALONE, ONE = "ParallelSGD", "one replica"
+# Steps of each turn that are not counted.
+WARM_UP = 8
+
+
+class _Clock(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        self.ends = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.ends.append(time.perf_counter())
+
+    def seconds(self, turns):
+        """Mean of the steps after the first, in whole turns of replicas."""
+        ends = self.ends[WARM_UP:]
+        count = (len(ends) - 1) // turns * turns
+        return (ends[count] - ends[0]) / count
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--methods", nargs="+", default=list(chief.TABLE))
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--chief-too", action="store_true")
+    options = parser.parse_args()
+    devices = chief.joined(options.chief_too)
+    train, _ = digits.load()
+    methods = {ONE: chief.made(ALONE, 0, 0.01, devices[:1])}
+    for kind in (ALONE, *options.methods):
+        methods[kind] = chief.made(kind, 0, 0.01, devices)
+    seconds = {kind: [] for kind in methods}
+    for i in range(options.rounds + 1):
+        for kind, method in methods.items():
+            clock = _Clock()
+            method.fit(
+                *train,
+                batch_size=options.batch,
+                epochs=1,
+                steps_per_epoch=options.steps + WARM_UP + 1,
+                callbacks=[clock],
+                verbose=0,
+            )
+            # The first round traces.
+            if i:
+                seconds[kind].append(clock.seconds(len(devices)))
+    rows = []
+    for kind, found in seconds.items():
+        step = statistics.median(found)
+        in_turn = hasattr(methods[kind], "report")
+        alone = statistics.median(seconds[ONE if in_turn else ALONE])
+        if kind in (ONE, ALONE):
+            alone = step
+        rows.append(
+            {
+                "method": kind,
+                "replicas": len(methods[kind].devices),
+                "step_s": step,
+                "range_s": [min(found), max(found)],
+                "computing_s": alone,
+                "exchange": 1 - alone / step,
+            }
+        )
+        print(
+            f"{kind:16} {1e3 * step:7.1f} ms ({1e3 * min(found):.1f} to "
+            f"{1e3 * max(found):.1f}), {1 - alone / step:.0%} exchange",
+            flush=True,
+        )
+    with options.output.open("a") as file:
+        file.write(json.dumps({"batch": options.batch, "rows": rows}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
