@@ -237,6 +237,9 @@ def test_bad_arguments():
         replicas.SyncSGD(network(), devices=DEVICES).fit(
             x, y, batch_size=100, verbose=0
         )
+    for size in (0, -3, 2.5):
+        with pytest.raises(ValueError, match=f"batch_size.*Received: {size}"):
+            replicas.SyncSGD(network(), devices=DEVICES).fit(x, y, size)
     with pytest.raises(ValueError, match="steps_per_epoch.*Received"):
         replicas.SyncSGD(network(), devices=DEVICES).fit(batches(x, y))
     empty = keras.Sequential([keras.Input((2,)), keras.layers.ReLU()])
@@ -326,3 +329,39 @@ def test_a_message_for_each_variable():
         np.testing.assert_array_equal(a, b)
     # Beside the state of metrics.
     assert [n - 1 for n in sent] == [1, len(model.trainable_variables)]
+
+
+@pytest.mark.parametrize("fed", [False, True])
+def test_several_rounds_in_one_call_are_the_same_rounds(fed):
+    x, y = data()
+    found, ends = [], []
+    for at_once in (1, 3):
+        model = network(extra=[keras.layers.BatchNormalization()])
+        model.compile(
+            keras.optimizers.SGD(0.05, momentum=0.9),
+            model.loss,
+            metrics=["accuracy"],
+            steps_per_execution=at_once,
+        )
+        steps = []
+        seen = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda i, logs, to=steps: to.append(i)
+        )
+        method = replicas.SyncEASGD(model, devices=DEVICES)
+        history = method.fit(
+            *([batches(x, y)] if fed else [x, y]),
+            batch_size=None if fed else 8,
+            epochs=2,
+            steps_per_epoch=7,
+            callbacks=[seen],
+            verbose=0,
+        )
+        found.append((model.get_weights(), history.history))
+        ends.append(steps)
+        assert model.optimizer.iterations == 14
+    (weights, logs), (at_once, own) = found
+    for a, b in zip(weights, at_once, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert logs == own
+    # The last call has what is left; Keras gives the number of the last step.
+    assert ends == [[*range(7)] * 2, [2, 5, 6] * 2]

@@ -69,7 +69,7 @@ class _Clock(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
-def lenet(seed, rate):
+def lenet(seed, rate, at_once=1):
     keras.utils.set_random_seed(seed)
     conv, pool = keras.layers.Conv2D, keras.layers.MaxPooling2D
     model = keras.Sequential(
@@ -87,15 +87,16 @@ def lenet(seed, rate):
         keras.optimizers.SGD(rate),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
+        steps_per_execution=at_once,
     )
     return model
 
 
-def made(kind, seed, rate, devices, **more):
+def made(kind, seed, rate, devices, at_once=1, **more):
     """A method of `ALL`, with a model of its own."""
     name, arguments, factor = ALL[kind]
     return getattr(replicas, name)(
-        lenet(seed, rate * factor),
+        lenet(seed, rate * factor, at_once),
         devices=devices,
         shares=[1.0] * len(devices),
         seed=seed,

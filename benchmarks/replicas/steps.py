@@ -17,8 +17,6 @@ import keras
 
 # Without an exchange.
 ALONE, ONE = "ParallelSGD", "one replica"
-# Steps of each turn that are not counted.
-WARM_UP = 8
 
 
 class _Clock(keras.callbacks.Callback):
@@ -26,13 +24,12 @@ class _Clock(keras.callbacks.Callback):
         self.ends = []
 
     def on_train_batch_end(self, batch, logs=None):
-        self.ends.append(time.perf_counter())
+        self.ends.append((batch, time.perf_counter()))
 
-    def seconds(self, turns):
-        """Mean of the steps after the first, in whole turns of replicas."""
-        ends = self.ends[WARM_UP:]
-        count = (len(ends) - 1) // turns * turns
-        return (ends[count] - ends[0]) / count
+    def seconds(self):
+        """Mean of the steps after the first."""
+        (first, start), *_, (last, end) = self.ends[len(self.ends) // 5 :]
+        return (end - start) / (last - first)
 
 
 def main():
@@ -42,13 +39,14 @@ def main():
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--chief-too", action="store_true")
     options = parser.parse_args()
     devices = chief.joined(options.chief_too)
     train, _ = digits.load()
     methods = {ONE: chief.made(ALONE, 0, 0.01, devices[:1])}
     for kind in (ALONE, *options.methods):
-        methods[kind] = chief.made(kind, 0, 0.01, devices)
+        methods[kind] = chief.made(kind, 0, 0.01, devices, options.at_once)
     seconds = {kind: [] for kind in methods}
     for i in range(options.rounds + 1):
         for kind, method in methods.items():
@@ -57,13 +55,13 @@ def main():
                 *train,
                 batch_size=options.batch,
                 epochs=1,
-                steps_per_epoch=options.steps + WARM_UP + 1,
+                steps_per_epoch=options.steps,
                 callbacks=[clock],
                 verbose=0,
             )
             # The first round traces.
             if i:
-                seconds[kind].append(clock.seconds(len(devices)))
+                seconds[kind].append(clock.seconds())
     rows = []
     for kind, found in seconds.items():
         step = statistics.median(found)

@@ -31,10 +31,16 @@ class Synchronous(Method):
         self._engine = self._rounds()
 
     def _steps(self, steps: int, source: Source) -> Generator[Any, None, None]:
-        for _ in range(steps):
-            yield self._engine.run(
-                self._eta(), [source.batch(r) for r in self.replicas]
-            )
+        for first in range(0, steps, self._at_once()):
+            data = [
+                [source.batch(r) for r in self.replicas]
+                for _ in range(min(self._at_once(), steps - first))
+            ]
+            yield self._engine.run(self._eta(), data)
+
+    def _at_once(self) -> int:
+        """As many as the model was compiled for."""
+        return int(self.model.steps_per_execution or 1)
 
 
 class Asynchronous(Method):

@@ -97,6 +97,10 @@ class Method(abc.ABC):
     def _finish(self) -> None:  # noqa: B027 (most have nothing to do)
         """Brings the centre up to date, at the end of an epoch."""
 
+    def _at_once(self) -> int:
+        """Steps that are made in one call, between which nothing is logged."""
+        return 1
+
     def _per_step(self) -> int:
         """Samples of a step, as the progress bar counts them."""
         return sum(r.batch for r in self.replicas)
@@ -105,7 +109,7 @@ class Method(abc.ABC):
         self,
         x: Any = None,
         y: Any = None,
-        batch_size: int = 32,
+        batch_size: int | None = None,
         epochs: int = 1,
         verbose: Any = "auto",
         callbacks: Any = None,
@@ -128,8 +132,8 @@ class Method(abc.ABC):
                 is; or a generator or `PyDataset`, which the chief feeds.
             y: As for Keras.
             batch_size: Samples of a step of one replica, on average over them
-                where `shares` differ. Not for datasets, whose elements are
-                batches.
+                where `shares` differ; 32 if not given. Not for datasets,
+                whose elements are batches.
             epochs: As for Keras.
             verbose: As for Keras.
             callbacks: As for Keras. They get the model.
@@ -149,7 +153,7 @@ class Method(abc.ABC):
         """
         source = source_of(x, y, sample_weight, shuffle)
         model = self.model
-        self._prepare(source, batch_size)
+        self._prepare(source, 32 if batch_size is None else batch_size)
         steps = self._steps_of(source, steps_per_epoch)
         if not isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks = keras.callbacks.CallbackList(
@@ -250,14 +254,15 @@ class Method(abc.ABC):
             replica.metrics.assign(zero)
         logs: dict[str, Any] = {}
         with contextlib.closing(self._steps(steps, source)) as states:
-            for step in range(steps):
-                callbacks.on_train_batch_begin(step)
+            for first in range(0, steps, self._at_once()):
+                made = min(self._at_once(), steps - first)
+                callbacks.on_train_batch_begin(first)
                 form.metrics.write(next(states) - others, form.measured)
                 # Schedules of the learning rate go by it.
-                self.model.optimizer.iterations.assign_add(1)
+                self.model.optimizer.iterations.assign_add(made)
                 logs = self.model.get_metrics_result()
                 logs = keras.tree.map_structure(float, logs)
-                callbacks.on_train_batch_end(step, logs)
+                callbacks.on_train_batch_end(first + made - 1, logs)
                 if self.model.stop_training:
                     break
         return dict(logs)
@@ -275,6 +280,11 @@ class Method(abc.ABC):
                 form, self._replica_optimizer(), source
             )
             self._make()
+        if batch_size != int(batch_size) or batch_size < 1:
+            raise ValueError(
+                "Expected a batch_size of at least 1, the samples of a "
+                f"replica's step. Received: {batch_size!r}."
+            )
         total = batch_size * len(self.replicas)
         if not isinstance(self.shares, list):
             self.shares = self._measured(source, total)

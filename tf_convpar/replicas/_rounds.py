@@ -38,25 +38,44 @@ class Rounds(abc.ABC):
         self.replicas = list(replicas)
         self.centre = centre
         self.chief = chief
-        self._function = tf.function(self._round, autograph=False)
+        self._function = tf.function(self._rounds, autograph=False)
 
-    def run(self, eta: float, data: Sequence[Any]) -> Any:
-        """A round.
+    def run(self, eta: float, data: Sequence[Sequence[Any]]) -> Any:
+        """Some rounds, in one call.
 
         Args:
             eta: The learning rate.
-            data: A batch for each replica, or its iterator.
+            data: For each round a batch for each replica, or its iterator.
 
         Returns:
             State of the metrics since the epoch began, summed over replicas.
         """
-        return self._function(tf.constant(eta, tf.float32), list(data))
+        # An iterator goes in once: TensorFlow keeps the order of reads of one
+        # argument, not of several that are the same.
+        own = [
+            of[0] if isinstance(of[0], tf.data.Iterator) else list(of)
+            for of in zip(*data, strict=True)
+        ]
+        return self._function(tf.constant(eta, tf.float32), own, len(data))
 
     @abc.abstractmethod
     def exchange(self, gradients: Sequence[Any], eta: tf.Tensor) -> None:
         """What follows the gradients of all replicas: the method's rule."""
 
-    def _round(self, eta: tf.Tensor, data: Any) -> tf.Tensor:
+    def _rounds(self, eta: tf.Tensor, data: Any, rounds: int) -> tf.Tensor:
+        for i in range(rounds):
+            fed = [d if isinstance(d, tf.data.Iterator) else d[i] for d in data]
+            self._round(eta, fed)
+        return tree_sum(
+            [
+                on_device(tf.identity, r.device)(r.metrics.read_value())
+                for r in self.replicas
+            ],
+            [r.device for r in self.replicas],
+            self.chief,
+        )
+
+    def _round(self, eta: tf.Tensor, data: Any) -> None:
         self.before = [
             on_device(tf.identity, r.device)(r.weights.value)
             for r in self.replicas
@@ -69,14 +88,6 @@ class Rounds(abc.ABC):
             r.gradient(b) for r, b in zip(self.replicas, batches, strict=True)
         ]
         self.exchange(gradients, eta)
-        return tree_sum(
-            [
-                on_device(tf.identity, r.device)(r.metrics.read_value())
-                for r in self.replicas
-            ],
-            [r.device for r in self.replicas],
-            self.chief,
-        )
 
     def _after(
         self, vectors: Sequence[tf.Tensor], first: Sequence[tf.Tensor]
