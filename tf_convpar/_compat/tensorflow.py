@@ -8,6 +8,7 @@ promise either.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -52,6 +53,10 @@ NAMES = {
     "UpdateContext": Private(
         "tensorflow.python.distribute.distribute_lib:UpdateContext",
         "updates of one shard after another",
+    ),
+    "context": Private(
+        "tensorflow.python.eager.context:context",
+        "a cluster that loses and gets back tasks",
     ),
     "list_local_devices": Private(
         "tensorflow.python.client.device_lib:list_local_devices",
@@ -137,6 +142,16 @@ def unique_id(variable: Any) -> str:
 def strategy_of(variable: Any) -> Any:
     """The strategy that was in scope where a variable was made, if any."""
     return getattr(variable, "_distribute_strategy", None)
+
+
+def server_def() -> Any:
+    """How this process takes part in its cluster: a copy."""
+    return copy.deepcopy(NAMES["context"].found()().get_server_def())
+
+
+def change_cluster(server_def: Any) -> None:
+    """Makes this the cluster. What lives on tasks that stay lives on."""
+    NAMES["context"].found()().update_server_def(server_def)
 
 
 def is_note_of_checkpoints(name: str) -> bool:

@@ -8,6 +8,7 @@ import socket
 import psutil
 
 from tf_convpar import machines
+from tf_convpar.strategy.members import Members as Members
 from tf_convpar.strategy.spec import Cluster as Cluster
 from tf_convpar.strategy.spec import Task as Task
 from tf_convpar.strategy.spec import resolve as resolve
@@ -28,6 +29,7 @@ GRPC_OPTIONS = (
 _FEWEST_INTER_OP = 4
 
 _connected: Cluster | None = None
+_members: Members | None = None
 
 
 def connect(cluster: Cluster, timeout_s: float = 60.0) -> None:
@@ -55,7 +57,7 @@ def connect(cluster: Cluster, timeout_s: float = 60.0) -> None:
         OSError: where its own port is taken or not permitted.
         TimeoutError: where a task does not answer in time.
     """
-    global _connected
+    global _connected, _members
     if not cluster.is_chief:
         raise ValueError(
             f"Expected this program to run on the chief, {cluster.chief}. "
@@ -73,7 +75,7 @@ def connect(cluster: Cluster, timeout_s: float = 60.0) -> None:
         )
     set_grpc_defaults()
     check_port_free(cluster.chief.address)
-    wait_for(cluster.others, timeout_s)
+    found = wait_for(cluster.others, timeout_s)
     # The import takes seconds, for which no error above should have to wait.
     import tensorflow as tf
 
@@ -90,6 +92,12 @@ def connect(cluster: Cluster, timeout_s: float = 60.0) -> None:
         protocol="grpc",
     )
     _connected = cluster
+    _members = Members(found)
+
+
+def members() -> Members | None:
+    """Who is there of the cluster that this process is the chief of, if any."""
+    return _members
 
 
 def inter_op_threads() -> int:

@@ -30,16 +30,18 @@ class DeviceStatus:
         memory_bytes: bytes that TensorFlow may allocate there; TensorFlow
             reports 256 MiB for any CPU.
         description: the model of a GPU; empty for a CPU.
+        incarnation: number that another process at the same address has not.
     """
 
     name: str
     type: str
     memory_bytes: int
     description: str
+    incarnation: int = 0
 
 
 def ask(
-    tasks: Iterable[Task], timeout_s: float
+    tasks: Iterable[Task], timeout_s: float, patient: bool = True
 ) -> dict[Task, tuple[DeviceStatus, ...] | str]:
     """Asks every task, at the same time, for its devices.
 
@@ -55,11 +57,12 @@ def ask(
     Args:
         tasks: the tasks to ask.
         timeout_s: seconds to wait for them, all together.
+        patient: whether to wait for tasks where nothing listens yet.
 
     Returns:
         For each task its devices or, as text, the reason for no answer.
     """
-    with _Calls(tasks, timeout_s) as calls:
+    with _Calls(tasks, timeout_s, patient) as calls:
         return calls.answers()
 
 
@@ -119,12 +122,14 @@ def _unreachable(silent: dict[Task, str], timeout_s: float) -> str:
 class _Calls:
     """One status call to each task, in flight at the same time."""
 
-    def __init__(self, tasks: Iterable[Task], timeout_s: float) -> None:
+    def __init__(
+        self, tasks: Iterable[Task], timeout_s: float, patient: bool = True
+    ) -> None:
         self._deadline = time.monotonic() + timeout_s
         self._channels = {task: _channel(task) for task in tasks}
         self._calls = {
             task: channel.unary_unary(_METHOD).future(
-                b"", timeout=timeout_s, wait_for_ready=True
+                b"", timeout=timeout_s, wait_for_ready=patient
             )
             for task, channel in self._channels.items()
         }
@@ -208,7 +213,11 @@ def _devices(task: Task, reply: bytes) -> tuple[DeviceStatus, ...] | str:
         return "something that is not TensorFlow answers there"
     devices = tuple(
         DeviceStatus(
-            d.name, d.device_type, d.memory_limit, d.physical_device_desc
+            d.name,
+            d.device_type,
+            d.memory_limit,
+            d.physical_device_desc,
+            d.incarnation,
         )
         for d in status.device_attributes
     )
@@ -237,6 +246,7 @@ def _status_message() -> Any:
         ("name", 1, field.TYPE_STRING),
         ("device_type", 2, field.TYPE_STRING),
         ("memory_limit", 4, field.TYPE_INT64),
+        ("incarnation", 6, field.TYPE_FIXED64),
         ("physical_device_desc", 7, field.TYPE_STRING),
     ):
         device.field.add(

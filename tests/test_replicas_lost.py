@@ -1,0 +1,57 @@
+"""Replicas whose worker is killed while they learn, and started again."""
+
+import os
+from pathlib import Path
+
+import forks
+import numpy as np
+import pytest
+
+PROGRAM = Path(__file__).parent / "programs/replicas_lost.py"
+METHODS = ["SyncSGD", "AsyncEASGD"]
+OTHERS = [
+    *("AsyncMEASGD", "DownpourSGD", "HogwildSGD", "SyncEASGD"),
+    *("ParallelSGD", "RoundRobinEASGD"),
+]
+# Seconds of the step in which workers are lost: to notice it, to cut the data
+# anew and to trace. Half a second to one on an idle machine.
+BOUND_S = 10.0
+
+
+def trained(env, *names):
+    return forks.found([PROGRAM, *names], env)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return trained(dict(os.environ), *METHODS)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_others_go_on_and_the_lost_returns(found, name):
+    check(found[name])
+
+
+@pytest.mark.slow
+def test_so_do_those_of_other_methods():
+    for name, case in trained(dict(os.environ), *OTHERS).items():
+        if name != "undisturbed":
+            check(case)
+
+
+def test_nothing_that_others_had_learned_is_lost(found):
+    """The lost replica had the centre; the numbers are as without a fault."""
+    expected = found["undisturbed"]["weights"]
+    for a, b in zip(found["SyncSGD"]["weights"], expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def check(case):
+    everyone, lost = [0, 1, 2], case["lost"]
+    left = [t for t in everyone if t not in lost]
+    # The returned come last.
+    assert case["tasks"] == [everyone, left, left, left + lost]
+    assert case["steps"] == 4 * 8
+    assert max(case["seconds"][1:]) < BOUND_S
+    assert min(case["losses"][-2:]) < 0.7 * case["losses"][0]
+    assert case["after"] < case["losses"][0]
