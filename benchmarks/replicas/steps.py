@@ -44,7 +44,7 @@ def main():
     options = parser.parse_args()
     devices = chief.joined(options.chief_too)
     train, _ = digits.load()
-    methods = {ONE: chief.made(ALONE, 0, 0.01, devices[:1])}
+    methods = {ONE: chief.made(ALONE, 0, 0.01, devices[:1], options.at_once)}
     for kind in (ALONE, *options.methods):
         methods[kind] = chief.made(kind, 0, 0.01, devices, options.at_once)
     seconds = {kind: [] for kind in methods}
