@@ -34,6 +34,7 @@ __all__ = [
     "ConvParallelStrategy",
     "Geometry",
     "calibrate",
+    "callbacks",
     "choose",
     "compare",
     "export",
@@ -58,7 +59,8 @@ def __getattr__(name: str) -> Any:
 
 
 def _load() -> None:
-    # Its import sets the attribute.
+    # Their imports set the attributes.
+    import tf_convpar.callbacks
     import tf_convpar.replicas  # noqa: F401
     from tf_convpar import layers
     from tf_convpar.algorithms import Geometry

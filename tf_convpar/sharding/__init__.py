@@ -8,6 +8,8 @@ from tf_convpar.sharding import (
 )
 from tf_convpar.sharding._merge import merge as merge
 from tf_convpar.sharding._parallelize import parallelize as parallelize
+from tf_convpar.sharding._relayout import HowSplit as HowSplit
+from tf_convpar.sharding._relayout import relayout as relayout
 from tf_convpar.sharding._traffic import Traffic as Traffic
 from tf_convpar.sharding._traffic import step_traffic as step_traffic
 from tf_convpar.sharding._twins import is_convolution as is_convolution

@@ -120,6 +120,14 @@ class ConvParallelStrategy(tf.distribute.Strategy):
         self._automatic = self._automatic or _plans_layers(self)
         return self._automatic
 
+    def change_devices(self, devices: Sequence[str]) -> None:
+        """Makes these the devices, as workers leave and return.
+
+        Models that exist stay where they are.
+        """
+        self.devices = tuple(devices_lib.check(devices))
+        self._automatic = None
+
     @property
     def plans_layers(self) -> bool:
         """Whether layers are planned when they are built: `plan="auto"`."""

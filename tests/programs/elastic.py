@@ -1,0 +1,149 @@
+"""Run with a split: trains on workers, one of which is killed, and returns.
+
+Prints one JSON object: history and weights of the training, those of plain
+Keras on the same batches, the devices after each epoch, and seconds of steps.
+"""
+
+import json
+import os
+import sys
+import time
+
+import keras
+import numpy as np
+import psutil
+
+import tf_convpar as convpar
+from tf_convpar.strategy.local_cluster import local_workers
+
+EPOCHS, STEPS, BATCH = 4, 6, 16
+L = keras.layers
+
+
+def network():
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential(
+        [
+            keras.Input((16, 16, 3)),
+            L.Conv2D(12, 3, activation="relu", name="first"),
+            L.BatchNormalization(),
+            L.MaxPooling2D(),
+            L.Dropout(0.2, seed=3),
+            L.Conv2D(24, 3, activation="relu", name="second"),
+            L.Flatten(),
+            L.Dense(10),
+        ]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(1e-3), loss, metrics=["accuracy"])
+    return model
+
+
+def data():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(STEPS * BATCH, 16, 16, 3)).astype("float32")
+    return x, rng.integers(0, 10, len(x))
+
+
+class Fault(keras.callbacks.Callback):
+    """Kills workers before a step, starts them again after an epoch."""
+
+    def __init__(self, local, when, lost, strategy):
+        super().__init__()
+        self.local, self.when, self.lost = local, when, lost
+        self.strategy = strategy
+        self.devices, self.seconds, self.memory = [], [], []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.fault("train", batch)
+        self.start = time.perf_counter()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.seconds.append(time.perf_counter() - self.start)
+
+    def on_test_batch_begin(self, batch, logs=None):
+        self.fault("test", batch)
+
+    def fault(self, mode, batch):
+        if (mode, self.epoch, batch) == self.when:
+            for index in self.lost:
+                self.local.workers[index].kill()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.devices.append(len(self.strategy.devices))
+        self.memory.append(psutil.Process().memory_info().rss >> 20)
+        if epoch == self.when[1] + 1:
+            for index in self.lost:
+                self.local.restart(index)
+
+
+def main(split, mode, epoch, batch, *lost):
+    plain = network()
+    x, y = data()
+    options = {
+        "batch_size": BATCH,
+        "epochs": EPOCHS,
+        "shuffle": False,
+        "verbose": 0,
+        "validation_data": (x, y),
+    }
+    with local_workers(2, threads=1) as local:
+        os.environ["TF_CONFIG"] = local.tf_config()
+        strategy = convpar.ConvParallelStrategy()
+        plain = network()
+        slower = keras.callbacks.LearningRateScheduler(
+            lambda epoch: 1e-3 * 0.5**epoch
+        )
+        expected = plain.fit(x, y, callbacks=[slower], **options).history
+        with strategy.scope():
+            plan = {
+                "first": {"split": split, "shards": (2, 1, 1)},
+                "second": {"split": split, "shards": (1, 1, 2)},
+            }
+            model = convpar.parallelize(network(), plan)
+        fault = Fault(
+            local,
+            (mode, int(epoch), int(batch)),
+            list(map(int, lost)),
+            strategy,
+        )
+        elastic = convpar.callbacks.Elastic(every=1e-3)
+        found = model.fit(
+            x, y, callbacks=[elastic, slower, fault], **options
+        ).history
+        after = model.evaluate(x, y, callbacks=[elastic], verbose=0)
+        lose = keras.callbacks.LambdaCallback()
+        lose.on_predict_batch_begin = lambda batch, logs=None: (
+            local.workers[0].kill() if batch == 2 else None
+        )
+        predicted = model.predict(
+            x, batch_size=BATCH, callbacks=[elastic, lose], verbose=0
+        )
+        out = {
+            "history": found,
+            "expected_history": expected,
+            "weights": [w.tolist() for w in model.get_weights()],
+            "expected_weights": [w.tolist() for w in plain.get_weights()],
+            "slots": [
+                np.asarray(v).tolist() for v in model.optimizer.variables
+            ],
+            "expected_slots": [
+                np.asarray(v).tolist() for v in plain.optimizer.variables
+            ],
+            "devices": fault.devices,
+            "seconds": fault.seconds,
+            "memory": fault.memory,
+            "after": after,
+            "expected_after": plain.evaluate(x, y, verbose=0),
+            "predicted": float(
+                np.abs(predicted - plain.predict(x, verbose=0)).max()
+            ),
+        }
+    print(json.dumps(out))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

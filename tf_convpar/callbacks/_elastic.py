@@ -1,0 +1,314 @@
+"""`Elastic`: `fit` goes on when workers are lost, and when they return."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import time
+from collections.abc import Callable
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_convpar._compat.keras import print_msg
+from tf_convpar.callbacks._snapshot import Snapshot
+from tf_convpar.machines import task_of
+from tf_convpar.sharding import HowSplit
+from tf_convpar.sharding import relayout
+from tf_convpar.strategy.cluster import members
+from tf_convpar.strategy.strategy import ConvParallelStrategy
+
+_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+# Bytes of the batches since the last snapshot, after which there is another.
+_MOST_KEPT = 2**29
+# In the place of a batch: the metrics begin anew, as an epoch does.
+_EPOCH = object()
+
+
+class Elastic(keras.callbacks.Callback):
+    """Lets `fit` go on when a worker is lost, with nothing lost.
+
+    ```python
+    model.fit(x, y, callbacks=[convpar.callbacks.Elastic(every="30s")])
+    ```
+
+    Every so often all variables are copied to the chief, while training goes
+    on. If a worker dies, its layers' shares go to the devices that are left,
+    all variables return to the last copy, and the steps since then are made
+    again, with the same batches; then Keras' loop goes on where it was. Workers
+    that run again at their address are taken back with the next copy.
+
+    Layers, optimizer and variables of the model are new objects afterwards:
+    ask the model for them (`self.model.optimizer` in a callback).
+
+    Args:
+        every: Time between two copies: seconds, or text such as `"30s"` or
+            `"5min"`. Batches since the last one are kept in memory; half a
+            gigabyte of them also begins another copy.
+
+    Raises:
+        ValueError: `every` is no time, or the model is not a parallel one.
+    """
+
+    def __init__(self, every: float | str = "30s") -> None:
+        super().__init__()
+        self.every_s = _seconds(every)
+        self._trains = False
+        # The model that is split in this way where nobody is lost.
+        self._split: keras.Model | None = None
+        self._snapshot: Snapshot | None = None
+        # What followed the last copy, and how much of it precedes the next.
+        self._since: list[Any] = []
+        self._at = 0
+        self._bytes = 0
+        self._taken = 0.0
+        # Keras' own functions, by mode.
+        self._inner: dict[str, Callable[[Iterable[Any]], Any]] = {}
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Keras' loop calls this in the place of its function from now on."""
+        self._trains = True
+        self._begin("train")
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Keras has begun its metrics anew."""
+        self._since.append(_EPOCH)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Copies the model, if it is time."""
+        if self._snapshot is None:
+            self._first_copy()
+        elif self._snapshot.under_way:
+            if self._snapshot.arrived():
+                self._copied(self._at)
+        elif self._is_due() and not self._took_back():
+            self._at = len(self._since)
+            self._snapshot.begin(self.model)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Keras has its own functions again."""
+        self._trains = False
+        self._end()
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """As for training."""
+        self._begin("test")
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Copies the model, if nobody trains it."""
+        if self._snapshot is None:
+            self._first_copy()
+
+    def on_test_end(self, logs: Any = None) -> None:
+        """As for training, of which it may be a part."""
+        if not self._trains:
+            self._end()
+
+    def on_predict_begin(self, logs: Any = None) -> None:
+        """As for training."""
+        self._begin("predict")
+
+    def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Copies the model, if nobody trains it."""
+        if self._snapshot is None:
+            self._first_copy()
+
+    def on_predict_end(self, logs: Any = None) -> None:
+        """As for training, of which it may be a part."""
+        if not self._trains:
+            self._end()
+
+    def _begin(self, mode: str) -> None:
+        strategy = self.model.distribute_strategy
+        if not isinstance(strategy, ConvParallelStrategy):
+            raise ValueError(
+                "Expected a model made in the scope of a ConvParallelStrategy, "
+                f"whose workers may be lost. Received one of {strategy!r}."
+            )
+        self._strategy = strategy
+        self._guard(mode)
+
+    def _first_copy(self) -> None:
+        """After a step, which has made the variables of metrics."""
+        if self._split is not self.model:
+            # Later, a worker that was lost may still be missing.
+            self._split = self.model
+            self._how = HowSplit.of(self.model, self._strategy.devices)
+        self._snapshot = Snapshot(self.model)
+        self._copied(len(self._since))
+
+    def _end(self) -> None:
+        for mode, function in self._inner.items():
+            setattr(self.model, f"{mode}_function", function)
+        self._inner = {}
+        if self._snapshot is not None:
+            self._snapshot.arrived(wait=True)
+        self._snapshot = None
+        self._since = []
+
+    def _is_due(self) -> bool:
+        late = time.monotonic() - self._taken >= self.every_s
+        return late or self._bytes >= _MOST_KEPT
+
+    def _copied(self, at: int) -> None:
+        """There is a copy of the state after so many of what is kept."""
+        del self._since[:at]
+        self._bytes = sum(map(_bytes, self._since))
+        self._taken = time.monotonic()
+
+    def _guard(self, mode: str) -> None:
+        function = getattr(self.model, f"{mode}_function")
+        if getattr(function, "func", None) != self._guarded:
+            self._inner[mode] = function
+            guarded = functools.partial(self._guarded, mode)
+            setattr(self.model, f"{mode}_function", guarded)
+
+    def _guarded(self, mode: str, iterator: Iterable[Any]) -> Any:
+        """Steps as Keras' function would, whoever is lost on the way."""
+        steps = int(self.model.steps_per_execution or 1)
+        source, data = iter(iterator), list[Any]()
+        # A step that fails may have changed some of them.
+        metrics = self._metrics() if mode == "test" else None
+        lost = False
+        while True:
+            try:
+                if lost:
+                    self._recover(metrics)
+                # TensorFlow may tell of a lost worker here already.
+                data += itertools.islice(source, steps - len(data))
+                if not data:
+                    raise StopIteration
+                logs = self._inner[mode](data)
+                break
+            except tf.errors.OpError:
+                lost = self._left_out()
+                if not lost:
+                    raise
+        if mode == "train":
+            self._since.append((data, self._rate()))
+            self._bytes += _bytes(self._since[-1])
+        return logs
+
+    def _left_out(self) -> bool:
+        """Whether workers are gone; they then have left the cluster."""
+        cluster = members()
+        gone = cluster.lost() if cluster else []
+        if not cluster or not gone or self._snapshot is None:
+            return False
+        if self._snapshot.arrived(wait=True):
+            self._copied(self._at)
+        cluster.leave(gone)
+        print_msg(
+            f"\n{self.model.name}: lost "
+            f"{', '.join(f'{t.job} {t.index}' for t in gone)}; making "
+            f"{sum(s is not _EPOCH for s in self._since)} steps again."
+        )
+        return True
+
+    def _recover(self, metrics: list[Any] | None) -> None:
+        """Brings the model back to where it was, on the devices there are.
+
+        Args:
+            metrics: State of the metrics; None for what the steps give that
+                are made again.
+        """
+        now = self._rate()
+        self._relay()
+        for kept in self._since:
+            if kept is _EPOCH:
+                self.model.reset_metrics()
+                continue
+            data, rate = kept
+            self._set_rate(rate)
+            self._inner["train"](data)
+        self._set_rate(now)
+        if metrics is not None:
+            for variable, value in zip(
+                self.model.metrics_variables, metrics, strict=True
+            ):
+                variable.assign(value)
+
+    def _metrics(self) -> list[Any]:
+        return [np.asarray(v) for v in self.model.metrics_variables]
+
+    def _relay(self) -> None:
+        """The model has the state of the last copy, on what is there."""
+        cluster, snapshot = members(), self._snapshot
+        if cluster is None or snapshot is None:
+            raise RuntimeError("Expected a cluster, and a copy of the model.")
+        snapshot.forget()
+        absent = {(task.job, task.index) for task in cluster.absent}
+        self._strategy.change_devices(
+            [d for d in self._how.devices if task_of(d) not in absent]
+        )
+        relayout(self.model, snapshot.plain, self._how, self._strategy)
+        for mode in self._inner:
+            getattr(self.model, f"make_{mode}_function")()
+            self._guard(mode)
+
+    def _took_back(self) -> bool:
+        """Whether workers have returned, and have their shares again."""
+        cluster, snapshot = members(), self._snapshot
+        if cluster is None or snapshot is None or not cluster.absent:
+            return False
+        back = cluster.returned()
+        if not back:
+            return False
+        snapshot.begin(self.model)
+        if not snapshot.arrived(wait=True):
+            return False
+        self._copied(len(self._since))
+        cluster.join(back)
+        self._relay()
+        print_msg(
+            f"\n{self.model.name}: "
+            f"{', '.join(f'{t.job} {t.index}' for t in back)} is back."
+        )
+        return True
+
+    def _set_rate(self, rate: float | None) -> None:
+        if rate is not None:
+            self.model.optimizer.learning_rate = rate
+
+    def _rate(self) -> float | None:
+        """The learning rate, which callbacks may set; None of a schedule."""
+        optimizer = self.model.optimizer
+        if optimizer is None or isinstance(
+            getattr(optimizer, "_learning_rate", None),
+            keras.optimizers.schedules.LearningRateSchedule,
+        ):
+            return None
+        return float(optimizer.learning_rate)
+
+
+def _bytes(kept: Any) -> int:
+    """Bytes of the batches of some steps."""
+    if kept is _EPOCH:
+        return 0
+    return sum(
+        x.shape.num_elements() * x.dtype.size
+        if isinstance(x, tf.Tensor)
+        else np.asarray(x).nbytes
+        for x in keras.tree.flatten(kept[0])
+        if x is not None
+    )
+
+
+def _seconds(every: float | str) -> float:
+    found: Any = every
+    if isinstance(every, str):
+        number = every.rstrip("smhin ")
+        unit = every[len(number) :].strip() or "s"
+        try:
+            found = float(number) * _UNITS[unit]
+        except (ValueError, KeyError):
+            found = None
+    if not isinstance(found, int | float) or not found > 0:
+        raise ValueError(
+            "Expected `every` to be seconds, or text such as '30s' or '5min'. "
+            f"Received: every={every!r}."
+        )
+    return float(found)

@@ -1,0 +1,128 @@
+"""Lets a model that trains lie otherwise, on other devices.
+
+The model is made anew from a plain one that has its weights and slots, and then
+becomes what was made: callbacks, Keras' loop and the program hold on to it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from tf_convpar._compat.keras import layers_of
+from tf_convpar.layers import ConvParallel
+from tf_convpar.sharding import _twins
+from tf_convpar.sharding._parallelize import parallelize
+from tf_convpar.strategy.strategy import ConvParallelStrategy
+
+# What stays as it is in a model that becomes another: what Keras has wrapped
+# around its methods, and what belongs to the `fit` that runs.
+_STAYS = (
+    *("build", "quantize"),
+    *("history", "stop_training", "stop_evaluating", "stop_predicting"),
+    *("_initial_epoch", "_eval_epoch_iterator"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class HowSplit:
+    """How a parallel model is split: what a copy of it needs to be again.
+
+    Attributes:
+        devices: Devices that shares refer to.
+        layers: For each convolution its name, whether it is cut by
+            `"filters"` or `"samples"`, the share of each device (None: equal)
+            and its algorithm and wire dtype; None for one that is whole.
+    """
+
+    devices: tuple[str, ...]
+    layers: dict[str, tuple[str, Sequence[float] | None, Any, Any] | None]
+
+    @classmethod
+    def of(cls, model: keras.Model, devices: Sequence[str]) -> HowSplit:
+        """How a model is split over the devices of its strategy."""
+        found: dict[str, Any] = {}
+        for layer in layers_of(model):
+            if isinstance(layer, ConvParallel):
+                found[layer.name] = (
+                    layer.split or "filters",
+                    layer.shards,
+                    layer.algorithm,
+                    layer.wire_dtype,
+                )
+            elif _twins.is_convolution(layer):
+                found[layer.name] = None
+        return cls(tuple(devices), found)
+
+    def on(self, devices: Collection[str]) -> dict[str, Any]:
+        """The plan with which only some of the devices share the work.
+
+        They share what the others had in proportion to their own; equally,
+        where they had nothing.
+        """
+        plan: dict[str, Any] = {}
+        for name, layer in self.layers.items():
+            plan[name] = None
+            if layer is None:
+                continue
+            split, shards, *_ = layer
+            own = [
+                share
+                for share, device in zip(
+                    shards or [1] * len(self.devices),
+                    self.devices,
+                    strict=True,
+                )
+                if device in devices
+            ]
+            plan[name] = {
+                "split": split,
+                "shards": tuple(own) if any(own) else (1,) * len(own),
+            }
+        return plan
+
+
+def relayout(
+    model: keras.Model,
+    plain: keras.Model,
+    how: HowSplit,
+    strategy: ConvParallelStrategy,
+) -> None:
+    """Gives a model the state of a plain one, on the strategy's devices now.
+
+    ```python
+    how = HowSplit.of(model, strategy.devices)
+    plain = convpar.merge(model)
+    strategy.change_devices(others)
+    relayout(model, plain, how, strategy)
+    ```
+
+    Layers, optimizer and variables of the model are new objects.
+
+    Args:
+        model: A parallel model.
+        plain: What `merge` has made of it.
+        how: How the model was split.
+        strategy: Strategy with the devices that there are now.
+    """
+    wires = {
+        name: layer[3]
+        for name, layer in how.layers.items()
+        if layer is not None and layer[3] is not None
+    }
+    with strategy.scope():
+        new = parallelize(plain, how.on(strategy.devices), wire_dtype=wires)
+    for layer in layers_of(new):
+        known = how.layers.get(layer.name)
+        if known is not None and isinstance(layer, ConvParallel):
+            layer.algorithm = known[2]
+    stays = {k: v for k, v in vars(model).items() if k in _STAYS}
+    vars(model).clear()
+    vars(model).update(vars(new) | stays)
+    model.train_function = None
+    model.test_function = None
+    model.predict_function = None
