@@ -184,6 +184,33 @@ def test_lost_worker_ends_everything(program):
         kill_tree(launcher)
 
 
+def test_lost_worker_is_started_again_so_often(program):
+    launcher = start([*LAUNCH, "-n", "2", "--restarts", "1", program(WAIT)])
+    try:
+        read_until(launcher, "[worker 0] Ready")
+        os.kill(_worker_of(launcher), signal.SIGKILL)
+        read_until(launcher, "ended with signal SIGKILL; starting it again in")
+        read_until(launcher, "[worker 0] Ready")
+        os.kill(_worker_of(launcher), signal.SIGKILL)
+        read_until(launcher, "it is not started again after 1 times")
+        pids = descendants(launcher)
+        launcher.send_signal(signal.SIGINT)
+        output, _ = launcher.communicate(timeout=15)
+        # The program went on all the time.
+        assert "[chief] got SIGINT" in output
+        assert not wait_gone(pids)
+    finally:
+        kill_tree(launcher)
+
+
+def _worker_of(launcher):
+    return next(
+        pid
+        for pid in descendants(launcher)
+        if "worker" in psutil.Process(pid).cmdline()
+    )
+
+
 def test_killed_launcher_leaves_nothing(program):
     launcher = start([*LAUNCH, "-n", "3", program(WAIT)])
     try:

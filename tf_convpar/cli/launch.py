@@ -50,6 +50,13 @@ from tf_convpar.cli._shared import print_json
     help="Most threads for one operation, on each worker.",
 )
 @click.option(
+    "--restarts",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="How often to start a worker again that ended early.",
+)
+@click.option(
     "-m", "module", is_flag=True, help="PROGRAM is a module, as in python -m."
 )
 @as_json
@@ -63,6 +70,7 @@ def command(
     python: str,
     cwd: str | None,
     threads: int | None,
+    restarts: int,
     module: bool,
     as_json: bool,
     program: str,
@@ -78,7 +86,9 @@ def command(
 
     Every line of output gets its task's name in front. Ctrl-C and SIGTERM
     reach PROGRAM, and its exit code becomes that of this command. When a worker
-    ends early, or this command ends in whatever way, everything ends.
+    ends early, or this command ends in whatever way, everything ends. With
+    --restarts the worker is started again instead, after 1 s, then 2 s, 4 s and
+    so on; PROGRAM has to live with that (callbacks.Elastic, replicas).
 
     With --hosts, the command for each machine is printed, or run with --ssh.
     All machines need this package, PROGRAM, and access to each other's ports.
@@ -93,11 +103,11 @@ def command(
 
     line = [*(["-m"] if module else []), program, *args]
     if hosts is None:
-        code = _supervise.local(tasks or 1, [sys.executable, *line], threads)
-        sys.exit(code)
+        line = [sys.executable, *line]
+        sys.exit(_supervise.local(tasks or 1, line, threads, restarts))
     commands = _remote(hosts, [python, *line], python, cwd, threads)
     if ssh and not dry_run:
-        sys.exit(_supervise.over_ssh(commands))
+        sys.exit(_supervise.over_ssh(commands, restarts))
     if as_json:
         print_json(
             [

@@ -45,9 +45,13 @@ class LocalCluster:
 
     def restart(self, index: int, timeout_s: float = 60.0) -> None:
         """Kills a worker and starts another in its place, at its address."""
+        wait_ready([self.start_again(index)], timeout_s)
+
+    def start_again(self, index: int) -> Process:
+        """As `restart`, without waiting until it answers."""
         self.workers[index].kill()
         self.workers[index] = self._start(index)
-        wait_ready([self.workers[index]], timeout_s)
+        return self.workers[index]
 
 
 @contextlib.contextmanager
