@@ -109,6 +109,7 @@ def test_any_resolver(monkeypatch):
         (config({"chief": ["a"]}, type="chief"), "'a'"),
         (config({"chief": [":1"]}, type="chief"), "':1'"),
         (config({"chief": [5]}, type="chief"), "Received: 5"),
+        (config({"chief": ["-oX=y:1"]}, type="chief"), "Received: '-oX"),
         (config({"chief": ["a:b"]}, type="chief"), "'a:b'"),
         (config({"chief": ["a:0"]}, type="chief"), "'a:0'"),
         (config({"chief": ["a:65536"]}, type="chief"), "'a:65536'"),

@@ -3,7 +3,6 @@
 import fcntl
 import inspect
 import os
-import tempfile
 import threading
 
 import keras
@@ -23,9 +22,15 @@ from tf_convpar.planner.measure._works import Works
 CHIEF = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
-def test_one_process_at_a_time():
-    path = os.path.join(tempfile.gettempdir(), "tf_convpar-measuring.lock")
-    with open(path, "a") as other:
+@pytest.fixture
+def cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("TF_CONVPAR_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_one_process_at_a_time(cache):
+    cache.mkdir()
+    with (cache / "measuring.lock").open("a") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         said = []
         entered = threading.Event()
@@ -43,20 +48,24 @@ def test_one_process_at_a_time():
         waiter.join()
 
 
-def test_the_lock_is_every_users(monkeypatch, tmp_path):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    before = os.umask(0o077)
-    try:
-        with _kept.alone(print):
-            (lock,) = tmp_path.iterdir()
-            assert lock.stat().st_mode & 0o777 == 0o666
-    finally:
-        os.umask(before)
+def test_the_lock_is_ones_own(cache):
+    """No other user can hold it, and no link leads elsewhere."""
+    cache.mkdir()
+    elsewhere = cache.parent / "elsewhere"
+    elsewhere.touch(0o600)
+    with _kept.alone(print):
+        (lock,) = cache.iterdir()
+        assert lock.stat().st_mode & 0o777 == 0o600
+    lock.unlink(missing_ok=True)
+    lock.symlink_to(elsewhere)
+    with _kept.alone(print):
+        pass
+    assert elsewhere.stat().st_mode & 0o777 == 0o600
+    assert elsewhere.read_bytes() == b""
 
 
-def test_a_lock_that_cannot_be_had_is_not_waited_for(monkeypatch, tmp_path):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "file"))
-    (tmp_path / "file").touch()
+def test_a_lock_that_cannot_be_had_is_not_waited_for(cache):
+    cache.touch()
     said = []
     with _kept.alone(said.append):
         assert not said

@@ -280,6 +280,7 @@ def _checked_addresses(job: str, addresses: Any) -> tuple[str, ...]:
             not isinstance(address, str)
             or not host
             or any(c.isspace() or c in "/@" for c in host)
+            or host.startswith("-")  # To ssh, it would be an option.
             or (":" in host and not bracketed)
             or not (port.isascii() and port.isdigit())
             or not 0 < int(port) < 65536

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import pathlib
-import tempfile
 import warnings
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -89,17 +88,20 @@ def keep(
 
 @contextlib.contextmanager
 def alone(report: Callable[[str], None]) -> Iterator[None]:
-    """Lets one process of this machine measure at a time, of any user."""
-    lock = filelock.FileLock(
-        pathlib.Path(tempfile.gettempdir(), "tf_convpar-measuring.lock"),
-        mode=0o666,  # For all users, whatever this one's umask.
-    )
+    """Lets one process of this user measure at a time.
+
+    In a folder that all users share, any of them could hold the lock for ever.
+    """
+    lock = filelock.FileLock(cache_folder() / "measuring.lock", mode=0o600)
     with contextlib.ExitStack() as held:
         try:
+            pathlib.Path(lock.lock_file).parent.mkdir(
+                parents=True, exist_ok=True
+            )
             held.enter_context(lock.acquire(blocking=False))
         except filelock.Timeout:
             report("waiting for another process that measures")
             held.enter_context(lock.acquire())
         except (OSError, NotImplementedError):
-            pass  # Another user's file, which we may not open.
+            pass  # A folder that cannot be written.
         yield
