@@ -137,6 +137,7 @@ MEMBERS: dict[str, dict[str, str]] = {
     },
     "keras.optimizers.Optimizer": {
         "_backend_update_step": "a learning rate that is read once",
+        "_learning_rate": "steps that are made again at their rate",
         "_distribution_strategy": "slots beside their shards",
         "_trainable_variables": "slots, which go by the order of these",
         "_trainable_variables_indices": "copies, which go by identity",
@@ -293,6 +294,25 @@ def track_anew(tracker: Any) -> None:
         name: {id(item) for item in store}
         for name, (_, store) in tracker.config.items()
     }
+
+
+def has_schedule(optimizer: Any) -> bool:
+    """Whether the learning rate is a schedule, which nobody may set."""
+    return not hasattr(optimizer._learning_rate, "assign")
+
+
+def of_a_fit(model: Any) -> dict[str, Any]:
+    """Attributes of a model that belong to the object, or to a `fit`.
+
+    Keras wraps methods of each object when it is made, and its loops keep
+    there what they need.
+    """
+    names = (
+        *("build", "quantize"),
+        *("history", "stop_training", "stop_evaluating", "stop_predicting"),
+        *("_initial_epoch", "_eval_epoch_iterator"),
+    )
+    return {name: vars(model)[name] for name in names if name in vars(model)}
 
 
 def restored_epoch(model: Any) -> int | None:

@@ -1,4 +1,15 @@
-"""Callbacks for Keras' `fit`: training that outlives machines."""
+"""Callbacks for Keras' `fit`: training that outlives machines.
+
+```python
+with strategy.scope():
+    model = convpar.parallelize(model)
+    model.compile("sgd", loss)
+model.fit(x, y, callbacks=[convpar.callbacks.Elastic(every="30s")])
+```
+
+A step that fails for a lost worker is made again on the others (`_elastic`),
+from a copy of the model on the chief (`_snapshot`).
+"""
 
 from tf_convpar.callbacks._elastic import Elastic as Elastic
 

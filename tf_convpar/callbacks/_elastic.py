@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_convpar._compat.keras import has_schedule
 from tf_convpar._compat.keras import print_msg
 from tf_convpar.callbacks._snapshot import Snapshot
 from tf_convpar.machines import task_of
@@ -276,10 +277,7 @@ class Elastic(keras.callbacks.Callback):
     def _rate(self) -> float | None:
         """The learning rate, which callbacks may set; None of a schedule."""
         optimizer = self.model.optimizer
-        if optimizer is None or isinstance(
-            getattr(optimizer, "_learning_rate", None),
-            keras.optimizers.schedules.LearningRateSchedule,
-        ):
+        if optimizer is None or has_schedule(optimizer):
             return None
         return float(optimizer.learning_rate)
 

@@ -14,18 +14,11 @@ from typing import Any
 import keras
 
 from tf_convpar._compat.keras import layers_of
+from tf_convpar._compat.keras import of_a_fit
 from tf_convpar.layers import ConvParallel
 from tf_convpar.sharding import _twins
 from tf_convpar.sharding._parallelize import parallelize
 from tf_convpar.strategy.strategy import ConvParallelStrategy
-
-# What stays as it is in a model that becomes another: what Keras has wrapped
-# around its methods, and what belongs to the `fit` that runs.
-_STAYS = (
-    *("build", "quantize"),
-    *("history", "stop_training", "stop_evaluating", "stop_predicting"),
-    *("_initial_epoch", "_eval_epoch_iterator"),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +113,7 @@ def relayout(
         known = how.layers.get(layer.name)
         if known is not None and isinstance(layer, ConvParallel):
             layer.algorithm = known[2]
-    stays = {k: v for k, v in vars(model).items() if k in _STAYS}
+    stays = of_a_fit(model)
     vars(model).clear()
     vars(model).update(vars(new) | stays)
     model.train_function = None
