@@ -18,6 +18,7 @@ from processes import run
 from processes import start
 from processes import wait_gone
 
+from tf_convpar.cli import _health
 from tf_convpar.cli import _supervise
 from tf_convpar.strategy.local_cluster import reserved_port
 
@@ -157,7 +158,8 @@ def test_a_signal_before_there_is_a_program():
         signals = _supervise._Signals()
         os.kill(os.getpid(), signal.SIGTERM)
         assert received == []
-        signals.forward_to(types.SimpleNamespace(signal=received.append))
+        process = types.SimpleNamespace(signal=received.append)
+        signals.forward_to(types.SimpleNamespace(process=process))
         assert received == [signal.SIGTERM]
         os.kill(os.getpid(), signal.SIGINT)
         assert received == [signal.SIGTERM, signal.SIGINT]
@@ -201,6 +203,66 @@ def test_lost_worker_is_started_again_so_often(program):
         assert not wait_gone(pids)
     finally:
         kill_tree(launcher)
+
+
+def test_killed_program_is_started_again_with_its_workers(program):
+    launcher = start([*LAUNCH, "-n", "2", "--restarts", "1", program(WAIT)])
+    try:
+        read_until(launcher, "[worker 0] Ready")
+        before = descendants(launcher)
+        for times in (1, 2):
+            worker = _worker_of(launcher)
+            (chief,) = {*descendants(launcher)} - {worker}
+            os.kill(chief, signal.SIGKILL)
+            if times == 1:
+                read_until(launcher, "ended with signal SIGKILL; starting it")
+                read_until(launcher, "[worker 0] Ready")
+        output, _ = launcher.communicate(timeout=15)
+        assert launcher.returncode == 128 + signal.SIGKILL
+        assert not wait_gone([*before, worker, chief])
+        assert not {*before} & {worker, chief}
+    finally:
+        kill_tree(launcher)
+
+
+def test_program_that_was_told_to_end_is_not_started_again(program):
+    text = "import time; print('here'); time.sleep(60)"
+    launcher = start([*LAUNCH, "-n", "1", "--restarts", "1", program(text)])
+    try:
+        read_until(launcher, "[chief] here")
+        launcher.terminate()
+        output, _ = launcher.communicate(timeout=15)
+        assert launcher.returncode == 128 + signal.SIGTERM
+        assert "again" not in output
+    finally:
+        kill_tree(launcher)
+
+
+def test_worker_that_hangs_is_ended_and_started_again(program):
+    launcher = start([*LAUNCH, "-n", "2", "--restarts", "1", program(WAIT)])
+    try:
+        read_until(launcher, "[worker 0] Ready")
+        time.sleep(2.5)  # It has answered.
+        hung = _worker_of(launcher)
+        begin = time.monotonic()
+        os.kill(hung, signal.SIGSTOP)
+        read_until(launcher, "worker 0 has not answered for ")
+        # Questions come every second.
+        assert time.monotonic() - begin < 5.0 + 5.0
+        output = read_until(launcher, "[worker 0] Ready")
+        assert "worker 0 ended with signal SIGKILL; starting it" in output
+        assert _worker_of(launcher) != hung
+        assert not wait_gone([hung])
+    finally:
+        kill_tree(launcher)
+
+
+def test_answers_decide_how_long_is_too_long():
+    """Rare slow ones change nothing; where most are slow, it is longer."""
+    assert _health.deadline_s([]) == 5.0
+    assert _health.deadline_s([0.01] * 50 + [3.0] * 5) == 5.0
+    slow = [1.0, 2.0, 3.0] * 20
+    assert _health.deadline_s(slow) == 2.0 + 10 * 1.0
 
 
 def _worker_of(launcher):

@@ -315,6 +315,11 @@ def of_a_fit(model: Any) -> dict[str, Any]:
     return {name: vars(model)[name] for name in names if name in vars(model)}
 
 
+def begin_at(model: Any, epoch: int | None) -> None:
+    """Lets `fit`, which has begun, start at an epoch; None for the usual."""
+    model._initial_epoch = epoch
+
+
 def restored_epoch(model: Any) -> int | None:
     """The epoch at which `BackupAndRestore` lets `fit` begin, if any."""
     found: int | None = model._initial_epoch

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
+import pathlib
 import time
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -13,9 +15,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_convpar._compat.keras import begin_at
 from tf_convpar._compat.keras import has_schedule
 from tf_convpar._compat.keras import print_msg
+from tf_convpar.callbacks._file import load
 from tf_convpar.callbacks._snapshot import Snapshot
+from tf_convpar.callbacks._snapshot import state_of
 from tf_convpar.machines import task_of
 from tf_convpar.sharding import HowSplit
 from tf_convpar.sharding import relayout
@@ -46,16 +51,26 @@ class Elastic(keras.callbacks.Callback):
     ask the model for them (`self.model.optimizer` in a callback).
 
     Args:
+        directory: Where each copy is also written to, so that a program that
+            is started again goes on from there: `fit` begins at the epoch, and
+            passes over the batches of it that have been learned from. A
+            training that comes to its end removes it. None for memory alone.
         every: Time between two copies: seconds, or text such as `"30s"` or
             `"5min"`. Batches since the last one are kept in memory; half a
             gigabyte of them also begins another copy.
 
     Raises:
-        ValueError: `every` is no time, or the model is not a parallel one.
+        ValueError: `every` is no time, the model is not a parallel one, or
+            what is in `directory` is not a copy of this model.
     """
 
-    def __init__(self, every: float | str = "30s") -> None:
+    def __init__(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        every: float | str = "30s",
+    ) -> None:
         super().__init__()
+        self.directory = None if directory is None else pathlib.Path(directory)
         self.every_s = _seconds(every)
         self._trains = False
         # The model that is split in this way where nobody is lost.
@@ -66,20 +81,30 @@ class Elastic(keras.callbacks.Callback):
         self._at = 0
         self._bytes = 0
         self._taken = 0.0
+        # Epoch and steps of it that the model has learned from, steps to pass
+        # over, and whether there was one that was not.
+        self._epoch = self._done = self._over = 0
+        self._stepped = False
         # Keras' own functions, by mode.
         self._inner: dict[str, Callable[[Iterable[Any]], Any]] = {}
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Keras' loop calls this in the place of its function from now on."""
         self._trains = True
+        self._over, self._stepped = 0, False
         self._begin("train")
+        if self.directory is not None:
+            self._resume(self.directory)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Keras has begun its metrics anew."""
         self._since.append(_EPOCH)
+        self._epoch, self._done = epoch, 0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Copies the model, if it is time."""
+        if not self._stepped:
+            return
         if self._snapshot is None:
             self._first_copy()
         elif self._snapshot.under_way:
@@ -87,11 +112,13 @@ class Elastic(keras.callbacks.Callback):
                 self._copied(self._at)
         elif self._is_due() and not self._took_back():
             self._at = len(self._since)
-            self._snapshot.begin(self.model)
+            self._snapshot.begin(self.model, (self._epoch, self._done))
 
     def on_train_end(self, logs: Any = None) -> None:
         """Keras has its own functions again."""
         self._trains = False
+        if self.directory is not None:
+            begin_at(self.model, None)
         self._end()
 
     def on_test_begin(self, logs: Any = None) -> None:
@@ -138,7 +165,11 @@ class Elastic(keras.callbacks.Callback):
             # Later, a worker that was lost may still be missing.
             self._split = self.model
             self._how = HowSplit.of(self.model, self._strategy.devices)
-        self._snapshot = Snapshot(self.model)
+        self._snapshot = Snapshot(
+            self.model,
+            self.directory if self._trains else None,
+            (self._epoch, self._done),
+        )
         self._copied(len(self._since))
 
     def _end(self) -> None:
@@ -146,9 +177,35 @@ class Elastic(keras.callbacks.Callback):
             setattr(self.model, f"{mode}_function", function)
         self._inner = {}
         if self._snapshot is not None:
-            self._snapshot.arrived(wait=True)
+            self._snapshot.end()
         self._snapshot = None
         self._since = []
+
+    def _resume(self, directory: pathlib.Path) -> None:
+        """Goes on from the copy that an earlier program has written, if any."""
+        found = load(directory)
+        if found is None:
+            return
+        names, arrays, (epoch, done) = found
+        variables = state_of(self.model)
+        has = [(v.path, tuple(v.shape)) for v in variables]
+        if has != list(zip(names, (a.shape for a in arrays), strict=True)):
+            raise ValueError(
+                f"Expected a snapshot of this model in {directory}, with "
+                f"{len(has)} variables from {has[0]} to {has[-1]}. Received "
+                f"one with {len(names)}, from {names[0]} to {names[-1]}. "
+                "Delete it to begin anew."
+            )
+        for variable, array in zip(variables, arrays, strict=True):
+            if array.dtype.kind == "V":  # bfloat16, as NumPy writes it.
+                array = array.view(tf.as_dtype(variable.dtype).as_numpy_dtype)
+            variable.assign(array)
+        begin_at(self.model, epoch)
+        self._over = done
+        print_msg(
+            f"{self.model.name}: going on after step {done} of epoch "
+            f"{epoch + 1}."
+        )
 
     def _is_due(self) -> bool:
         late = time.monotonic() - self._taken >= self.every_s
@@ -182,6 +239,10 @@ class Elastic(keras.callbacks.Callback):
                 data += itertools.islice(source, steps - len(data))
                 if not data:
                     raise StopIteration
+                if mode == "train" and self._over > 0:
+                    self._over -= len(data)
+                    self._done += len(data)
+                    return {}
                 logs = self._inner[mode](data)
                 break
             except tf.errors.OpError:
@@ -189,6 +250,8 @@ class Elastic(keras.callbacks.Callback):
                 if not lost:
                     raise
         if mode == "train":
+            self._stepped = True
+            self._done += len(data)
             self._since.append((data, self._rate()))
             self._bytes += _bytes(self._since[-1])
         return logs
@@ -258,7 +321,7 @@ class Elastic(keras.callbacks.Callback):
         back = cluster.returned()
         if not back:
             return False
-        snapshot.begin(self.model)
+        snapshot.begin(self.model, (self._epoch, self._done))
         if not snapshot.arrived(wait=True):
             return False
         self._copied(len(self._since))

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import concurrent.futures
+import pathlib
+import warnings
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tf_convpar._compat.keras import stored
+from tf_convpar.callbacks._file import remove
+from tf_convpar.callbacks._file import save
 from tf_convpar.placement import value_of
 from tf_convpar.sharding import merge
 
@@ -29,28 +34,44 @@ class Snapshot:
 
     Args:
         model: A model whose optimizer and metrics have all their variables.
+        folder: Where each is also written to, if anywhere.
+        place: Epoch, and steps of it that have been made.
 
     Attributes:
         plain: A plain model with that state, on the chief.
     """
 
-    def __init__(self, model: keras.Model) -> None:
+    def __init__(
+        self,
+        model: keras.Model,
+        folder: pathlib.Path | None = None,
+        place: tuple[int, int] = (0, 0),
+    ) -> None:
         self.plain = merge(model)
+        self.folder = folder
         self._own = _variables(self.plain)
+        self._kept = len(state_of(self.plain))
         self._thread = concurrent.futures.ThreadPoolExecutor(1)
         self._coming: concurrent.futures.Future[None] | None = None
         self._read: Any = None
+        arrays = [tf.convert_to_tensor(v).numpy() for v in self._own]
+        self._thread.submit(self._write, arrays, place)
 
     @property
     def under_way(self) -> bool:
         """Whether a snapshot was begun, and nobody has asked how it ended."""
         return self._coming is not None
 
-    def begin(self, model: keras.Model) -> None:
-        """Reads all variables where they are, and begins to fetch them."""
+    def begin(self, model: keras.Model, place: tuple[int, int]) -> None:
+        """Reads all variables where they are, and begins to fetch them.
+
+        Args:
+            model: As when this was made.
+            place: Epoch, and steps of it that have been made.
+        """
         if self._read is None:
             self._read = _reader(_variables(model))
-        self._coming = self._thread.submit(self._fetch, self._read())
+        self._coming = self._thread.submit(self._fetch, self._read(), place)
 
     def arrived(self, wait: bool = False) -> bool:
         """Whether `plain` has the state of the last beginning; asked once.
@@ -68,11 +89,33 @@ class Snapshot:
         """The model has other variables from now on."""
         self._read = None
 
-    def _fetch(self, values: list[Any]) -> None:
+    def end(self) -> None:
+        """Waits for all that is under way, and removes what was written."""
+        self._thread.shutdown(wait=True)
+        if self.folder is not None:
+            remove(self.folder)
+
+    def _fetch(self, values: list[Any], place: tuple[int, int]) -> None:
         # All, before any takes the place of what was known.
         arrays = [tf.convert_to_tensor(value).numpy() for value in values]
         for variable, array in zip(self._own, arrays, strict=True):
             variable.assign(array)
+        self._write(arrays, place)
+
+    def _write(self, arrays: list[np.ndarray], place: tuple[int, int]) -> None:
+        if self.folder is None:
+            return
+        names = [v.path for v in self._own[: self._kept]]
+        try:
+            save(self.folder, names, arrays[: self._kept], place)
+        except OSError as error:
+            # Workers may still be lost; only the chief may not.
+            warnings.warn(
+                f"Could not write a snapshot to {self.folder}: "
+                f"{error.strerror or error}.",
+                RuntimeWarning,
+                stacklevel=1,
+            )
 
 
 def _reader(variables: list[keras.Variable]) -> Any:
@@ -89,11 +132,16 @@ def _unshared(variable: keras.Variable) -> Any:
         return value_of(variable)
 
 
-def _variables(model: keras.Model) -> list[keras.Variable]:
-    """All that training changes, in the same order for a model and its copy."""
+def state_of(model: keras.Model) -> list[keras.Variable]:
+    """Weights, random states and slots, once each."""
     every = [
         *model.variables,
         *(model.optimizer.variables if model.optimizer else []),
-        *model.metrics_variables,
     ]
+    return list({id(variable): variable for variable in every}.values())
+
+
+def _variables(model: keras.Model) -> list[keras.Variable]:
+    """All that training changes, in the same order for a model and its copy."""
+    every = [*state_of(model), *model.metrics_variables]
     return list({id(variable): variable for variable in every}.values())

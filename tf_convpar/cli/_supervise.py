@@ -10,12 +10,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 
 import click
 
+from tf_convpar.cli._health import Watch
 from tf_convpar.strategy.local_cluster import local_workers
 from tf_convpar.strategy.process import Process
+from tf_convpar.strategy.spec import Task
 
 _POLL_S = 0.1
 # Seconds that a program may take for a last checkpoint, once told to stop.
@@ -37,48 +40,59 @@ def local(
         tasks: The chief and its workers.
         program: Command of the chief.
         threads: Most threads for one operation on a worker.
-        restarts: How often a worker that ends early is started again. With 0,
-            everything ends with it.
+        restarts: How often each process that ends early is started again:
+            a worker, or the chief if a signal killed it, and then the workers
+            with it. With 0, everything ends with the first.
 
     Returns:
         The exit code for the shell.
     """
     signals = _Signals()
     printer = _Printer()
-    with (
-        local_workers(
-            tasks - 1,
-            threads=threads,
-            wait=False,  # The program's strategy waits for the workers.
-            on_line=lambda task, line: printer.line(
-                f"{task.job} {task.index}", line
-            ),
-        ) as cluster,
-        Process(
-            program,
-            # Python would hold back lines that it writes to a pipe.
-            env={"PYTHONUNBUFFERED": "1", **cluster.env()},
-            stdin=None,
-            on_line=printer.of("chief"),
-        ) as chief,
-    ):
+    with contextlib.ExitStack() as stack:
+        cluster = stack.enter_context(
+            local_workers(
+                tasks - 1,
+                threads=threads,
+                wait=False,  # The program's strategy waits for the workers.
+                on_line=lambda task, line: printer.line(
+                    f"{task.job} {task.index}", line
+                ),
+            )
+        )
+
+        def start() -> Process:
+            process = Process(
+                program,
+                # Python would hold back lines that it writes to a pipe.
+                env={"PYTHONUNBUFFERED": "1", **cluster.env()},
+                stdin=None,
+                on_line=printer.of("chief"),
+            )
+            return stack.enter_context(process)
+
         workers = {
-            f"worker {index}": _Worker(
+            f"worker {index}": _Task(
                 process, functools.partial(cluster.start_again, index), restarts
             )
             for index, process in enumerate(cluster.workers)
         }
-        signals.forward_to(chief)
-        return _until_the_end(chief, workers)
+        chief = _Task(start(), start, restarts)
+        addresses = dict(zip(workers, cluster.cluster.others, strict=True))
+        with Watch(addresses, lambda name: workers[name].process):
+            return _until_the_end(chief, workers, signals)
 
 
 def over_ssh(
-    commands: Sequence[tuple[str, str, str]], restarts: int = 0
+    commands: Sequence[tuple[str, str, str]],
+    tasks: Mapping[str, Task],
+    restarts: int = 0,
 ) -> int:
     """Runs a shell command on each host, over ssh.
 
     Args:
-        commands: Task, host and shell command of each, the chief's last.
+        commands: Name, host and shell command of each, the chief's last.
+        tasks: Workers by their names.
         restarts: As for `local`.
 
     Returns:
@@ -97,18 +111,18 @@ def over_ssh(
 
         *others, own = commands
         workers = {
-            command[0]: _Worker(
+            command[0]: _Task(
                 start(*command), functools.partial(start, *command), restarts
             )
             for command in others
         }
-        chief = start(*own)
-        signals.forward_to(chief)
-        return _until_the_end(chief, workers)
+        chief = _Task(start(*own), functools.partial(start, *own), restarts)
+        with Watch(tasks, lambda name: workers[name].process):
+            return _until_the_end(chief, workers, signals)
 
 
-class _Worker:
-    """A worker that may be started again.
+class _Task:
+    """A process that may be started again.
 
     Args:
         process: Its process.
@@ -133,6 +147,17 @@ class _Worker:
         """Whether it does not run."""
         return self.process.returncode is not None
 
+    @property
+    def spent(self) -> bool:
+        """Whether it is not started again."""
+        return self._used == self._restarts
+
+    def start(self) -> None:
+        """Starts it again, in the place of what runs, if anything does."""
+        self.process.kill()
+        self.process = self._again()
+        self._due = None
+
     def revive(self, name: str) -> bool:
         """Whether it need not end everything; starts it when it is time."""
         if not self._restarts:
@@ -141,24 +166,33 @@ class _Worker:
             wait = min(_FIRST_WAIT_S * 2**self._used, _LONGEST_WAIT_S)
             self._due = time.monotonic() + wait
             says = f"{name} ended with {_describe(self.process.wait())}; "
-            if self._used == self._restarts:
+            if self.spent:
                 self._due = math.inf
                 says += f"it is not started again after {self._used} times."
             else:
                 says += f"starting it again in {wait:g} s."
             click.echo(says, err=True)
         elif time.monotonic() >= self._due:
-            self.process = self._again()
+            self.start()
             self._used += 1
-            self._due = None
         return True
 
 
-def _until_the_end(chief: Process, workers: dict[str, _Worker]) -> int:
+def _until_the_end(
+    chief: _Task, workers: dict[str, _Task], signals: "_Signals"
+) -> int:
+    signals.forward_to(chief)
     while True:
         # The program is looked at first: a worker that ends after it is no
         # failure.
-        code = chief.returncode
+        code = chief.process.returncode
+        if _killed(code) and not chief.spent and not signals.passed_on:
+            # It finds none of what an earlier one has left with them.
+            if chief.revive("chief") and not chief.ended:
+                for worker in workers.values():
+                    worker.start()
+            time.sleep(_POLL_S)
+            continue
         ended = {name: w for name, w in workers.items() if w.ended}
         if code is None:
             ended = {n: w for n, w in ended.items() if not w.revive(n)}
@@ -175,9 +209,9 @@ def _until_the_end(chief: Process, workers: dict[str, _Worker]) -> int:
                     err=True,
                 )
         if code is None:
-            _stop(chief)
+            _stop(chief.process)
             return 1
-        chief.wait()
+        chief.process.wait()
         return code if code >= 0 else 128 - code
 
 
@@ -189,28 +223,36 @@ class _Signals:
     """
 
     def __init__(self) -> None:
-        self._chief: Process | None = None
+        self._chief: _Task | None = None
         self._early: list[int] = []
+        # Whether the chief has had one, which may have ended it.
+        self.passed_on = False
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._take)
 
-    def forward_to(self, chief: Process) -> None:
+    def forward_to(self, chief: _Task) -> None:
         """Passes signals on to `chief`, those that came before at once."""
         self._chief = chief
         for number in self._early:
-            chief.signal(number)
+            self._take(number, None)
 
     def _take(self, number: int, frame: object) -> None:
         if self._chief is None:
             self._early.append(number)
         else:
-            self._chief.signal(number)
+            self.passed_on = True
+            self._chief.process.signal(number)
 
 
 def _stop(process: Process) -> None:
     process.signal(signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_GRACE_S)
+
+
+def _killed(code: int | None) -> bool:
+    """Whether a signal ended it, which ssh tells by large numbers."""
+    return code is not None and (code < 0 or code > 128)
 
 
 def _describe(code: int) -> str:

@@ -8,6 +8,8 @@ import click
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
+from tf_convpar.strategy.spec import Cluster
+from tf_convpar.strategy.spec import Task
 
 
 @click.command(
@@ -54,7 +56,7 @@ from tf_convpar.cli._shared import print_json
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="How often to start a worker again that ended early.",
+    help="How often to start each task again that ended early.",
 )
 @click.option(
     "-m", "module", is_flag=True, help="PROGRAM is a module, as in python -m."
@@ -88,7 +90,9 @@ def command(
     reach PROGRAM, and its exit code becomes that of this command. When a worker
     ends early, or this command ends in whatever way, everything ends. With
     --restarts the worker is started again instead, after 1 s, then 2 s, 4 s and
-    so on; PROGRAM has to live with that (callbacks.Elastic, replicas).
+    so on; PROGRAM has to live with that (callbacks.Elastic, replicas). PROGRAM
+    itself is started again, with all workers, if a signal killed it. A worker
+    that answers nobody is killed.
 
     With --hosts, the command for each machine is printed, or run with --ssh.
     All machines need this package, PROGRAM, and access to each other's ports.
@@ -105,9 +109,9 @@ def command(
     if hosts is None:
         line = [sys.executable, *line]
         sys.exit(_supervise.local(tasks or 1, line, threads, restarts))
-    commands = _remote(hosts, [python, *line], python, cwd, threads)
+    workers, commands = _remote(hosts, [python, *line], python, cwd, threads)
     if ssh and not dry_run:
-        sys.exit(_supervise.over_ssh(commands, restarts))
+        sys.exit(_supervise.over_ssh(commands, workers, restarts))
     if as_json:
         print_json(
             [
@@ -126,10 +130,8 @@ def _remote(
     python: str,
     cwd: str | None,
     threads: int | None,
-) -> list[tuple[str, str, str]]:
-    """Name, host and shell command of each task, the chief's last."""
-    from tf_convpar.strategy.spec import Cluster
-
+) -> tuple[dict[str, Task], list[tuple[str, str, str]]]:
+    """Workers by name; and name, host and command of each, the chief's last."""
     chief, *rest = (address.strip() for address in hosts.split(","))
     spec = {"chief": (chief,)} | ({"worker": tuple(rest)} if rest else {})
     with messages_only():
@@ -137,7 +139,7 @@ def _remote(
     worker = [python, "-m", "tf_convpar", "worker"]
     if threads is not None:
         worker.append(f"--threads={threads}")
-    commands = []
+    commands, workers = [], {}
     for task in (*cluster.others, cluster.chief):
         words = program if task == cluster.chief else worker
         text = f"TF_CONFIG={shlex.quote(cluster.tf_config(task))} "
@@ -147,4 +149,6 @@ def _remote(
         name = "chief" if task == cluster.chief else f"worker {task.index}"
         host = task.address.rpartition(":")[0].strip("[]")
         commands.append((name, host, text))
-    return commands
+        if task != cluster.chief:
+            workers[name] = task
+    return workers, commands

@@ -1,0 +1,78 @@
+"""Snapshots as files: numbers, and where training was. Nothing is executed."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import zipfile
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tf_convpar.files import whole
+
+# NumPy's archive; the zip format has a sum of each array.
+_NAME = "elastic.npz"
+_PLACE, _NAMES = "place", "names"
+
+
+def save(
+    folder: pathlib.Path,
+    names: Sequence[str],
+    arrays: Sequence[np.ndarray],
+    place: tuple[int, int],
+) -> None:
+    """Writes a snapshot, whole or not at all.
+
+    Args:
+        folder: Where to; made if it is missing.
+        names: Of the variables.
+        arrays: Their values.
+        place: Epoch, and steps of it that the values have in them.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    content: dict[str, Any] = {
+        f"{i:06}": array for i, array in enumerate(arrays)
+    }
+    content |= {_PLACE: np.array(place), _NAMES: np.array(names, str)}
+    with whole(folder / _NAME) as part, part.open("wb") as file:
+        np.savez(file, **content)
+
+
+def load(
+    folder: pathlib.Path,
+) -> tuple[list[str], list[np.ndarray], tuple[int, int]] | None:
+    """Reads names, values and place; None if there is no snapshot.
+
+    Raises:
+        ValueError: The file is no snapshot, or damaged.
+    """
+    path = folder / _NAME
+    if not path.exists():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            names = [str(name) for name in found[_NAMES]]
+            arrays = [found[f"{i:06}"] for i in range(len(names))]
+            epoch, step = (int(n) for n in found[_PLACE])
+    except (
+        *(OSError, EOFError, ValueError, TypeError, KeyError),
+        *(zipfile.BadZipFile, zlib.error),
+    ) as error:
+        raise ValueError(
+            f"Expected a snapshot that `Elastic` has written. Received {path}: "
+            f"{error}. Delete it to begin anew."
+        ) from None
+    return names, arrays, (epoch, step)
+
+
+def remove(folder: pathlib.Path) -> None:
+    """After a training that has come to its end."""
+    # Where nothing could be written, there is nothing.
+    with contextlib.suppress(OSError):
+        (folder / _NAME).unlink()
