@@ -1,4 +1,4 @@
-"""`Elastic`: workers are killed in `fit`, `evaluate` and `predict`, and return.
+"""`Elastic`: workers die or hang in `fit`, `evaluate`, `predict`, and return.
 
 Numbers are those of plain Keras on the same batches, as if nothing had been.
 """
@@ -24,17 +24,20 @@ from tf_convpar.sharding import HowSplit
 from tf_convpar.sharding import relayout
 
 PROGRAM = Path(__file__).parent / "programs/elastic.py"
-# How the model is split; whether a worker is killed in a step of training or of
-# validation, in which epoch and step; and which.
+# The fault, and how the model is split; whether it comes in a step of training
+# or of validation, in which epoch and step; and which workers are lost.
 CASES = [
-    ("filters", "train", 1, 0, 1),
-    ("samples", "test", 0, 3, 0, 1),
+    ("kill", "filters", "train", 1, 0, 1),
+    ("kill", "samples", "test", 0, 3, 0, 1),
+    ("stop", "samples", "train", 1, 2, 1),
 ]
 OTHERS = [
-    ("filters", "test", 1, 2, 0),
-    ("samples", "train", 2, 0, 1),
-    ("filters", "train", 1, 1, 0, 1),
-    ("samples", "train", 1, 5, 0),
+    ("kill", "filters", "test", 1, 2, 0),
+    ("kill", "samples", "train", 2, 0, 1),
+    ("kill", "filters", "train", 1, 1, 0, 1),
+    ("kill", "samples", "train", 1, 5, 0),
+    ("stop", "filters", "test", 1, 2, 0),
+    ("stop", "filters", "train", 1, 1, 0, 1),
 ]
 # Seconds of the step that meets a lost worker, or one that is back: one to two
 # on an idle machine, most of it to trace.
@@ -48,7 +51,7 @@ BOUND_S = 20.0
 )
 def test_nothing_is_lost_with_a_worker(case):
     found = forks.found([PROGRAM, *case], dict(os.environ))
-    split, mode, epoch, batch, *lost = case
+    _, _, _, epoch, _, *lost = case
     # In validation of the epoch; or in a step, so before its end as well.
     left = [3 - len(lost) if e in (epoch, epoch + 1) else 3 for e in range(4)]
     assert found["devices"] == left

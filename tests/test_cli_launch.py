@@ -18,8 +18,8 @@ from processes import run
 from processes import start
 from processes import wait_gone
 
-from tf_convpar.cli import _health
 from tf_convpar.cli import _supervise
+from tf_convpar.strategy import health
 from tf_convpar.strategy.local_cluster import reserved_port
 
 LAUNCH = [*CONVPAR, "launch"]
@@ -259,10 +259,10 @@ def test_worker_that_hangs_is_ended_and_started_again(program):
 
 def test_answers_decide_how_long_is_too_long():
     """Rare slow ones change nothing; where most are slow, it is longer."""
-    assert _health.deadline_s([]) == 5.0
-    assert _health.deadline_s([0.01] * 50 + [3.0] * 5) == 5.0
+    assert health.deadline_s([]) == 5.0
+    assert health.deadline_s([0.01] * 50 + [3.0] * 5) == 5.0
     slow = [1.0, 2.0, 3.0] * 20
-    assert _health.deadline_s(slow) == 2.0 + 10 * 1.0
+    assert health.deadline_s(slow) == 2.0 + 10 * 1.0
 
 
 def _worker_of(launcher):

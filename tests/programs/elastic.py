@@ -1,4 +1,6 @@
-"""Run with a split: trains on workers, one of which is killed, and returns.
+"""Run with a fault and a split: trains on workers, some of which are lost.
+
+`kill` ends them, `stop` lets them hang. They return after the next epoch.
 
 Prints one JSON object: history and weights of the training, those of plain
 Keras on the same batches, the devices after each epoch, and seconds of steps.
@@ -6,6 +8,7 @@ Keras on the same batches, the devices after each epoch, and seconds of steps.
 
 import json
 import os
+import signal
 import sys
 import time
 
@@ -46,11 +49,12 @@ def data():
 
 
 class Fault(keras.callbacks.Callback):
-    """Kills workers before a step, starts them again after an epoch."""
+    """Makes workers fail before a step, and return after an epoch."""
 
-    def __init__(self, local, when, lost, strategy):
+    def __init__(self, how, local, when, lost, strategy):
         super().__init__()
-        self.local, self.when, self.lost = local, when, lost
+        self.how, self.local = how, local
+        self.when, self.lost = when, lost
         self.strategy = strategy
         self.devices, self.seconds, self.memory = [], [], []
 
@@ -63,6 +67,8 @@ class Fault(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         self.seconds.append(time.perf_counter() - self.start)
+        if self.epoch > self.when[1] + 1:
+            time.sleep(0.05)  # Who is back is asked for between steps.
 
     def on_test_batch_begin(self, batch, logs=None):
         self.fault("test", batch)
@@ -70,17 +76,23 @@ class Fault(keras.callbacks.Callback):
     def fault(self, mode, batch):
         if (mode, self.epoch, batch) == self.when:
             for index in self.lost:
-                self.local.workers[index].kill()
+                if self.how == "kill":
+                    self.local.workers[index].kill()
+                else:
+                    self.local.workers[index].signal(signal.SIGSTOP)
 
     def on_epoch_end(self, epoch, logs=None):
         self.devices.append(len(self.strategy.devices))
         self.memory.append(psutil.Process().memory_info().rss >> 20)
         if epoch == self.when[1] + 1:
             for index in self.lost:
-                self.local.restart(index)
+                if self.how == "kill":
+                    self.local.restart(index)
+                else:
+                    self.local.workers[index].signal(signal.SIGCONT)
 
 
-def main(split, mode, epoch, batch, *lost):
+def main(how, split, mode, epoch, batch, *lost):
     plain = network()
     x, y = data()
     options = {
@@ -105,6 +117,7 @@ def main(split, mode, epoch, batch, *lost):
             }
             model = convpar.parallelize(network(), plan)
         fault = Fault(
+            how,
             local,
             (mode, int(epoch), int(batch)),
             list(map(int, lost)),

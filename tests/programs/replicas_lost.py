@@ -1,5 +1,7 @@
 """Run with methods of replicas: each loses a worker, and gets it back.
 
+The first one's is killed, the second one's hang, and so on in turn.
+
 Prints one JSON object: for each method the tasks that replicas are on in each
 epoch, the losses, the seconds of each step, and the weights at the end. With
 `undisturbed` beside them: the same replicas, by trainings without a fault.
@@ -7,6 +9,7 @@ epoch, the losses, the seconds of each step, and the weights at the end. With
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -28,10 +31,11 @@ LOST = 0
 
 
 class Fault(keras.callbacks.Callback):
-    """Kills a worker, and restarts it later."""
+    """Kills workers or lets them hang, and has them back later."""
 
-    def __init__(self, local, method, lost):
+    def __init__(self, local, method, lost, hang):
         super().__init__()
+        self.hang = hang
         self.local, self.method, self.lost = local, method, lost
         self.tasks, self.seconds = [], []
 
@@ -41,7 +45,10 @@ class Fault(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch, logs=None):
         if (self.epoch, batch) == KILLED:
             for index in self.lost:
-                self.local.workers[index].kill()
+                if self.hang:
+                    self.local.workers[index].signal(signal.SIGSTOP)
+                else:
+                    self.local.workers[index].kill()
         self.start = time.perf_counter()
 
     def on_train_batch_end(self, batch, logs=None):
@@ -51,7 +58,10 @@ class Fault(keras.callbacks.Callback):
         self.tasks.append([task_of(d) for d in self.method.devices])
         if epoch == RESTARTED:
             for index in self.lost:
-                self.local.restart(index)
+                if self.hang:
+                    self.local.workers[index].signal(signal.SIGCONT)
+                else:
+                    self.local.restart(index)
 
 
 def task_of(device):
@@ -77,13 +87,13 @@ def fit(method, steps, epochs=1, callbacks=()):
     )
 
 
-def disturbed(name, local, workers, lost):
+def disturbed(name, local, workers, lost, hang):
     extra = [keras.layers.BatchNormalization(), keras.layers.Dropout(0.2)]
     model = network(keras.optimizers.SGD(0.02), extra)
     if name == "SyncSGD":
         model = network(keras.optimizers.SGD(0.02))
     method = made(name, model, workers)
-    fault = Fault(local, method, lost)
+    fault = Fault(local, method, lost, hang)
     before = model.evaluate(*data(), verbose=0)[0]
     history = fit(method, STEPS, EPOCHS, [fault]).history
     return {
@@ -121,7 +131,8 @@ def main():
         for number, name in enumerate(sys.argv[1:]):
             # Two at once, for one of them.
             lost = [0, 2] if number == 1 else [number % len(workers)]
-            out[name] = disturbed(name, local, workers, lost) | {"lost": lost}
+            found = disturbed(name, local, workers, lost, number % 2 == 1)
+            out[name] = found | {"lost": lost}
     print(json.dumps(out))
 
 

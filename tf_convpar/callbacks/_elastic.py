@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import os
@@ -25,6 +26,8 @@ from tf_convpar.machines import task_of
 from tf_convpar.sharding import HowSplit
 from tf_convpar.sharding import relayout
 from tf_convpar.strategy.cluster import members
+from tf_convpar.strategy.cluster import watched
+from tf_convpar.strategy.spec import Task
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
@@ -85,6 +88,8 @@ class Elastic(keras.callbacks.Callback):
         # over, and whether there was one that was not.
         self._epoch = self._done = self._over = 0
         self._stepped = False
+        # What lasts as long as `fit`, `evaluate` or `predict`.
+        self._lasting = contextlib.ExitStack()
         # Keras' own functions, by mode.
         self._inner: dict[str, Callable[[Iterable[Any]], Any]] = {}
 
@@ -110,9 +115,8 @@ class Elastic(keras.callbacks.Callback):
         elif self._snapshot.under_way:
             if self._snapshot.arrived():
                 self._copied(self._at)
-        elif self._is_due() and not self._took_back():
-            self._at = len(self._since)
-            self._snapshot.begin(self.model, (self._epoch, self._done))
+        elif self._is_due():
+            self._copy_or_take_back()
 
     def on_train_end(self, logs: Any = None) -> None:
         """Keras has its own functions again."""
@@ -157,6 +161,8 @@ class Elastic(keras.callbacks.Callback):
                 f"whose workers may be lost. Received one of {strategy!r}."
             )
         self._strategy = strategy
+        if not self._inner:
+            self._lasting.enter_context(watched())
         self._guard(mode)
 
     def _first_copy(self) -> None:
@@ -176,6 +182,7 @@ class Elastic(keras.callbacks.Callback):
         for mode, function in self._inner.items():
             setattr(self.model, f"{mode}_function", function)
         self._inner = {}
+        self._lasting.close()
         if self._snapshot is not None:
             self._snapshot.end()
         self._snapshot = None
@@ -313,25 +320,27 @@ class Elastic(keras.callbacks.Callback):
             getattr(self.model, f"make_{mode}_function")()
             self._guard(mode)
 
-    def _took_back(self) -> bool:
-        """Whether workers have returned, and have their shares again."""
+    def _copy_or_take_back(self) -> None:
+        """Workers that have returned have their shares again, after a copy."""
         cluster, snapshot = members(), self._snapshot
-        if cluster is None or snapshot is None or not cluster.absent:
-            return False
-        back = cluster.returned()
-        if not back:
-            return False
+        if snapshot is None:
+            return
+        back: list[Task] | None = []
+        if cluster is not None and cluster.absent:
+            back = cluster.returned(wait=False)
+        if back is None:
+            return  # It is asked again after the next step.
+        self._at = len(self._since)
         snapshot.begin(self.model, (self._epoch, self._done))
-        if not snapshot.arrived(wait=True):
-            return False
-        self._copied(len(self._since))
+        if not back or cluster is None or not snapshot.arrived(wait=True):
+            return
+        self._copied(self._at)
         cluster.join(back)
         self._relay()
         print_msg(
             f"\n{self.model.name}: "
             f"{', '.join(f'{t.job} {t.index}' for t in back)} is back."
         )
-        return True
 
     def _set_rate(self, rate: float | None) -> None:
         if rate is not None:

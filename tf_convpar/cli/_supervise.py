@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import click
 
-from tf_convpar.cli._health import Watch
+from tf_convpar.strategy.health import Watch
 from tf_convpar.strategy.local_cluster import local_workers
 from tf_convpar.strategy.process import Process
 from tf_convpar.strategy.spec import Task
@@ -79,7 +79,7 @@ def local(
         }
         chief = _Task(start(), start, restarts)
         addresses = dict(zip(workers, cluster.cluster.others, strict=True))
-        with Watch(addresses, lambda name: workers[name].process):
+        with _watch(workers, addresses):
             return _until_the_end(chief, workers, signals)
 
 
@@ -117,7 +117,7 @@ def over_ssh(
             for command in others
         }
         chief = _Task(start(*own), functools.partial(start, *own), restarts)
-        with Watch(tasks, lambda name: workers[name].process):
+        with _watch(workers, tasks):
             return _until_the_end(chief, workers, signals)
 
 
@@ -176,6 +176,23 @@ class _Task:
             self.start()
             self._used += 1
         return True
+
+
+def _watch(
+    workers: Mapping[str, _Task], addresses: Mapping[str, Task]
+) -> Watch:
+    """Ends workers that hang."""
+    of = {task: workers[name] for name, task in addresses.items()}
+
+    def end(task: Task, why: str) -> None:
+        click.echo(f"{why}; ending it.", err=True)
+        of[task].process.kill()
+
+    return Watch(
+        lambda: {t: w.process.pid for t, w in of.items() if not w.ended},
+        end,
+        starting=True,
+    )
 
 
 def _until_the_end(

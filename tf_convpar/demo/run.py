@@ -98,8 +98,7 @@ def run(
         cores=settings.cores,
     )
     plots.draw_losses(report, settings.output / "losses.png")
-    timeline.to_chrome(spans, settings.output / "timeline.json")
-    timeline.draw(spans, settings.output / "timeline.png", steps=_SHOWN_STEPS)
+    timeline.write(spans, settings.output / "timeline", steps=_SHOWN_STEPS)
     return report
 
 

@@ -14,6 +14,7 @@ from tf_convpar._compat.keras import restored_epoch
 from tf_convpar.replicas._data import Source
 from tf_convpar.replicas._data import source_of
 from tf_convpar.replicas._replicated import Replicated
+from tf_convpar.strategy.cluster import watched
 
 
 class Method(Replicated):
@@ -104,23 +105,24 @@ class Method(Replicated):
         initial_epoch = restored_epoch(model) or initial_epoch
         self._from_model()
         logs: dict[str, Any] = {}
-        for epoch in range(initial_epoch, epochs):
-            callbacks.on_epoch_begin(epoch)
-            self._take_back(source)
-            logs = self._epoch(steps, source, callbacks)
-            self._settle(source)
-            due = (epoch + 1) % validation_freq == 0
-            if validation_data is not None and due:
-                found = model.evaluate(
-                    *_unpacked(validation_data),
-                    callbacks=callbacks,
-                    verbose=0,
-                    return_dict=True,
-                )
-                logs |= {f"val_{name}": value for name, value in found.items()}
-            callbacks.on_epoch_end(epoch, logs)
-            if model.stop_training:
-                break
+        with watched():
+            for epoch in range(initial_epoch, epochs):
+                callbacks.on_epoch_begin(epoch)
+                self._take_back(source)
+                logs = self._epoch(steps, source, callbacks)
+                self._settle(source)
+                due = (epoch + 1) % validation_freq == 0
+                if validation_data is not None and due:
+                    found = model.evaluate(
+                        *_unpacked(validation_data),
+                        callbacks=callbacks,
+                        verbose=0,
+                        return_dict=True,
+                    )
+                    logs |= {f"val_{name}": v for name, v in found.items()}
+                callbacks.on_epoch_end(epoch, logs)
+                if model.stop_training:
+                    break
         callbacks.on_train_end(logs)
         history: keras.callbacks.History = model.history
         return history

@@ -100,6 +100,11 @@ def members() -> Members | None:
     return _members
 
 
+def watched() -> contextlib.AbstractContextManager[None]:
+    """Calls to workers that hang fail soon, where there are any."""
+    return _members.watched() if _members else contextlib.nullcontext()
+
+
 def inter_op_threads() -> int:
     """The number of operations a task may run at a time: its cores, or more.
 

@@ -7,17 +7,30 @@ came back is a new process, which has nothing of what the old one held.
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import copy
+import logging
+import threading
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
+from tf_convpar.strategy.connections import Peer
+from tf_convpar.strategy.connections import cut
+from tf_convpar.strategy.connections import peers_of
+from tf_convpar.strategy.health import Watch
 from tf_convpar.strategy.spec import Task
 from tf_convpar.strategy.status import DeviceStatus
 from tf_convpar.strategy.status import ask
 
 # Seconds in which a task answers that is alive, however busy its machine is.
 _ANSWER_S = 5.0
+# Seconds between looks for connections to a task that hangs: TensorFlow makes
+# new ones.
+_CUT_EVERY_S = 0.05
+_LOG = logging.getLogger("tf_convpar")
 
 
 class Members:
@@ -40,29 +53,92 @@ class Members:
 
     def __init__(self, found: Mapping[Task, tuple[DeviceStatus, ...]]) -> None:
         self._processes = {task: _process(d) for task, d in found.items()}
+        self._peers = {task: _peers(task) for task in found}
+        self._hang: set[Task] = set()
         self.absent: list[Task] = []
         self._whole: Any = None
+        # What is asked of those who left.
+        self._asking: concurrent.futures.Future[Any] | None = None
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Calls to a worker that hangs fail soon, as to one that died.
+
+        Without this they wait for 80 s or for ever: until its machine is back
+        on the network, or somebody kills it.
+        """
+        over = threading.Event()
+
+        def go() -> None:
+            while not over.wait(_CUT_EVERY_S):
+                for task in list(self._hang):
+                    cut(self._peers[task])
+
+        cutting = threading.Thread(target=go, daemon=True)
+        with Watch(self._present, self._give_up):
+            cutting.start()
+            try:
+                yield
+            finally:
+                over.set()
+                cutting.join()
+                self._hang.clear()
+
+    def _present(self) -> dict[Task, int]:
+        return {
+            t: p for t, p in self._processes.items() if t not in self.absent
+        }
+
+    def _give_up(self, task: Task, why: str) -> None:
+        if task not in self._hang:
+            _LOG.warning("%s; it is waited for no longer.", why)
+            self._hang.add(task)
 
     def lost(self) -> list[Task]:
-        """Members that do not answer, or are other processes than they were."""
-        present = [t for t in self._processes if t not in self.absent]
-        answers = ask(present, _ANSWER_S, patient=False)
+        """Members that do not answer, or are other processes than they were.
+
+        And those that hung, though they may answer again.
+        """
+        present, hang = self._present(), set(self._hang)
+        answers = ask(present.keys() - hang, _ANSWER_S, patient=False)
         return [
             task
-            for task, found in answers.items()
-            if isinstance(found, str)
+            for task in present
+            if task in hang
+            or isinstance(found := answers[task], str)
             or _process(found) != self._processes[task]
         ]
 
-    def returned(self) -> list[Task]:
-        """Workers that left, and at whose address one answers now."""
-        answers = ask(self.absent, _ANSWER_S, patient=False)
-        return [t for t, found in answers.items() if not isinstance(found, str)]
+    def returned(self, wait: bool = True) -> list[Task] | None:
+        """Workers that left, and at whose address one answers now.
+
+        Args:
+            wait: Whether to wait until that is known, which takes seconds where
+                a machine is silent. Without that, None says it is not known
+                yet: ask again.
+        """
+        if self._asking is None:
+            pool = concurrent.futures.ThreadPoolExecutor(1)
+            self._asking = pool.submit(
+                ask, list(self.absent), _ANSWER_S, patient=False
+            )
+            pool.shutdown(wait=False)
+        if not (wait or self._asking.done()):
+            return None
+        answers, self._asking = self._asking.result(), None
+        return [
+            task
+            for task, found in answers.items()
+            if task in self.absent and not isinstance(found, str)
+        ]
 
     def leave(self, tasks: Iterable[Task]) -> None:
         """Makes the cluster one without these workers."""
         self.absent += tasks
+        # TensorFlow takes leave of them too, and would wait for an answer.
+        self._hang |= set(self.absent)
         self._change()
+        self._hang -= set(self.absent)
 
     def join(self, tasks: Iterable[Task]) -> None:
         """Makes the cluster one with these workers again, which hold nothing.
@@ -96,6 +172,14 @@ class Members:
             if not job.tasks:
                 now.cluster.job.remove(job)
         change_cluster(now)
+
+
+def _peers(task: Task) -> set[Peer]:
+    # Now, because who knows its name may be silent later.
+    try:
+        return peers_of(task.address)
+    except OSError:
+        return set()
 
 
 def _process(devices: tuple[DeviceStatus, ...]) -> int:

@@ -7,3 +7,4 @@ from tf_convpar.timeline._messages import Space as Space
 from tf_convpar.timeline._profiler import record as record
 from tf_convpar.timeline._spans import Span as Span
 from tf_convpar.timeline._spans import last_steps as last_steps
+from tf_convpar.timeline._write import write as write

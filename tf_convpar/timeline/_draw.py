@@ -75,7 +75,7 @@ def draw(
     axes.set_yticks(range(len(rows)), [row.label for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(0, (end - start) * 1e3)
-    axes.set_xlabel("time (ms); dashed lines: steps begin")
+    axes.set_xlabel("time (ms); dashed lines: steps begin; white: waits")
     axes.set_title(title, loc="left")
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)

@@ -7,6 +7,9 @@ too, but it has each task write a file on its own machine, and prints on stdout.
 
 from __future__ import annotations
 
+import pathlib
+import tempfile
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,6 +20,8 @@ from tf_convpar.timeline import _messages
 from tf_convpar.timeline._spans import Span
 from tf_convpar.timeline._spans import from_traces
 
+# The name of the only task, where there is no cluster.
+_HERE = "/job:localhost/task:0"
 _METHOD = "/tensorflow.ProfilerService/Profile"
 # Seconds that the answers may take after the trace has ended.
 _PATIENCE_S = 30.0
@@ -25,7 +30,7 @@ _PATIENCE_S = 30.0
 _HOST_LEVEL = 2
 
 
-def record(tasks: Iterable[Task], duration_s: float) -> list[Span]:
+def record(tasks: Iterable[Task] | None, duration_s: float) -> list[Span]:
     """Records what every task does in the next seconds.
 
     ```python
@@ -38,7 +43,8 @@ def record(tasks: Iterable[Task], duration_s: float) -> list[Span]:
 
     Args:
         tasks: Tasks of a cluster, such as `strategy.cluster.tasks`. The chief
-            must be running its program.
+            must be running its program. None for this process alone, which
+            then needs no cluster.
         duration_s: Seconds to record.
 
     Returns:
@@ -50,6 +56,8 @@ def record(tasks: Iterable[Task], duration_s: float) -> list[Span]:
             something else records it already. The message names the task and
             the reason.
     """
+    if tasks is None:
+        return from_traces({_HERE: _here(duration_s)})
     tasks = list(tasks)
     request = _request(duration_s)
     channels = {task: _channel(task) for task in tasks}
@@ -66,6 +74,20 @@ def record(tasks: Iterable[Task], duration_s: float) -> list[Span]:
     finally:
         for channel in channels.values():
             channel.close()
+
+
+def _here(duration_s: float) -> Any:
+    import tensorflow as tf
+
+    options = tf.profiler.experimental.ProfilerOptions(
+        host_tracer_level=_HOST_LEVEL, python_tracer_level=0
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        tf.profiler.experimental.start(folder, options)
+        time.sleep(duration_s)
+        tf.profiler.experimental.stop()
+        (file,) = pathlib.Path(folder).rglob("*.xplane.pb")
+        return _messages.Space.FromString(file.read_bytes())
 
 
 def _request(duration_s: float) -> bytes:

@@ -1,0 +1,113 @@
+"""`Timeline` in `fit`, and `convpar trace` of a training that runs."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+from processes import CONVPAR
+from processes import kill_tree
+from processes import read_until
+from processes import run
+from processes import start
+from replica_cases import data
+from replica_cases import network
+
+import tf_convpar as convpar
+from tf_convpar.strategy.local_cluster import local_workers
+
+# Prints where its cluster is, and learns until it is told to end.
+TRAINS = """
+import os, keras, numpy as np
+import tf_convpar as convpar
+
+strategy = convpar.ConvParallelStrategy()
+with strategy.scope():
+    model = keras.Sequential([
+        keras.Input((16, 16, 3)),
+        keras.layers.Conv2D(12, 3),
+        keras.layers.Conv2D(12, 3),
+        keras.layers.Flatten(),
+        keras.layers.Dense(10),
+    ])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(True))
+    model = convpar.parallelize(model, "equal")
+x, y = np.ones((32, 16, 16, 3), "float32"), np.arange(32) % 10
+model.train_on_batch(x, y)
+print("training", flush=True)
+while True:
+    model.train_on_batch(x, y)
+"""
+
+
+def tasks_of(file):
+    events = json.loads(file.read_text())["traceEvents"]
+    return {
+        e["args"]["name"] for e in events if e.get("name") == "process_name"
+    }
+
+
+@pytest.mark.alone  # It records for a second: steps must not last.
+def test_a_training_is_traced_while_it_runs(tmp_path):
+    with local_workers(1, threads=1) as local:
+        program = [sys.executable, "-c", TRAINS]
+        chief = start(program, TF_CONFIG=local.tf_config())
+        try:
+            read_until(chief, "training")
+            line = [*CONVPAR, "trace", "--seconds", "1", "--json", "-o"]
+            code, output = run(
+                [*line, tmp_path / "new/line"], TF_CONFIG=local.tf_config()
+            )
+        finally:
+            kill_tree(chief)
+    assert code == 0, output
+    found = json.loads(output[output.index("{\n") :])
+    assert found["spans"] > 100
+    png, chrome = found["files"]
+    assert len(tasks_of(tmp_path / "new/line.json")) == 2
+    assert chrome == str(tmp_path / "new/line.json")
+    with Image.open(png) as image:
+        assert image.width > 1000
+
+
+def test_trace_says_what_is_missing(tmp_path):
+    code, output = run([*CONVPAR, "trace"])
+    assert code == 1 and "Expected TF_CONFIG" in output
+    config = {
+        "cluster": {"chief": ["localhost:1"], "worker": ["localhost:2"]},
+        "task": {"type": "chief", "index": 0},
+    }
+    code, output = run(
+        [*CONVPAR, "trace", "-o", tmp_path / "x"], TF_CONFIG=json.dumps(config)
+    )
+    assert code == 1 and "chief" in output and "UNAVAILABLE" in output
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.alone
+def test_steps_of_fit_are_drawn(strategy, tmp_path):
+    with strategy.scope():
+        model = convpar.parallelize(network(), "equal")
+    x, y = data()
+    lines = convpar.callbacks.Timeline(tmp_path / "line", after=3, steps=2)
+    model.fit(x, y, batch_size=4, epochs=4, verbose=0, callbacks=[lines])
+    assert len(tasks_of(tmp_path / "line.json")) == 1
+    with Image.open(tmp_path / "line.png") as image:
+        # Something is drawn in colour.
+        colours = np.asarray(image.convert("RGB"), int)
+        assert (np.ptp(colours, axis=-1) > 50).any()
+
+
+def test_what_cannot_be_recorded_ends_no_training(strategy, tmp_path):
+    with strategy.scope():
+        model = convpar.parallelize(network(), "equal")
+    x, y = data()
+    short = convpar.callbacks.Timeline(tmp_path / "line", after=1000)
+    with pytest.warns(RuntimeWarning, match=r"No timeline in .*1000 before"):
+        model.fit(x, y, verbose=0, callbacks=[short])
+    with pytest.raises(ValueError, match="scope of a ConvParallelStrategy"):
+        network().fit(x, y, verbose=0, callbacks=[short])
+    for wrong in ({"steps": 0}, {"after": 0.5}):
+        with pytest.raises(ValueError, match="1 or more. Received"):
+            convpar.callbacks.Timeline(**wrong)

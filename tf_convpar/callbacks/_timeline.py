@@ -1,0 +1,106 @@
+"""`Timeline`: a picture of some of the steps that `fit` makes."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import os
+import pathlib
+import statistics
+import time
+import warnings
+from typing import Any
+
+import keras
+
+from tf_convpar import timeline
+from tf_convpar._compat.keras import print_msg
+from tf_convpar.strategy.strategy import ConvParallelStrategy
+
+
+class Timeline(keras.callbacks.Callback):
+    """Records who computes, sends and waits in some steps of `fit`.
+
+    ```python
+    model.fit(x, y, callbacks=[convpar.callbacks.Timeline("timeline")])
+    ```
+
+    Writes `timeline.png`, and `timeline.json` for ui.perfetto.dev. Steps that
+    are recorded take a little longer; all others do not.
+
+    Args:
+        path: The files to write, without an ending.
+        steps: Number of steps in the picture.
+        after: Steps before them, in which the first traces and all connect.
+
+    Raises:
+        ValueError: A number is too small, or the model was made in no scope of
+            a ConvParallelStrategy.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] = "timeline",
+        *,
+        steps: int = 3,
+        after: int = 10,
+    ) -> None:
+        super().__init__()
+        for name, value in (("steps", steps), ("after", after)):
+            if value != int(value) or value < 1:
+                raise ValueError(
+                    f"Expected {name} to be 1 or more. Received: {value!r}."
+                )
+        self.path = pathlib.Path(path)
+        self.steps, self.after = int(steps), int(after)
+        self._seen = 0
+        self._last = 0.0
+        self._took: collections.deque[float] = collections.deque(maxlen=9)
+        self._coming: concurrent.futures.Future[Any] | None = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Looks whom to ask."""
+        strategy = self.model.distribute_strategy
+        if not isinstance(strategy, ConvParallelStrategy):
+            raise ValueError(
+                "Expected a model made in the scope of a ConvParallelStrategy. "
+                f"Received one of {strategy!r}."
+            )
+        cluster = strategy.cluster
+        self._tasks = None if cluster is None else cluster.tasks
+        self._seen = 0
+        self._coming = None
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Notes when a step begins."""
+        self._last = time.perf_counter()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Begins to record, when there have been enough steps."""
+        self._seen += 1
+        self._took.append(time.perf_counter() - self._last)
+        if self._seen == self.after:
+            # The first and the last are seldom whole.
+            time_s = (self.steps + 2) * statistics.median(self._took)
+            pool = concurrent.futures.ThreadPoolExecutor(1)
+            self._coming = pool.submit(timeline.record, self._tasks, time_s)
+            pool.shutdown(wait=False)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Writes both files."""
+        if self._coming is None:
+            self._say(f"{self._seen} steps, and {self.after} before the first")
+            return
+        try:
+            spans = self._coming.result()
+            timeline.write(spans, self.path, steps=self.steps)
+        except (RuntimeError, ValueError, OSError) as error:
+            self._say(str(error))
+            return
+        print_msg(f"Timeline: {self.path}.png, and {self.path}.json.")
+
+    def _say(self, why: str) -> None:
+        # No reason to lose a training.
+        warnings.warn(
+            f"No timeline in {self.path}: {why}.", RuntimeWarning, stacklevel=1
+        )
