@@ -13,7 +13,15 @@ from tf_convpar.cli._shared import messages_only
     type=click.IntRange(min=1),
     help="Most threads for one operation; one for each core by default.",
 )
-def command(threads: int | None) -> None:
+@click.option(
+    "--listen",
+    metavar="ADDRESS",
+    envvar="CONVPAR_LISTEN",
+    show_envvar=True,
+    help="The address of this machine at which others may reach the worker; "
+    "0.0.0.0 for all. By default all, but for tasks at localhost.",
+)
+def command(threads: int | None, listen: str | None) -> None:
     """Serve this machine's devices to the chief.
 
     Reads TF_CONFIG, e.g.
@@ -24,7 +32,7 @@ def command(threads: int | None) -> None:
 
     and serves until SIGTERM (exit code 0) or Ctrl-C (130). Anyone who can
     reach the port can run operations on this machine: keep it within a
-    trusted network.
+    trusted network. Who is at localhost is reached from this machine only.
     """  # noqa: D301 (click keeps the lines after a backspace as they are)
     from tf_convpar.strategy import server
     from tf_convpar.strategy import spec
@@ -34,4 +42,4 @@ def command(threads: int | None) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     with messages_only():
         cluster = spec.resolve(required=True)
-        server.serve(cluster, threads)
+        server.serve(cluster, threads, listen)

@@ -8,6 +8,7 @@ import socket
 import psutil
 
 from tf_convpar import machines
+from tf_convpar.strategy import listening
 from tf_convpar.strategy.members import Members as Members
 from tf_convpar.strategy.spec import Cluster as Cluster
 from tf_convpar.strategy.spec import Task as Task
@@ -75,6 +76,7 @@ def connect(cluster: Cluster, timeout_s: float = 60.0) -> None:
         )
     set_grpc_defaults()
     check_port_free(cluster.chief.address)
+    nets = listening.wanted(cluster.chief)
     found = wait_for(cluster.others, timeout_s)
     # The import takes seconds, for which no error above should have to wait.
     import tensorflow as tf
@@ -91,6 +93,9 @@ def connect(cluster: Cluster, timeout_s: float = 60.0) -> None:
         task_index=cluster.index,
         protocol="grpc",
     )
+    # TensorFlow starts this task's server when it is first asked for devices.
+    tf.config.list_logical_devices()
+    listening.restrict(cluster.chief.port, nets)
     _connected = cluster
     _members = Members(found)
 

@@ -6,6 +6,7 @@ import signal
 import time
 from typing import NoReturn
 
+from tf_convpar.strategy import listening
 from tf_convpar.strategy import memory
 from tf_convpar.strategy.cluster import check_port_free
 from tf_convpar.strategy.cluster import inter_op_threads
@@ -21,7 +22,9 @@ READY = "Ready: "
 _LOOK_S = 0.2
 
 
-def serve(cluster: Cluster, threads: int | None = None) -> NoReturn:
+def serve(
+    cluster: Cluster, threads: int | None = None, listen: str | None = None
+) -> NoReturn:
     """Serves this machine's devices to the chief until told to stop.
 
     ```python
@@ -37,10 +40,13 @@ def serve(cluster: Cluster, threads: int | None = None) -> NoReturn:
         cluster: the cluster; this process must be one of its workers.
         threads: the most threads that one operation may use; `None` leaves the
             choice to TensorFlow, which takes one for each core.
+        listen: the address of this machine at which others may reach it, as
+            `listening.wanted` takes it.
 
     Raises:
         ValueError: where this process's task is the chief.
-        OSError: where its own port is taken or not permitted.
+        OSError: where its own port is taken or not permitted, or this machine
+            has no such address.
         RuntimeError: where TensorFlow cannot start the server.
     """
     exit_on_signals()
@@ -51,6 +57,7 @@ def serve(cluster: Cluster, threads: int | None = None) -> NoReturn:
             "here, and `convpar worker` on the other machines."
         )
     check_port_free(cluster.task.address)
+    nets = listening.wanted(cluster.task, listen)
     set_grpc_defaults()
     # TensorFlow is imported late, so that errors come quickly. The ops must be
     # in the process before the server starts: the chief's functions name them.
@@ -77,6 +84,7 @@ def serve(cluster: Cluster, threads: int | None = None) -> NoReturn:
             f"TensorFlow could not start a server for {cluster.task}: "
             f"{error.message}"
         ) from None
+    listening.restrict(cluster.task.port, nets)
     print(f"{READY}{cluster.task} serves {_devices(cluster.task)}", flush=True)
     while True:
         # Why not `server.join()`: no signal handler of ours would run inside

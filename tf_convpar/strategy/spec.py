@@ -26,7 +26,7 @@ _REFUSED = {
     "localhost": "a cluster of one machine needs no cluster at all",
 }
 
-_LOOPBACK = ("localhost", "127.", "[::1]")
+_LOOPBACK = ("localhost:", "127.", "[::1]:")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,14 +257,19 @@ def _checked_spec(spec: Any) -> dict[str, tuple[str, ...]]:
             "Expected every task of a cluster to have an address of its own. "
             f"Received {', '.join(twice)} more than once in {checked}."
         )
-    away = [a for a in addresses if not a.startswith(_LOOPBACK)]
-    if addresses[0].startswith(_LOOPBACK) and away:
+    away = [a for a in addresses if not is_loopback(a)]
+    if is_loopback(addresses[0]) and away:
         raise ValueError(
             "Expected an address of the chief that the other machines can "
             f"reach. Received {addresses[0]} for the chief, which on "
             f"{away[0]} means that machine itself. Use the chief's host name."
         )
     return checked
+
+
+def is_loopback(address: str) -> bool:
+    """Whether `host:port` is said to be on the machine that says it."""
+    return address.startswith(_LOOPBACK)
 
 
 def _checked_addresses(job: str, addresses: Any) -> tuple[str, ...]:

@@ -1,0 +1,173 @@
+"""Who may reach the port of a task: TensorFlow itself listens to everybody.
+
+Its server binds every interface of its machine, whatever the cluster says, and
+whoever reaches it may run operations. So its sockets get a filter of the
+kernel (classic BPF, which needs no rights), by the addresses that packets were
+sent to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import ipaddress
+import os
+import socket
+import struct
+import sys
+from collections.abc import Iterable
+from collections.abc import Sequence
+
+import psutil
+
+from tf_convpar.strategy.spec import Task
+from tf_convpar.strategy.spec import is_loopback
+
+Net = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+# The environment variable by which a chief's program is told.
+VARIABLE = "CONVPAR_LISTEN"
+LOOPBACK: tuple[Net, ...] = (
+    ipaddress.ip_network("127.0.0.0/8"),
+    ipaddress.ip_network("::1/128"),
+)
+
+# From <linux/filter.h>: instructions, and where the IP header begins.
+_ATTACH_FILTER = 26
+_LOAD, _LOAD_BYTE, _AND, _IF_EQUAL, _RETURN = 0x20, 0x30, 0x54, 0x15, 0x06
+_HEADER = -0x100000
+_ALL = 0xFFFFFFFF
+# Bytes from the beginning of the header to the address that is sent to.
+_TO = {4: 16, 6: 24}
+
+
+def wanted(task: Task, address: str | None = None) -> list[Net] | None:
+    """The addresses at which a task is reached, as its user wants.
+
+    ```python
+    wanted(cluster.task, "10.0.0.2")  # that, and from this machine
+    ```
+
+    Args:
+        task: A task of this process.
+        address: An address or name of this machine, by which others reach it;
+            `0.0.0.0` for all. None is what CONVPAR_LISTEN says; without that,
+            a task at `localhost` is reached from this machine only, where that
+            is Linux, and others by all addresses.
+
+    Returns:
+        Networks that packets may be sent to; None for all.
+
+    Raises:
+        OSError: This machine has no such address.
+    """
+    address = address or os.environ.get(VARIABLE) or None
+    if address is None:
+        here = is_loopback(task.address) and sys.platform == "linux"
+        return [*LOOPBACK] if here else None
+    if address in ("0.0.0.0", "::"):
+        return None
+    return [*LOOPBACK, *_nets(address)]
+
+
+def restrict(port: int, nets: Sequence[Net] | None) -> None:
+    """Drops what arrives at a port of this process for other addresses.
+
+    Connections that are there already stay.
+
+    Args:
+        port: Where a server of this process listens.
+        nets: Networks that packets may be sent to; None for all.
+
+    Raises:
+        OSError: Nothing of this process listens at the port, or the kernel has
+            no such filter.
+    """
+    if nets is None:
+        return
+    found = [
+        c.fd
+        for c in psutil.Process().net_connections("tcp")
+        if c.status == psutil.CONN_LISTEN and c.laddr.port == port
+    ]
+    if not found:
+        raise OSError(f"Expected this process to listen at port {port}.")
+    program = _program(nets)
+    kept = ctypes.create_string_buffer(program)
+    pointer = struct.pack("HL", len(program) // 8, ctypes.addressof(kept))
+    with contextlib.ExitStack() as stack:
+        for fd in found:
+            own = stack.enter_context(socket.socket(fileno=os.dup(fd)))
+            try:
+                own.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, pointer)
+            except OSError as error:
+                raise OSError(
+                    error.errno,
+                    "Expected a kernel that filters what arrives at a port, as "
+                    f"Linux does. Received: {error.strerror}.",
+                ) from None
+
+
+def _nets(address: str) -> list[Net]:
+    host = address.strip("[]")
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise OSError(
+            f"Expected an address of this machine to listen on, or its name. "
+            f"Received {address!r}: {error.strerror}."
+        ) from None
+    asked = {str(where[0]).partition("%")[0] for *_, where in found}
+    own = {
+        found.address.partition("%")[0]
+        for interface in psutil.net_if_addrs().values()
+        for found in interface
+        if found.family in (socket.AF_INET, socket.AF_INET6)
+    }
+    if not asked & own:
+        raise OSError(
+            "Expected an address of this machine to listen on. Received "
+            f"{address!r}, {', '.join(sorted(asked))}; it has "
+            f"{', '.join(sorted(own))}."
+        )
+    return [ipaddress.ip_network(host) for host in sorted(asked & own)]
+
+
+def _program(nets: Iterable[Net]) -> bytes:
+    """Takes a packet that was sent to one of these networks, and no other."""
+    nets = list(nets)
+    code = [_do(_LOAD_BYTE, _HEADER), _do(_AND, 0xF0)]
+    for version in (4, 6):
+        body = [
+            line for n in nets if n.version == version for line in _taken(n)
+        ]
+        body.append(_do(_RETURN, 0))
+        code.append(_do(_IF_EQUAL, version << 4, 0, len(body)))
+        code += body
+    return b"".join([*code, _do(_RETURN, 0)])
+
+
+def _taken(net: Net) -> list[bytes]:
+    """Ends with the packet taken, or goes on after these lines."""
+    words = list(_words(net.network_address.packed))
+    masks = list(_words(net.netmask.packed))
+    code: list[bytes | tuple[int, int]] = []
+    for i, (word, mask) in enumerate(zip(words, masks, strict=True)):
+        if mask:
+            code.append(_do(_LOAD, _HEADER + _TO[net.version] + 4 * i))
+            code.append(_do(_AND, mask))
+            code.append((_IF_EQUAL, word))
+    whole = []
+    for i, line in enumerate(code):
+        # What is unlike leaves these lines, of which the last takes it.
+        left = len(code) - i
+        whole.append(line if isinstance(line, bytes) else _do(*line, 0, left))
+    return [*whole, _do(_RETURN, _ALL)]
+
+
+def _words(packed: bytes) -> tuple[int, ...]:
+    return struct.unpack(f"!{len(packed) // 4}I", packed)
+
+
+def _do(code: int, value: int, if_so: int = 0, if_not: int = 0) -> bytes:
+    return struct.pack("HBBI", code, if_so, if_not, value & _ALL)
