@@ -15,6 +15,8 @@ from collections.abc import Hashable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
+import grpc
+
 from tf_convpar.strategy.spec import Task
 from tf_convpar.strategy.status import ask
 
@@ -61,6 +63,8 @@ class Watch:
         # The process that answered last, and when.
         self._answered: dict[Task, tuple[Hashable, float]] = {}
         self._silent: set[Task] = set()
+        # Connections that last, as long as they are answered.
+        self._channels: dict[Task, grpc.Channel] = {}
         self._took: collections.deque[float] = collections.deque(
             maxlen=_REMEMBERED
         )
@@ -77,6 +81,8 @@ class Watch:
     def _go(self) -> None:
         while not self._over.wait(_EVERY_S):
             self._look()
+        for channel in self._channels.values():
+            channel.close()
 
     def _look(self) -> None:
         deadline = deadline_s(self._took)
@@ -89,7 +95,9 @@ class Watch:
             if not self._starting:
                 self._answered[task] = process, start
         # Two in a row make up the deadline.
-        answers = ask(asked, deadline / 2, patient=False)
+        answers = ask(
+            asked, deadline / 2, patient=False, channels=self._channels
+        )
         now = time.monotonic()
         silent = set()
         for task, process in asked.items():

@@ -41,7 +41,10 @@ class DeviceStatus:
 
 
 def ask(
-    tasks: Iterable[Task], timeout_s: float, patient: bool = True
+    tasks: Iterable[Task],
+    timeout_s: float,
+    patient: bool = True,
+    channels: dict[Task, grpc.Channel] | None = None,
 ) -> dict[Task, tuple[DeviceStatus, ...] | str]:
     """Asks every task, at the same time, for its devices.
 
@@ -58,11 +61,13 @@ def ask(
         tasks: the tasks to ask.
         timeout_s: seconds to wait for them, all together.
         patient: whether to wait for tasks where nothing listens yet.
+        channels: connections of earlier questions; afterwards those to the
+            tasks that answered. `None` makes new ones, and closes them.
 
     Returns:
         For each task its devices or, as text, the reason for no answer.
     """
-    with _Calls(tasks, timeout_s, patient) as calls:
+    with _Calls(tasks, timeout_s, patient, channels) as calls:
         return calls.answers()
 
 
@@ -123,22 +128,29 @@ class _Calls:
     """One status call to each task, in flight at the same time."""
 
     def __init__(
-        self, tasks: Iterable[Task], timeout_s: float, patient: bool = True
+        self,
+        tasks: Iterable[Task],
+        timeout_s: float,
+        patient: bool = True,
+        channels: dict[Task, grpc.Channel] | None = None,
     ) -> None:
         self._deadline = time.monotonic() + timeout_s
-        self._channels = {task: _channel(task) for task in tasks}
-        self._calls = {
-            task: channel.unary_unary(_METHOD).future(
+        self._own: dict[Task, grpc.Channel] = {}
+        self._channels = self._own if channels is None else channels
+        self._calls = {}
+        for task in tasks:
+            if task not in self._channels:
+                self._channels[task] = _channel(task)
+            call = self._channels[task].unary_unary(_METHOD)
+            self._calls[task] = call.future(
                 b"", timeout=timeout_s, wait_for_ready=patient
             )
-            for task, channel in self._channels.items()
-        }
 
     def __enter__(self) -> "_Calls":
         return self
 
     def __exit__(self, *_: object) -> None:
-        for channel in self._channels.values():
+        for channel in self._own.values():
             channel.close()
 
     def pending(self, patience_s: float) -> list[Task]:
@@ -166,6 +178,9 @@ class _Calls:
                 answers[task] = _reason(task)
             except grpc.RpcError as error:
                 answers[task] = _reason(task, error)
+            if isinstance(answers[task], str):
+                # It would wait before it connects again.
+                self._channels.pop(task).close()
         return answers
 
 
