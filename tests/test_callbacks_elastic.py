@@ -63,7 +63,9 @@ def test_nothing_is_lost_with_a_worker(case):
     for name in ("weights", "slots"):
         for a, b in zip(found[name], found[f"expected_{name}"], strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-6)
-    # A worker was killed in `predict` as well.
+    # One more worker was killed in `predict`, and one before a save.
+    for a, b in zip(found["saved"], found["weights"], strict=True):
+        np.testing.assert_array_equal(a, b)
     np.testing.assert_allclose(
         found["after"], found["expected_after"], rtol=1e-5
     )

@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import time
 
 import keras
@@ -92,6 +93,23 @@ class Fault(keras.callbacks.Callback):
                     self.local.workers[index].signal(signal.SIGCONT)
 
 
+class Saves(keras.callbacks.Callback):
+    """Kills a worker before a batch, and one before the model is saved."""
+
+    def __init__(self, local, path):
+        super().__init__()
+        self.local, self.path = local, path
+
+    def on_predict_batch_begin(self, batch, logs=None):
+        if batch == 2:
+            self.local.workers[0].kill()
+
+    def on_predict_batch_end(self, batch, logs=None):
+        if batch == 4:
+            self.local.workers[1].kill()
+            self.model.save(self.path)
+
+
 def main(how, split, mode, epoch, batch, *lost):
     plain = network()
     x, y = data()
@@ -128,13 +146,15 @@ def main(how, split, mode, epoch, batch, *lost):
             x, y, callbacks=[elastic, slower, fault], **options
         ).history
         after = model.evaluate(x, y, callbacks=[elastic], verbose=0)
-        lose = keras.callbacks.LambdaCallback()
-        lose.on_predict_batch_begin = lambda batch, logs=None: (
-            local.workers[0].kill() if batch == 2 else None
-        )
-        predicted = model.predict(
-            x, batch_size=BATCH, callbacks=[elastic, lose], verbose=0
-        )
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "saved.keras")
+            predicted = model.predict(
+                x,
+                batch_size=BATCH,
+                callbacks=[elastic, Saves(local, path)],
+                verbose=0,
+            )
+            saved = keras.saving.load_model(path)
         out = {
             "history": found,
             "expected_history": expected,
@@ -151,6 +171,7 @@ def main(how, split, mode, epoch, batch, *lost):
             "memory": fault.memory,
             "after": after,
             "expected_after": plain.evaluate(x, y, verbose=0),
+            "saved": [w.tolist() for w in saved.get_weights()],
             "predicted": float(
                 np.abs(predicted - plain.predict(x, verbose=0)).max()
             ),

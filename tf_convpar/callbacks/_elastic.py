@@ -19,9 +19,9 @@ import tensorflow as tf
 from tf_convpar._compat.keras import begin_at
 from tf_convpar._compat.keras import has_schedule
 from tf_convpar._compat.keras import print_msg
-from tf_convpar.callbacks._file import load
 from tf_convpar.callbacks._snapshot import Snapshot
-from tf_convpar.callbacks._snapshot import state_of
+from tf_convpar.callbacks._snapshot import restore
+from tf_convpar.layers import recovers
 from tf_convpar.machines import task_of
 from tf_convpar.sharding import HowSplit
 from tf_convpar.sharding import relayout
@@ -163,6 +163,7 @@ class Elastic(keras.callbacks.Callback):
         self._strategy = strategy
         if not self._inner:
             self._lasting.enter_context(watched())
+            self._lasting.enter_context(recovers(self.model, self._go_on))
         self._guard(mode)
 
     def _first_copy(self) -> None:
@@ -190,29 +191,14 @@ class Elastic(keras.callbacks.Callback):
 
     def _resume(self, directory: pathlib.Path) -> None:
         """Goes on from the copy that an earlier program has written, if any."""
-        found = load(directory)
-        if found is None:
-            return
-        names, arrays, (epoch, done) = found
-        variables = state_of(self.model)
-        has = [(v.path, tuple(v.shape)) for v in variables]
-        if has != list(zip(names, (a.shape for a in arrays), strict=True)):
-            raise ValueError(
-                f"Expected a snapshot of this model in {directory}, with "
-                f"{len(has)} variables from {has[0]} to {has[-1]}. Received "
-                f"one with {len(names)}, from {names[0]} to {names[-1]}. "
-                "Delete it to begin anew."
+        place = restore(self.model, directory)
+        if place is not None:
+            epoch, self._over = place
+            begin_at(self.model, epoch)
+            print_msg(
+                f"{self.model.name}: going on after step {self._over} of epoch "
+                f"{epoch + 1}."
             )
-        for variable, array in zip(variables, arrays, strict=True):
-            if array.dtype.kind == "V":  # bfloat16, as NumPy writes it.
-                array = array.view(tf.as_dtype(variable.dtype).as_numpy_dtype)
-            variable.assign(array)
-        begin_at(self.model, epoch)
-        self._over = done
-        print_msg(
-            f"{self.model.name}: going on after step {done} of epoch "
-            f"{epoch + 1}."
-        )
 
     def _is_due(self) -> bool:
         late = time.monotonic() - self._taken >= self.every_s
@@ -262,6 +248,17 @@ class Elastic(keras.callbacks.Callback):
             self._since.append((data, self._rate()))
             self._bytes += _bytes(self._since[-1])
         return logs
+
+    def _go_on(self) -> bool:
+        """Between steps: whether workers were gone, and the model is whole."""
+        metrics, lost = self._metrics(), self._left_out()
+        while lost:
+            try:
+                self._recover(metrics)
+                return True
+            except tf.errors.OpError:
+                lost = self._left_out()
+        return False
 
     def _left_out(self) -> bool:
         """Whether workers are gone; they then have left the cluster."""

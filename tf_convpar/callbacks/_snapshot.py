@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_convpar._compat.keras import stored
+from tf_convpar.callbacks._file import load
 from tf_convpar.callbacks._file import remove
 from tf_convpar.callbacks._file import save
 from tf_convpar.placement import value_of
@@ -116,6 +117,35 @@ class Snapshot:
                 RuntimeWarning,
                 stacklevel=1,
             )
+
+
+def restore(model: keras.Model, folder: pathlib.Path) -> tuple[int, int] | None:
+    """Gives a model the state that was written, if any was.
+
+    Returns:
+        Epoch, and steps of it that had been made.
+
+    Raises:
+        ValueError: What was written is no snapshot, or one of another model.
+    """
+    found = load(folder)
+    if found is None:
+        return None
+    names, arrays, place = found
+    variables = state_of(model)
+    has = [(v.path, tuple(v.shape)) for v in variables]
+    if has != list(zip(names, (a.shape for a in arrays), strict=True)):
+        raise ValueError(
+            f"Expected a snapshot of this model in {folder}, with {len(has)} "
+            f"variables from {has[0]} to {has[-1]}. Received one with "
+            f"{len(names)}, from {names[0]} to {names[-1]}. Delete it to begin "
+            "anew."
+        )
+    for variable, array in zip(variables, arrays, strict=True):
+        if array.dtype.kind == "V":  # bfloat16, as NumPy writes it.
+            array = array.view(tf.as_dtype(variable.dtype).as_numpy_dtype)
+        variable.assign(array)
+    return place
 
 
 def _reader(variables: list[keras.Variable]) -> Any:

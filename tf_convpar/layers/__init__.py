@@ -21,6 +21,7 @@ from tf_convpar.layers._depthwise import (
 from tf_convpar.layers._files import Attached as Attached
 from tf_convpar.layers._files import is_merged as is_merged
 from tf_convpar.layers._files import merged_storage as merged_storage
+from tf_convpar.layers._files import recovers as recovers
 from tf_convpar.layers._geometries import KINDS as KINDS
 from tf_convpar.layers._geometries import convolutions as convolutions
 from tf_convpar.layers._geometries import geometry as geometry
@@ -54,4 +55,5 @@ __all__ = [
     "SeparableConvParallel1D",
     "SeparableConvParallel2D",
     "merged_storage",
+    "recovers",
 ]

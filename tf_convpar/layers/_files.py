@@ -39,6 +39,9 @@ _merged: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "merged", default=False
 )
 
+# What makes a model whole whose worker is lost, by its id.
+_recoveries: dict[int, Callable[[], bool]] = {}
+
 
 @contextlib.contextmanager
 def merged_storage(variables: Iterable[keras.Variable]) -> Iterator[None]:
@@ -63,6 +66,38 @@ def merged_storage(variables: Iterable[keras.Variable]) -> Iterator[None]:
         _merged.reset(token)
         for variable, value in before:
             store(variable, value)
+
+
+@contextlib.contextmanager
+def recovers(model: keras.Model, recover: Callable[[], bool]) -> Iterator[None]:
+    """Within it, a model whose worker is lost is written nevertheless.
+
+    Args:
+        model: A model.
+        recover: Is called when a variable cannot be read. Whether the model,
+            whose variables may be others then, can be read now.
+    """
+    _recoveries[id(model)] = recover
+    try:
+        yield
+    finally:
+        _recoveries.pop(id(model), None)
+
+
+@contextlib.contextmanager
+def _merged_model(
+    model: keras.Model, variables: Callable[[Any], list[keras.Variable]]
+) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(merged_storage(variables(model)))
+                break
+            except tf.errors.OpError:
+                recover = _recoveries.get(id(model))
+                if recover is None or not recover():
+                    raise
+        yield
 
 
 def is_merged() -> bool:
@@ -95,7 +130,7 @@ def _plain_export(export: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(self: keras.Model, *args: Any, **kwargs: Any) -> Any:
         if not is_parallel(self):
             return export(self, *args, **kwargs)
-        with merged_storage(self.variables):
+        with _merged_model(self, lambda model: model.variables):
             return export(self, *args, **kwargs)
 
     return wrapped
@@ -106,13 +141,12 @@ def _whole_or_not_at_all(save: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(save)
     def wrapped(model: Any, *args: Any, **kwargs: Any) -> Any:
-        variables = _saved(model)
-        if not _sharded(variables):
+        if not _sharded(_saved(model)):
             return save(model, *args, **kwargs)
         given = signature.bind(model, *args, **kwargs)
         given.apply_defaults()
         asks = not given.arguments["overwrite"]
-        with merged_storage(variables):
+        with _merged_model(model, _saved):
             target = _local_file(**given.arguments)
             if target is None or (target.exists() and asks):
                 return save(*given.args, **given.kwargs)

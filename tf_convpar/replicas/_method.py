@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+from collections.abc import Callable
 from collections.abc import Generator
 from typing import Any
 
@@ -129,18 +130,28 @@ class Method(Replicated):
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """`keras.Model.evaluate` with the centre's weights."""
-        self.to_model()
-        return self.model.evaluate(*args, **kwargs)
+        return self._with_centre(lambda m: m.evaluate(*args, **kwargs))
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
         """`keras.Model.predict` with the centre's weights."""
-        self.to_model()
-        return self.model.predict(*args, **kwargs)
+        return self._with_centre(lambda m: m.predict(*args, **kwargs))
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """`keras.Model.save` with the centre's weights."""
-        self.to_model()
-        self.model.save(*args, **kwargs)
+        self._with_centre(lambda m: m.save(*args, **kwargs))
+
+    def _with_centre(self, use: Callable[[keras.Model], Any]) -> Any:
+        """Uses the model with the centre's weights, whoever is lost.
+
+        It runs on the chief, but TensorFlow asks all of its cluster.
+        """
+
+        def call() -> Any:
+            self.to_model()
+            return use(self.model)
+
+        with watched():
+            return self._survived(call)
 
     def _settle(self, source: Source) -> None:
         """Ends an epoch: the model has the centre's weights."""
@@ -161,7 +172,7 @@ class Method(Replicated):
         for replica in self.replicas:
             replica.metrics.assign(zero)
         logs: dict[str, Any] = {}
-        with contextlib.closing(self._survived(steps, source)) as states:
+        with contextlib.closing(self._made(steps, source)) as states:
             for first in range(0, steps, self._at_once()):
                 made = min(self._at_once(), steps - first)
                 callbacks.on_train_batch_begin(first)
@@ -177,9 +188,7 @@ class Method(Replicated):
                     break
         return dict(logs)
 
-    def _survived(
-        self, steps: int, source: Source
-    ) -> Generator[Any, None, None]:
+    def _made(self, steps: int, source: Source) -> Generator[Any, None, None]:
         """An epoch's steps, whoever is lost on the way."""
         done = 0
         while done < steps:

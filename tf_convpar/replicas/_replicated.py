@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
@@ -126,7 +127,9 @@ class Replicated(abc.ABC):
         return self.centre
 
     def _prepare(self, source: Source, batch_size: int) -> None:
-        if not self.replicas:
+        if self.replicas:
+            self._leave_lost_out()
+        else:
             # Builds metrics, and the model if it is not.
             self.model.test_on_batch(*source.sample())
             self.model.reset_metrics()
@@ -150,8 +153,7 @@ class Replicated(abc.ABC):
             self.replicas, _shares.apportioned(total, self.shares), strict=True
         ):
             replica.batch = batch
-        source.place(self.replicas, self.seed)
-        self._restart()
+        self._place(source)
 
     def _replicas(
         self, form: PackedState, optimizer: Any, source: Source
@@ -190,21 +192,32 @@ class Replicated(abc.ABC):
         print_msg(f"{self.model.name}: samples of a step: {listed}.")
         return found
 
-    def _go_on_without_lost(self, source: Source, error: Exception) -> None:
+    def _survived(self, call: Callable[[], Any]) -> Any:
+        """The result of a call between steps, made again without the lost."""
+        while True:
+            try:
+                return call()
+            except tf.errors.OpError:
+                if not self._leave_lost_out():
+                    raise
+
+    def _leave_lost_out(self) -> bool:
         """Leaves replicas out whose task is gone, and the task as well.
 
         The centre goes on; if it was lost, from the mean of those left.
 
-        Raises:
-            Exception: The given error, if no task is gone or none is left.
+        Returns:
+            Whether any task was gone, and there still is a replica.
         """
         found = members()
         gone = found.lost() if found else []
         tasks = {(task.job, task.index) for task in gone}
         lost = [bool(tasks & set(map(task_of, g))) for g in self.groups]
         if not found or not gone or all(lost):
-            raise error
+            return False
         found.leave(gone)
+        if not self.replicas:
+            return True
         shares = list(map(float, self.shares or []))
         every = list(zip(self.groups, shares, self.replicas, lost, strict=True))
         self._away += [(g, s, r.batch) for g, s, r, off in every if off]
@@ -217,12 +230,23 @@ class Replicated(abc.ABC):
                 centre.form, self._centre_device(), self._centre_optimizer()
             )
             self.centre.assign(tf.add_n(weights) / len(weights))
-        self._begin_anew(source)
+        self._make()
         names = ", ".join(f"{task.job} {task.index}" for task in gone)
         print_msg(
             f"{self.model.name}: lost {names}. {len(self.replicas)} of "
             f"{len(every)} replicas go on."
         )
+        return True
+
+    def _go_on_without_lost(self, source: Source, error: Exception) -> None:
+        """In an epoch, with data that is cut anew.
+
+        Raises:
+            Exception: The given error, if no task is gone or none is left.
+        """
+        if not self._leave_lost_out():
+            raise error
+        self._place(source)
 
     def _take_back(self, source: Source) -> None:
         """Lets replicas whose task is there again begin at the centre."""
@@ -254,7 +278,8 @@ class Replicated(abc.ABC):
             shares.append(share)
             replicas.append(made)
         self._are(groups, shares, replicas)
-        self._begin_anew(source)
+        self._make()
+        self._place(source)
         names = ", ".join(f"{task.job} {task.index}" for task in back)
         print_msg(
             f"{self.model.name}: {names} is back. {len(replicas)} replicas."
@@ -271,9 +296,8 @@ class Replicated(abc.ABC):
         for index, replica in enumerate(replicas):
             replica.index = index
 
-    def _begin_anew(self, source: Source) -> None:
-        """After replicas have come or gone: data and steps are for these."""
-        self._make()
+    def _place(self, source: Source) -> None:
+        """Gives each replica its data."""
         source.place(self.replicas, self.seed)
         self._restart()
 
