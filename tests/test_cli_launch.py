@@ -71,8 +71,8 @@ def ssh(tmp_path):
     log = tmp_path / "ssh.log"
     fake.write_text(
         "#!/bin/sh\n"
-        f'echo "$1 $2 $3 $4" >> {shlex.quote(str(log))}\n'
-        'exec sh -c "$5"\n'
+        f'echo "$1 $2 $3 $4 $5 $6" >> {shlex.quote(str(log))}\n'
+        'exec sh -c "$7"\n'
     )
     fake.chmod(0o755)
     return {"PATH": f"{fake.parent}{os.pathsep}{os.environ['PATH']}"}, log
@@ -337,7 +337,7 @@ def test_over_ssh(program, ssh, hosts, tmp_path):
     assert code == 7, output
     assert "[chief] args ['x']" in output
     assert "[worker 0] Ready: /job:worker/task:0" in output
-    expected = "-tt -o BatchMode=yes localhost"
+    expected = "-o ServerAliveInterval=5 -tt -o BatchMode=yes localhost"
     assert log.read_text().splitlines() == [expected] * 2
 
 

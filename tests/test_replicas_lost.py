@@ -56,3 +56,10 @@ def check(case):
     assert max(case["seconds"][1:]) < BOUND_S
     assert min(case["losses"][-2:]) < 0.7 * case["losses"][0]
     assert case["after"] < case["losses"][0]
+    # One died between two calls.
+    between, away = case["between"], lost[0]
+    others = [sorted({*everyone} - {away})] * 2
+    assert [sorted(t) for t in between["tasks"]] == [
+        *others, everyone, others[0]
+    ]  # fmt: skip
+    assert abs(between["evaluated"] - case["after"]) < 0.1

@@ -96,14 +96,36 @@ def disturbed(name, local, workers, lost, hang):
     fault = Fault(local, method, lost, hang)
     before = model.evaluate(*data(), verbose=0)[0]
     history = fit(method, STEPS, EPOCHS, [fault]).history
+    weights = [w.tolist() for w in model.get_weights()]
+    after = model.evaluate(*data(), verbose=0)[0]
     return {
         "tasks": fault.tasks,
         "seconds": fault.seconds,
         "steps": int(model.optimizer.iterations),
         "losses": [before, *history["loss"]],
-        "after": model.evaluate(*data(), verbose=0)[0],
-        "weights": [w.tolist() for w in model.get_weights()],
+        "after": after,
+        "weights": weights,
+        "between": between(method, local, lost[0]),
     }
+
+
+def between(method, local, index):
+    """A worker dies while nobody trains, and returns later."""
+    local.workers[index].kill()
+    evaluated = method.evaluate(*data(), verbose=0)[0]
+    tasks = [[task_of(d) for d in method.devices]]
+    for returns in (False, True):
+        if returns:
+            local.restart(index)
+        fit(method, 2)
+        tasks.append([task_of(d) for d in method.devices])
+    # And dies before a `fit`.
+    local.workers[index].kill()
+    fit(method, 2)
+    tasks.append([task_of(d) for d in method.devices])
+    local.restart(index)
+    fit(method, 2)
+    return {"evaluated": evaluated, "tasks": tasks}
 
 
 def undisturbed(workers):

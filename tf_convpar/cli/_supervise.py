@@ -103,9 +103,12 @@ def over_ssh(
     with contextlib.ExitStack() as stack:
 
         def start(task: str, host: str, text: str) -> Process:
+            # The first ends a connection whose other end is silent for 15 s.
             # -tt: the command ends with its connection. BatchMode: without a
             # terminal no password can be asked for.
-            command = ["ssh", "-tt", "-o", "BatchMode=yes", host, text]
+            alive = ["-o", "ServerAliveInterval=5"]
+            options = [*alive, "-tt", "-o", "BatchMode=yes"]
+            command = ["ssh", *options, host, text]
             process = Process(command, on_line=printer.of(task))
             return stack.enter_context(process)
 
