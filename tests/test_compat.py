@@ -93,8 +93,14 @@ def members():
         ),
         "tensorflow.Graph": tf.Graph(),
         "tensorflow.function": tf.function(lambda x: x),
+        "tensorflow.python.framework.registry.Registry": (
+            of_tensorflow.gradient_registry
+        ),
     }
     names = {owner: dir(one) for owner, one in found.items()}
+    # It does not list what it has.
+    owner, graph = "tensorflow.__internal__.FuncGraph", of_tensorflow.FuncGraph
+    names[owner] = [n for n in MEMBERS[owner] if hasattr(graph("x"), n)]
     return names | {"keras.Model": watched.names}
 
 

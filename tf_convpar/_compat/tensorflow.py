@@ -8,6 +8,7 @@ promise either.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable
 from typing import Any
@@ -57,6 +58,14 @@ NAMES = {
     "context": Private(
         "tensorflow.python.eager.context:context",
         "a cluster that loses and gets back tasks",
+    ),
+    "dismantle_func_graph": Private(
+        "tensorflow.python.framework.func_graph:dismantle_func_graph",
+        "freeing what was traced",
+    ),
+    "gradient_registry": Private(
+        "tensorflow.python.framework.ops:gradient_registry",
+        "freeing what was traced",
     ),
     "list_local_devices": Private(
         "tensorflow.python.client.device_lib:list_local_devices",
@@ -118,9 +127,21 @@ MEMBERS: dict[str, dict[str, str]] = {
         "_validate_colocate_with_variable": "slots beside any variable",
         "colocate_vars_with": "slots beside their shards",
     },
+    "tensorflow.__internal__.FuncGraph": {
+        "_function_captures": "freeing what was traced",
+        "_resource_tensor_inputs": "freeing what was traced",
+        "_unfeedable_tensors": "freeing what was traced",
+        "control_outputs": "freeing what was traced",
+        "inputs": "freeing what was traced",
+        "outputs": "freeing what was traced",
+        "structured_outputs": "freeing what was traced",
+    },
     "tensorflow.Graph": {
         "_distribution_strategy_stack": "`clear_session` in a scope",
         "_variable_creator_stack": "`clear_session` in a scope",
+    },
+    "tensorflow.python.framework.registry.Registry": {
+        "_registry": "freeing what was traced",
     },
     "tensorflow.function": {
         "_clone": "copies of models that hold functions which are traced",
@@ -152,6 +173,19 @@ def server_def() -> Any:
 def change_cluster(server_def: Any) -> None:
     """Makes this the cluster. What lives on tasks that stay lives on."""
     NAMES["context"].found()().update_server_def(server_def)
+
+
+def dismantle(graph: Any) -> None:
+    """Frees the graph of a function, and gradients that it alone has."""
+    known = NAMES["gradient_registry"].found()._registry
+    for op in graph.get_operations():
+        if op.type == "IdentityN":
+            # Each `tf.custom_gradient` is registered under a name of its own.
+            with contextlib.suppress(ValueError):
+                known.pop(op.get_attr("_gradient_op_type").decode(), None)
+    NAMES["dismantle_func_graph"].found()(graph)
+    for name in MEMBERS["tensorflow.__internal__.FuncGraph"]:
+        setattr(graph, name, None)
 
 
 def is_note_of_checkpoints(name: str) -> bool:

@@ -57,7 +57,7 @@ def on_device(
         # Persistent, since a persistent outer tape may come here again.
         with tf.GradientTape(persistent=True) as tape:
             tape.watch([x for x in args if x.dtype.is_floating])
-            result = fn(*args)
+            result = fn(*map(_first_or_own, args, _earlier(args)))
 
         def gradient(*upstream: tf.Tensor) -> Any:
             given = list(upstream)
@@ -88,6 +88,26 @@ def on_device(
             return tf.custom_gradient(lambda *a: placed(ordered, *a))(*args)
 
     return run
+
+
+def _earlier(args: Sequence[tf.Tensor]) -> list[Sequence[tf.Tensor]]:
+    return [args[:i] for i in range(len(args))]
+
+
+def _first_or_own(x: tf.Tensor, earlier: Sequence[tf.Tensor]) -> tf.Tensor:
+    """An argument whose gradient is no other argument's, as in a sum.
+
+    TensorFlow's tape counts a tensor too often that is the gradient of two of
+    its sources. It is never freed then, nor is the graph that it is in.
+    """
+    if any(x.shape.is_compatible_with(y.shape) for y in earlier):
+        x = _own_gradient(x)
+    return x
+
+
+@tf.custom_gradient
+def _own_gradient(x: tf.Tensor) -> Any:
+    return tf.identity(x), tf.identity
 
 
 def broadcast(

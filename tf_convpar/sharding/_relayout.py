@@ -18,6 +18,7 @@ from tf_convpar._compat.keras import of_a_fit
 from tf_convpar.layers import ConvParallel
 from tf_convpar.sharding import _twins
 from tf_convpar.sharding._parallelize import parallelize
+from tf_convpar.strategy import graphs
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 
 
@@ -119,3 +120,4 @@ def relayout(
     model.train_function = None
     model.test_function = None
     model.predict_function = None
+    graphs.free(model)

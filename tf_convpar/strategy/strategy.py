@@ -26,6 +26,7 @@ from tf_convpar.placement import split
 from tf_convpar.plans import load
 from tf_convpar.strategy import cluster as cluster_lib
 from tf_convpar.strategy import devices as devices_lib
+from tf_convpar.strategy import graphs
 from tf_convpar.strategy import keras_training
 from tf_convpar.strategy import memory
 
@@ -261,6 +262,7 @@ class _Extended(OneDeviceExtended):
     def _call_for_each_replica(
         self, fn: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
+        graphs.note(fn)
         with self.replica():
             return fn(*args, **kwargs)
 

@@ -1,0 +1,75 @@
+"""What was traced for a model is freed when the model lies otherwise."""
+
+import gc
+import sys
+import weakref
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from replica_cases import data
+
+import tf_convpar as convpar
+from tf_convpar.placement import on_device
+from tf_convpar.sharding import HowSplit
+from tf_convpar.sharding import relayout
+
+
+def residual():
+    """With sums, activations that have gradients of their own, a big layer."""
+    L = keras.layers
+    inputs = keras.Input((8, 8, 1))
+    x = L.Conv2D(4, 3, padding="same", activation="silu")(inputs)
+    x = L.BatchNormalization()(x)
+    y = L.Conv2D(4, 3, padding="same")(x)
+    x = L.Flatten()(L.Add()([x, y]))
+    model = keras.Model(inputs, L.Dense(2)(x))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss)
+    return model
+
+
+def graphs():
+    gc.collect()
+    found = tf.__internal__.FuncGraph
+    return {id(o) for o in gc.get_objects() if isinstance(o, found)}
+
+
+def gradients():
+    from tf_convpar._compat.tensorflow import gradient_registry
+
+    return set(gradient_registry.list())
+
+
+def test_steps_are_freed_with_their_variables(strategy):
+    x, y = data()
+    with strategy.scope():
+        model = convpar.parallelize(residual(), "equal")
+    how, plain = HowSplit.of(model, strategy.devices), convpar.merge(model)
+    found, variables = [], []
+    for _ in range(3):
+        model.fit(x, y, batch_size=16, verbose=0, validation_data=(x, y))
+        model.predict(x, verbose=0)
+        variables.append(weakref.ref(model.optimizer.variables[-1].value))
+        relayout(model, plain, how, strategy)
+        found.append((len(graphs()), len(gradients())))
+    assert found[1:] == found[:1] * 2
+    assert not any(variable() for variable in variables)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_gradient_of_several_arguments_is_freed(count):
+    """As that of a sum is, of which each argument has the whole."""
+    add = on_device(lambda *xs: tf.add_n(list(xs)), "CPU:0")
+    args = [tf.constant([1.0, 2.0 + n]) for n in range(count)]
+    upstream = tf.constant([3.0, 4.0])
+    before = sys.getrefcount(upstream)
+    with tf.GradientTape() as tape:
+        tape.watch(args)
+        y = add(*args)
+    found = tape.gradient(y, args, upstream)
+    for gradient in found:
+        np.testing.assert_array_equal(gradient, upstream)
+    del tape, y, found, gradient
+    assert sys.getrefcount(upstream) == before
