@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import signal
+import subprocess
 import sys
 import time
 import types
@@ -21,6 +22,8 @@ from processes import wait_gone
 from tf_convpar.cli import _supervise
 from tf_convpar.strategy import health
 from tf_convpar.strategy.local_cluster import reserved_port
+from tf_convpar.strategy.process import Process
+from tf_convpar.strategy.server import HEARTBEATS_S
 
 LAUNCH = [*CONVPAR, "launch"]
 
@@ -337,8 +340,57 @@ def test_over_ssh(program, ssh, hosts, tmp_path):
     assert code == 7, output
     assert "[chief] args ['x']" in output
     assert "[worker 0] Ready: /job:worker/task:0" in output
-    expected = "-o ServerAliveInterval=5 -tt -o BatchMode=yes localhost"
-    assert log.read_text().splitlines() == [expected] * 2
+    assert log.read_text().splitlines() == [
+        f"-o ServerAliveInterval=5 {terminal} -o BatchMode=yes localhost"
+        for terminal in ("-T", "-tt")
+    ]
+
+
+def test_a_worker_ends_with_its_heartbeats():
+    """Its end of a connection that was cut is silent, or closed."""
+    code = (
+        "from tf_convpar.strategy import server\n"
+        "server.exit_without_heartbeats(3.0)\n"
+        "print('up', flush=True)\n" + WAIT
+    )
+    for closes in (False, True):
+        with Process(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE
+        ) as process:
+            start_s = time.monotonic()
+            while time.monotonic() < start_s + 5:
+                process.write("\n")
+                time.sleep(0.2)
+            assert process.returncode is None
+            assert "up" in process.output
+            if closes:
+                process._popen.stdin.close()
+            process.wait(timeout_s=10)
+            assert "is gone; ending it" in process.output
+
+
+def test_workers_over_ssh_have_heartbeats(program, ssh, hosts):
+    """They live on them: 15 s without any would end them."""
+    changes, _ = ssh
+    launcher = start(
+        [
+            *(*LAUNCH, "--hosts", hosts, "--ssh", "--python", sys.executable),
+            program("import time; print('waiting', flush=True)\n" + WAIT),
+        ],
+        **changes,
+    )
+    try:
+        read_until(launcher, "[chief] waiting")
+        (worker,) = (
+            child
+            for child in psutil.Process(launcher.pid).children(recursive=True)
+            if child.cmdline()[1:4] == ["-m", "tf_convpar", "worker"]
+        )
+        assert "--heartbeats" in worker.cmdline()
+        time.sleep(HEARTBEATS_S + 2)
+        assert worker.is_running()
+    finally:
+        kill_tree(launcher)
 
 
 def test_terminated_launcher_over_ssh(program, ssh, hosts):

@@ -8,7 +8,6 @@ import warnings
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tf_convpar._compat.keras import stored
@@ -55,8 +54,8 @@ class Snapshot:
         self._thread = concurrent.futures.ThreadPoolExecutor(1)
         self._coming: concurrent.futures.Future[None] | None = None
         self._read: Any = None
-        arrays = [tf.convert_to_tensor(v).numpy() for v in self._own]
-        self._thread.submit(self._write, arrays, place)
+        own = [tf.identity(v) for v in self._own]
+        self._thread.submit(self._write, own, place)
 
     @property
     def under_way(self) -> bool:
@@ -97,18 +96,22 @@ class Snapshot:
             remove(self.folder)
 
     def _fetch(self, values: list[Any], place: tuple[int, int]) -> None:
-        # All, before any takes the place of what was known.
-        arrays = [tf.convert_to_tensor(value).numpy() for value in values]
-        for variable, array in zip(self._own, arrays, strict=True):
-            variable.assign(array)
-        self._write(arrays, place)
+        # All, before any takes the place of what was known. A variable then
+        # has the very memory into which its value has come.
+        here = [
+            _on(v, value) for v, value in zip(self._own, values, strict=True)
+        ]
+        for variable, value in zip(self._own, here, strict=True):
+            variable.assign(value)
+        self._write(here, place)
 
-    def _write(self, arrays: list[np.ndarray], place: tuple[int, int]) -> None:
+    def _write(self, values: list[tf.Tensor], place: tuple[int, int]) -> None:
         if self.folder is None:
             return
         names = [v.path for v in self._own[: self._kept]]
+        arrays = [value.numpy() for value in values[: self._kept]]
         try:
-            save(self.folder, names, arrays[: self._kept], place)
+            save(self.folder, names, arrays, place)
         except OSError as error:
             # Workers may still be lost; only the chief may not.
             warnings.warn(
@@ -160,6 +163,12 @@ def _reader(variables: list[keras.Variable]) -> Any:
 def _unshared(variable: keras.Variable) -> Any:
     with tf.device(stored(variable).device):
         return value_of(variable)
+
+
+def _on(variable: keras.Variable, value: Any) -> tf.Tensor:
+    """A value where a variable is."""
+    with tf.device(stored(variable).device):
+        return tf.identity(value)
 
 
 def state_of(model: keras.Model) -> list[keras.Variable]:

@@ -10,6 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -18,6 +20,7 @@ import click
 from tf_convpar.strategy.health import Watch
 from tf_convpar.strategy.local_cluster import local_workers
 from tf_convpar.strategy.process import Process
+from tf_convpar.strategy.server import HEARTBEAT_EVERY_S
 from tf_convpar.strategy.spec import Task
 
 _POLL_S = 0.1
@@ -101,18 +104,23 @@ def over_ssh(
     signals = _Signals()
     printer = _Printer()
     with contextlib.ExitStack() as stack:
+        *others, own = commands
 
         def start(task: str, host: str, text: str) -> Process:
             # The first ends a connection whose other end is silent for 15 s.
-            # -tt: the command ends with its connection. BatchMode: without a
-            # terminal no password can be asked for.
+            # -tt: the program ends with its connection, in most cases. A worker
+            # ends without heartbeats, of which a terminal would make lines.
+            # BatchMode: without a terminal no password can be asked for.
             alive = ["-o", "ServerAliveInterval=5"]
-            options = [*alive, "-tt", "-o", "BatchMode=yes"]
-            command = ["ssh", *options, host, text]
-            process = Process(command, on_line=printer.of(task))
+            terminal = "-tt" if task == own[0] else "-T"
+            options = [*alive, terminal, "-o", "BatchMode=yes"]
+            process = Process(
+                ["ssh", *options, host, text],
+                stdin=subprocess.DEVNULL if task == own[0] else subprocess.PIPE,
+                on_line=printer.of(task),
+            )
             return stack.enter_context(process)
 
-        *others, own = commands
         workers = {
             command[0]: _Task(
                 start(*command), functools.partial(start, *command), restarts
@@ -120,7 +128,7 @@ def over_ssh(
             for command in others
         }
         chief = _Task(start(*own), functools.partial(start, *own), restarts)
-        with _watch(workers, tasks):
+        with _watch(workers, tasks), _heartbeats(workers.values()):
             return _until_the_end(chief, workers, signals)
 
 
@@ -196,6 +204,25 @@ def _watch(
         end,
         starting=True,
     )
+
+
+@contextlib.contextmanager
+def _heartbeats(workers: Collection[_Task]) -> Iterator[None]:
+    """Tells workers on other machines that this one is there."""
+    over = threading.Event()
+
+    def go() -> None:
+        while not over.wait(HEARTBEAT_EVERY_S):
+            for worker in workers:
+                worker.process.write("\n")
+
+    thread = threading.Thread(target=go, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def _until_the_end(

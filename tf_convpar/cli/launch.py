@@ -109,8 +109,12 @@ def command(
     if hosts is None:
         line = [sys.executable, *line]
         sys.exit(_supervise.local(tasks or 1, line, threads, restarts))
-    workers, commands = _remote(hosts, [python, *line], python, cwd, threads)
-    if ssh and not dry_run:
+    # Whoever runs the printed commands by hand has no heartbeat.
+    alive = ssh and not dry_run
+    workers, commands = _remote(
+        hosts, [python, *line], python, cwd, threads, alive
+    )
+    if alive:
         sys.exit(_supervise.over_ssh(commands, workers, restarts))
     if as_json:
         print_json(
@@ -130,6 +134,7 @@ def _remote(
     python: str,
     cwd: str | None,
     threads: int | None,
+    heartbeats: bool,
 ) -> tuple[dict[str, Task], list[tuple[str, str, str]]]:
     """Workers by name; and name, host and command of each, the chief's last."""
     chief, *rest = (address.strip() for address in hosts.split(","))
@@ -137,6 +142,8 @@ def _remote(
     with messages_only():
         cluster = Cluster(spec)
     worker = [python, "-m", "tf_convpar", "worker"]
+    if heartbeats:
+        worker.append("--heartbeats")
     if threads is not None:
         worker.append(f"--threads={threads}")
     commands, workers = [], {}

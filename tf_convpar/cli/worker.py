@@ -21,7 +21,13 @@ from tf_convpar.cli._shared import messages_only
     help="The address of this machine at which others may reach the worker; "
     "0.0.0.0 for all. By default all, but for tasks at localhost.",
 )
-def command(threads: int | None, listen: str | None) -> None:
+@click.option(
+    "--heartbeats",
+    is_flag=True,
+    help="End when standard input ends, or is silent for 15 s: then whoever "
+    "started this worker is gone. `convpar launch --ssh` writes to it.",
+)
+def command(threads: int | None, listen: str | None, heartbeats: bool) -> None:
     """Serve this machine's devices to the chief.
 
     Reads TF_CONFIG, e.g.
@@ -38,6 +44,8 @@ def command(threads: int | None, listen: str | None) -> None:
     from tf_convpar.strategy import spec
 
     server.exit_on_signals()
+    if heartbeats:
+        server.exit_without_heartbeats()
     # TensorFlow's start-up chatter would bury the one line that matters.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     with messages_only():

@@ -100,6 +100,14 @@ class Process:
         """Sends it a signal, if it still runs."""
         self._popen.send_signal(number)
 
+    def write(self, text: str) -> None:
+        """Writes to its standard input, a pipe, as long as it reads it."""
+        # It may have ended, or closed its input.
+        with contextlib.suppress(OSError, ValueError):
+            if self._popen.stdin is not None:
+                self._popen.stdin.write(text)
+                self._popen.stdin.flush()
+
     def kill(self) -> None:
         """Kills it and its group, and waits for its end."""
         self._popen.kill()

@@ -2,7 +2,10 @@
 
 import dataclasses
 import os
+import select
 import signal
+import sys
+import threading
 import time
 from typing import NoReturn
 
@@ -17,6 +20,9 @@ from tf_convpar.strategy.status import ask
 
 # The start of the line that says a worker answers.
 READY = "Ready: "
+
+# Seconds without a heartbeat after which a worker ends, and between two.
+HEARTBEATS_S, HEARTBEAT_EVERY_S = 15.0, 1.0
 
 # Seconds between two looks whether a signal has come.
 _LOOK_S = 0.2
@@ -91,6 +97,24 @@ def serve(
         # it. Why not `signal.pause()`: a signal that the kernel gives to one of
         # TensorFlow's threads (if this one is stopped, say) does not end it.
         time.sleep(_LOOK_S)
+
+
+def exit_without_heartbeats(silent_s: float = HEARTBEATS_S) -> None:
+    """Ends this process once its standard input ends or is silent for long.
+
+    What has started a worker on another machine cannot end it when the
+    connection between them is lost. So it writes something every second.
+    """
+    fd = sys.stdin.fileno()
+
+    def watch() -> None:
+        while select.select([fd], [], [], silent_s)[0]:
+            if not os.read(fd, 4096):
+                break
+        print("Whoever started this worker is gone; ending it.", flush=True)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def exit_on_signals() -> None:
