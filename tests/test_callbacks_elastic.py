@@ -19,7 +19,7 @@ from replica_cases import network
 
 import tf_convpar as convpar
 from tf_convpar.callbacks import _file
-from tf_convpar.callbacks._elastic import _seconds
+from tf_convpar.callbacks._every import seconds
 from tf_convpar.sharding import HowSplit
 from tf_convpar.sharding import relayout
 
@@ -73,7 +73,7 @@ def test_nothing_is_lost_with_a_worker(case):
 
 
 def test_times_of_copies():
-    assert [_seconds(t) for t in (3, "30s", "5min", "1 h", "2")] == [
+    assert [seconds("every", t) for t in (3, "30s", "5min", "1 h", "2")] == [
         *(3.0, 30.0, 300.0, 3600.0, 2.0)
     ]
     for wrong in (0, -1, "soon", "3 days", "s", None):

@@ -19,6 +19,7 @@ import tensorflow as tf
 from tf_convpar._compat.keras import begin_at
 from tf_convpar._compat.keras import has_schedule
 from tf_convpar._compat.keras import print_msg
+from tf_convpar.callbacks._every import seconds
 from tf_convpar.callbacks._snapshot import Snapshot
 from tf_convpar.callbacks._snapshot import restore
 from tf_convpar.layers import recovers
@@ -30,7 +31,6 @@ from tf_convpar.strategy.cluster import watched
 from tf_convpar.strategy.spec import Task
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 
-_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 # Bytes of the batches since the last snapshot, after which there is another.
 _MOST_KEPT = 2**29
 # In the place of a batch: the metrics begin anew, as an epoch does.
@@ -74,10 +74,8 @@ class Elastic(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self.directory = None if directory is None else pathlib.Path(directory)
-        self.every_s = _seconds(every)
+        self.every_s = seconds("every", every)
         self._trains = False
-        # The model that is split in this way where nobody is lost.
-        self._split: keras.Model | None = None
         self._snapshot: Snapshot | None = None
         # What followed the last copy, and how much of it precedes the next.
         self._since: list[Any] = []
@@ -105,6 +103,19 @@ class Elastic(keras.callbacks.Callback):
         """Keras has begun its metrics anew."""
         self._since.append(_EPOCH)
         self._epoch, self._done = epoch, 0
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """`Rebalance` may have laid the model out anew."""
+        if not self._is_guarded("train"):
+            # What is not guarded any more is of the former layout.
+            self._inner = {
+                mode: function
+                for mode, function in self._inner.items()
+                if self._is_guarded(mode)
+            }
+            self._guard("train")
+            if self._snapshot is not None:
+                self._snapshot.forget()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Copies the model, if it is time."""
@@ -168,10 +179,8 @@ class Elastic(keras.callbacks.Callback):
 
     def _first_copy(self) -> None:
         """After a step, which has made the variables of metrics."""
-        if self._split is not self.model:
-            # Later, a worker that was lost may still be missing.
-            self._split = self.model
-            self._how = HowSplit.of(self.model, self._strategy.devices)
+        # Before a worker is lost, which may still be missing later.
+        HowSplit.last(self.model, self._strategy.devices)
         self._snapshot = Snapshot(
             self.model,
             self.directory if self._trains else None,
@@ -210,10 +219,13 @@ class Elastic(keras.callbacks.Callback):
         self._bytes = sum(map(_bytes, self._since))
         self._taken = time.monotonic()
 
-    def _guard(self, mode: str) -> None:
+    def _is_guarded(self, mode: str) -> bool:
         function = getattr(self.model, f"{mode}_function")
-        if getattr(function, "func", None) != self._guarded:
-            self._inner[mode] = function
+        return getattr(function, "func", None) == self._guarded
+
+    def _guard(self, mode: str) -> None:
+        if not self._is_guarded(mode):
+            self._inner[mode] = getattr(self.model, f"{mode}_function")
             guarded = functools.partial(self._guarded, mode)
             setattr(self.model, f"{mode}_function", guarded)
 
@@ -309,10 +321,11 @@ class Elastic(keras.callbacks.Callback):
             raise RuntimeError("Expected a cluster, and a copy of the model.")
         snapshot.forget()
         absent = {(task.job, task.index) for task in cluster.absent}
+        split = HowSplit.last(self.model, self._strategy.devices)
         self._strategy.change_devices(
-            [d for d in self._how.devices if task_of(d) not in absent]
+            [d for d in split.devices if task_of(d) not in absent]
         )
-        relayout(self.model, snapshot.plain, self._how, self._strategy)
+        relayout(self.model, snapshot.plain, split, self._strategy)
         for mode in self._inner:
             getattr(self.model, f"make_{mode}_function")()
             self._guard(mode)
@@ -362,20 +375,3 @@ def _bytes(kept: Any) -> int:
         for x in keras.tree.flatten(kept[0])
         if x is not None
     )
-
-
-def _seconds(every: float | str) -> float:
-    found: Any = every
-    if isinstance(every, str):
-        number = every.rstrip("smhin ")
-        unit = every[len(number) :].strip() or "s"
-        try:
-            found = float(number) * _UNITS[unit]
-        except (ValueError, KeyError):
-            found = None
-    if not isinstance(found, int | float) or not found > 0:
-        raise ValueError(
-            "Expected `every` to be seconds, or text such as '30s' or '5min'. "
-            f"Received: every={every!r}."
-        )
-    return float(found)

@@ -7,7 +7,9 @@ becomes what was made: callbacks, Keras' loop and the program hold on to it.
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Collection
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,10 +33,25 @@ class HowSplit:
         layers: For each convolution its name, whether it is cut by
             `"filters"` or `"samples"`, the share of each device (None: equal)
             and its algorithm and wire dtype; None for one that is whole.
+        speeds: How fast devices are now, where that differs: 0.5 for half as
+            fast as when the shares were chosen.
     """
 
     devices: tuple[str, ...]
     layers: dict[str, tuple[str, Sequence[float] | None, Any, Any] | None]
+    speeds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def last(cls, model: keras.Model, devices: Sequence[str]) -> HowSplit:
+        """How a model was last laid out; where never, how it is split.
+
+        Args:
+            model: A parallel model.
+            devices: Devices of its strategy, if it was never laid out anew.
+        """
+        if model not in _last:
+            _last[model] = cls.of(model, devices)
+        return _last[model]
 
     @classmethod
     def of(cls, model: keras.Model, devices: Sequence[str]) -> HowSplit:
@@ -55,29 +72,59 @@ class HowSplit:
     def on(self, devices: Collection[str]) -> dict[str, Any]:
         """The plan with which only some of the devices share the work.
 
-        They share what the others had in proportion to their own; equally,
-        where they had nothing.
+        They share what the others had in proportion to their own, and to their
+        speeds; equally, where they had nothing.
         """
         plan: dict[str, Any] = {}
         for name, layer in self.layers.items():
             plan[name] = None
             if layer is None:
                 continue
-            split, shards, *_ = layer
-            own = [
-                share
-                for share, device in zip(
-                    shards or [1] * len(self.devices),
-                    self.devices,
-                    strict=True,
-                )
-                if device in devices
-            ]
             plan[name] = {
-                "split": split,
-                "shards": tuple(own) if any(own) else (1,) * len(own),
+                "split": layer[0],
+                "shards": self._shares(layer[1], devices),
             }
         return plan
+
+    def _shares(
+        self, shards: Sequence[float] | None, devices: Collection[str]
+    ) -> tuple[float, ...]:
+        shares = dict(
+            zip(self.devices, shards or [1] * len(self.devices), strict=True)
+        )
+        own = [
+            # Shares that nothing changes stay the numbers that they were.
+            shares[d] * self.speeds[d] if d in self.speeds else shares[d]
+            for d in self.devices
+            if d in devices
+        ]
+        return tuple(own) if any(own) else (1,) * len(own)
+
+    def time(
+        self, slower: Mapping[str, float], devices: Collection[str]
+    ) -> float:
+        """Relative time of the convolutions, each of which waits for all.
+
+        Args:
+            slower: How many times slower devices are than when the shares were
+                chosen; 1 where nothing is said.
+            devices: Those that are there.
+        """
+        own = [d for d in self.devices if d in devices]
+        total = 0.0
+        for layer in self.layers.values():
+            if layer is not None:
+                shares = self._shares(layer[1], devices)
+                total += max(
+                    share * slower.get(device, 1.0)
+                    for share, device in zip(shares, own, strict=True)
+                ) / sum(shares)
+        return total
+
+
+_last: weakref.WeakKeyDictionary[keras.Model, HowSplit] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def relayout(
@@ -121,3 +168,4 @@ def relayout(
     model.test_function = None
     model.predict_function = None
     graphs.free(model)
+    _last[model] = how

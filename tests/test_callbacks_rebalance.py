@@ -1,0 +1,120 @@
+"""`Rebalance`: shares follow speeds, and nothing else changes."""
+
+import itertools
+import os
+from pathlib import Path
+
+import forks
+import numpy as np
+import pytest
+from replica_cases import data
+from replica_cases import network
+
+import tf_convpar as convpar
+from tf_convpar.callbacks import _rebalance
+from tf_convpar.callbacks._speeds import Speeds
+from tf_convpar.sharding import HowSplit
+
+PROGRAM = Path(__file__).parent / "programs/rebalance.py"
+
+
+@pytest.mark.parametrize(
+    "split", ["filters", pytest.param("samples", marks=pytest.mark.slow)]
+)
+def test_shares_leave_a_slow_worker_and_come_back(split):
+    """Then the other one dies, beside `Elastic`."""
+    found = forks.found([PROGRAM, split], dict(os.environ))
+    first, slow, again = found["shares"]
+    assert first == pytest.approx([1 / 3] * 3)
+    assert slow[2] < 1 / 6 < again[2]
+    assert found["devices"] == 2
+    step, ratios, saves, text = next(
+        d for d in found["decisions"] if d[1][2] > 2
+    )
+    assert step > 8
+    assert saves > 0.15
+    assert f"task:1/device:CPU:0 takes {ratios[2]:.1f} times as long" in text
+    for a, b in zip(found["weights"], found["expected"], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+    assert found["loss"] == pytest.approx(found["expected_loss"], rel=1e-4)
+
+
+class Scripted:
+    """Devices whose speeds are a list: of the last one, at each look."""
+
+    def __init__(self, last):
+        self.last = itertools.chain(last, itertools.repeat(last[-1]))
+
+    def seconds(self, device):
+        return next(self.last) if device.endswith("CPU:2") else 1.0
+
+
+@pytest.mark.parametrize(
+    ("last", "cooldown", "changes"),
+    [
+        ([1.0], 1e-6, []),
+        # Within what measurements differ by.
+        ([1, 1, 1, 1.2], 1e-6, []),
+        # Two looks in a row are asked for.
+        ([1, 1, 1, 5, 1, 5, 1, 1], 1e-6, []),
+        ([1, 1, 1, 5, 5, 5], 1e-6, [5]),
+        ([1, 1, 1, 5, 5, 1], 1e-6, [5, 7]),
+        ([1, 1, 1, 5, 5, 1], "1h", [5]),
+    ],
+)
+def test_nothing_moves_to_and_fro(
+    strategy, monkeypatch, last, cooldown, changes
+):
+    monkeypatch.setattr(_rebalance, "Speeds", lambda: Scripted(last))
+    x, y = data(160)
+    with strategy.scope():
+        model = convpar.parallelize(network(), "equal")
+    rebalance = convpar.callbacks.Rebalance(every=1e-6, cooldown=cooldown)
+    model.fit(x, y, batch_size=16, verbose=0, callbacks=[rebalance])
+    assert [d.step for d in rebalance.decisions] == changes
+
+
+def test_time_is_that_of_the_slowest_device():
+    layers = {
+        "a": ("filters", (2, 1, 1), None, None),
+        "b": ("samples", None, None, None),
+        "c": None,
+    }
+    split = HowSplit(("x", "y", "z"), layers)
+    assert split.time({}, "xyz") == pytest.approx(2 / 4 + 1 / 3)
+    assert split.time({"z": 4.0}, "xyz") == pytest.approx(4 / 4 + 4 / 3)
+    # Of two that are left.
+    assert split.time({"z": 4.0}, "yz") == pytest.approx(4 / 2 + 4 / 2)
+    other = HowSplit(("x", "y", "z"), layers, {"z": 0.25})
+    assert other.time({"z": 4.0}, "xyz") == pytest.approx(2 / 3.25 + 1 / 2.25)
+    assert other.on("xz")["a"] == {"split": "filters", "shards": (2, 0.25)}
+    assert other.on("xz")["c"] is None
+
+
+def test_speeds_are_measured():
+    """The same work takes about the same time."""
+    speeds = Speeds()
+    first = speeds.seconds("CPU:0")
+    assert 1e-3 < first < 5.0
+    assert speeds.seconds("CPU:0") / first == pytest.approx(1, abs=0.9)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "name"),
+    [
+        ({"every": "soon"}, "every"),
+        ({"cooldown": -1}, "cooldown"),
+        ({"margin": 15}, "margin"),
+        ({"patience": 0}, "patience"),
+    ],
+)
+def test_what_is_wrong(wrong, name):
+    with pytest.raises(ValueError, match=f"{name}.*Received: {name}="):
+        convpar.callbacks.Rebalance(**wrong)
+
+
+def test_a_model_without_devices_is_refused():
+    with pytest.raises(ValueError, match="ConvParallelStrategy.*Received"):
+        network().fit(
+            *data(), verbose=0, callbacks=[convpar.callbacks.Rebalance()]
+        )

@@ -1,0 +1,170 @@
+"""`Rebalance`: shares follow the speeds of devices while a model trains."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_convpar._compat.keras import print_msg
+from tf_convpar.callbacks._every import seconds
+from tf_convpar.callbacks._speeds import Speeds
+from tf_convpar.sharding import HowSplit
+from tf_convpar.sharding import merge
+from tf_convpar.sharding import relayout
+from tf_convpar.strategy.strategy import ConvParallelStrategy
+
+# Between them nothing is said of a device: measurements differ by as much.
+_USUAL = (0.8, 1.25)
+# Looks by which is known how fast a device is in the beginning.
+_FIRST = 3
+
+
+class Rebalance(keras.callbacks.Callback):
+    """Moves shares away from devices that have become slower, and back.
+
+    ```python
+    model.fit(x, y, callbacks=[convpar.callbacks.Rebalance(every="10s")])
+    ```
+
+    Between two steps each device computes a small convolution, three times 20
+    ms where it is as fast as in the beginning. Where other programs, heat or a
+    quota have made one slower, the layers' shares of it are worth less by as
+    much. If the convolutions of a step would take less with other shares,
+    kernels and slots move there, between two steps; results stay the same.
+
+    Shares go by those of the beginning: `fit` should begin while devices are as
+    fast as when the model was planned. Once devices are as they were, so are
+    the shares. As with `Elastic`, layers, optimizer and variables of the model
+    are new objects afterwards.
+
+    Args:
+        every: Time between two looks: seconds, or text such as `"10s"`.
+        margin: Part of the time of the convolutions that other shares must
+            save.
+        patience: How many looks in a row must find so.
+        cooldown: Time after a change in which there is no other, as for
+            `every`.
+
+    Attributes:
+        decisions: What was changed, the first change first.
+
+    Raises:
+        ValueError: A time, `margin` or `patience` is none, or the model is not
+            a parallel one.
+    """
+
+    def __init__(
+        self,
+        every: float | str = "10s",
+        margin: float = 0.15,
+        patience: int = 2,
+        cooldown: float | str = "60s",
+    ) -> None:
+        super().__init__()
+        self.every_s = seconds("every", every)
+        self.cooldown_s = seconds("cooldown", cooldown)
+        if not 0 < margin < 1:
+            raise ValueError(
+                "Expected `margin` to be a part of the time, between 0 and 1. "
+                f"Received: margin={margin!r}."
+            )
+        if not (isinstance(patience, int) and patience > 0):
+            raise ValueError(
+                "Expected `patience` to be a number of looks, 1 or more. "
+                f"Received: patience={patience!r}."
+            )
+        self.margin, self.patience = margin, patience
+        self.decisions: list[Decision] = []
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Nothing is known of the devices yet."""
+        strategy = self.model.distribute_strategy
+        if not isinstance(strategy, ConvParallelStrategy):
+            raise ValueError(
+                "Expected a model made in the scope of a ConvParallelStrategy, "
+                f"whose devices share its layers. Received one of {strategy!r}."
+            )
+        self._strategy = strategy
+        self._speeds = Speeds()
+        # Seconds of each device in the first looks.
+        self._first: dict[str, list[float]] = {}
+        self._found, self._step = 0, 0
+        self._looked = self._changed = -float("inf")
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Looks, if it is time; moves shares, if that has been found often."""
+        self._step += 1
+        now = time.monotonic()
+        if now - self._looked < self.every_s:
+            return
+        try:
+            slower = self._slower()
+        except tf.errors.OpError:
+            return  # A device is lost, which the next step finds out.
+        self._looked = time.monotonic()
+        split = HowSplit.last(self.model, self._strategy.devices)
+        other = dataclasses.replace(
+            split, speeds={d: 1 / s for d, s in slower.items()}
+        )
+        devices = self._strategy.devices
+        saves = 1 - other.time(slower, devices) / split.time(slower, devices)
+        self._found = self._found + 1 if saves >= self.margin else 0
+        late = now - self._changed >= self.cooldown_s
+        if self._found >= self.patience and late:
+            self._change(other, Decision(self._step, slower, saves))
+
+    def _slower(self) -> dict[str, float]:
+        """How many times slower each device is than in the beginning."""
+        found = {}
+        for device in self._strategy.devices:
+            now = self._speeds.seconds(device)
+            first = self._first.setdefault(device, [])
+            if len(first) < _FIRST:
+                first.append(now)
+            ratio = now / statistics.median(first)
+            if len(first) < _FIRST:
+                ratio = 1.0
+            usual = _USUAL[0] < ratio < _USUAL[1]
+            found[device] = 1.0 if usual else ratio
+        return found
+
+    def _change(self, split: HowSplit, decision: Decision) -> None:
+        start = time.monotonic()
+        plain = merge(self.model)
+        relayout(self.model, plain, split, self._strategy)
+        self.model.make_train_function()
+        self._changed, self._found = time.monotonic(), 0
+        self.decisions.append(decision)
+        print_msg(
+            f"\n{self.model.name}: {decision}; moved shares in "
+            f"{self._changed - start:.1f} s."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """Why shares were moved.
+
+    Attributes:
+        step: Steps of the `fit` before it.
+        slower: How many times slower each device is than in the beginning.
+        saves: Part of the time of the convolutions that this is to save.
+    """
+
+    step: int
+    slower: Mapping[str, float]
+    saves: float
+
+    def __str__(self) -> str:
+        changed = [
+            f"{device} takes {ratio:.1f} times as long as at first"
+            for device, ratio in self.slower.items()
+            if ratio != 1.0
+        ]
+        return ", ".join(changed or ["all devices are as fast as at first"])
