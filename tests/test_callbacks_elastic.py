@@ -30,6 +30,8 @@ CASES = [
     ("kill", "filters", "train", 1, 0, 1),
     ("kill", "samples", "test", 0, 3, 0, 1),
     ("stop", "samples", "train", 1, 2, 1),
+    # The other one is killed while this one is taken back.
+    ("again", "filters", "train", 1, 2, 1),
 ]
 OTHERS = [
     ("kill", "filters", "test", 1, 2, 0),
@@ -51,9 +53,11 @@ BOUND_S = 20.0
 )
 def test_nothing_is_lost_with_a_worker(case):
     found = forks.found([PROGRAM, *case], dict(os.environ))
-    _, _, _, epoch, _, *lost = case
+    how, _, _, epoch, _, *lost = case
     # In validation of the epoch; or in a step, so before its end as well.
     left = [3 - len(lost) if e in (epoch, epoch + 1) else 3 for e in range(4)]
+    if how == "again":
+        left[3] = 2
     assert found["devices"] == left
     assert max(found["seconds"][1:]) < BOUND_S
     for name, values in found["history"].items():

@@ -114,7 +114,8 @@ class Notes(keras.callbacks.Callback):
         super().__init__()
         self.faults, self.local, self.output = faults, local, output
         self.end = time.monotonic() + 60 * minutes
-        self.epochs, self.rows, self.start = 0, [], time.monotonic()
+        self.epochs, self.calm = 0, 0
+        self.rows, self.start = [], time.monotonic()
 
     def on_epoch_end(self, epoch, logs=None):
         """Notes what all processes hold."""
@@ -139,8 +140,13 @@ class Notes(keras.callbacks.Callback):
         self.rows.append(row)
         with open(self.output, "a") as file:
             file.write(json.dumps(row) + "\n")
-        if time.monotonic() >= self.end:
-            self.model.stop_training = True
+        if self.faults.over.is_set():
+            self.calm += 1
+            self.model.stop_training = self.calm == 3
+        elif time.monotonic() >= self.end:
+            # The next steps find out who is still lost.
+            self.faults.over.set()
+            self.faults.join()
 
 
 def plot(source, target):

@@ -18,6 +18,7 @@ import numpy as np
 import psutil
 
 import tf_convpar as convpar
+from tf_convpar.strategy.cluster import members
 from tf_convpar.strategy.local_cluster import local_workers
 
 EPOCHS, STEPS, BATCH = 4, 6, 16
@@ -58,6 +59,14 @@ class Fault(keras.callbacks.Callback):
         self.when, self.lost = when, lost
         self.strategy = strategy
         self.devices, self.seconds, self.memory = [], [], []
+        if how == "again":
+            self.how = "kill"
+            self.join, members().join = members().join, self.joined
+
+    def joined(self, tasks):
+        """Another worker dies while one is taken back."""
+        self.join(tasks)
+        self.local.workers[1 - self.lost[0]].kill()
 
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch

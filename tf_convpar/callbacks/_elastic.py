@@ -280,12 +280,20 @@ class Elastic(keras.callbacks.Callback):
             return False
         if self._snapshot.arrived(wait=True):
             self._copied(self._at)
-        cluster.leave(gone)
-        print_msg(
-            f"\n{self.model.name}: lost "
-            f"{', '.join(f'{t.job} {t.index}' for t in gone)}; making "
-            f"{sum(s is not _EPOCH for s in self._since)} steps again."
-        )
+        while gone:
+            print_msg(
+                f"\n{self.model.name}: lost "
+                f"{', '.join(f'{t.job} {t.index}' for t in gone)}; making "
+                f"{sum(s is not _EPOCH for s in self._since)} steps again."
+            )
+            try:
+                cluster.leave(gone)
+                break
+            except tf.errors.OpError:
+                # Another one is lost meanwhile.
+                gone = cluster.lost()
+                if not gone:
+                    raise
         return True
 
     def _recover(self, metrics: list[Any] | None) -> None:
@@ -345,8 +353,16 @@ class Elastic(keras.callbacks.Callback):
         if not back or cluster is None or not snapshot.arrived(wait=True):
             return
         self._copied(self._at)
-        cluster.join(back)
-        self._relay()
+        try:
+            cluster.join(back)
+            self._relay()
+        except TimeoutError:
+            return  # Gone again, before it was part of anything.
+        except tf.errors.OpError:
+            # It, or another one, is lost while shares move.
+            if not self._go_on():
+                raise
+            return
         print_msg(
             f"\n{self.model.name}: "
             f"{', '.join(f'{t.job} {t.index}' for t in back)} is back."
