@@ -36,8 +36,8 @@ def test_shares_leave_a_slow_worker_and_come_back(split):
     assert saves > 0.15
     assert f"task:1/device:CPU:0 takes {ratios[2]:.1f} times as long" in text
     for a, b in zip(found["weights"], found["expected"], strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
-    assert found["loss"] == pytest.approx(found["expected_loss"], rel=1e-4)
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+    assert found["loss"] == pytest.approx(found["expected_loss"], rel=1e-6)
 
 
 class Scripted:

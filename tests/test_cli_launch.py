@@ -357,18 +357,20 @@ def test_a_worker_ends_with_its_heartbeats():
         with Process(
             [sys.executable, "-c", code], stdin=subprocess.PIPE
         ) as process:
-            start_s = time.monotonic()
-            while time.monotonic() < start_s + 5:
+            # However long it takes to start, and longer than it may be silent.
+            beats = 0
+            while beats < 18:
                 process.write("\n")
                 time.sleep(0.2)
-            assert process.returncode is None
-            assert "up" in process.output
+                assert process.returncode is None, process.output
+                beats += "up" in process.output
             if closes:
                 process._popen.stdin.close()
             process.wait(timeout_s=10)
             assert "is gone; ending it" in process.output
 
 
+@pytest.mark.slow
 def test_workers_over_ssh_have_heartbeats(program, ssh, hosts):
     """They live on them: 15 s without any would end them."""
     changes, _ = ssh

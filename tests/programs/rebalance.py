@@ -19,6 +19,8 @@ from tf_convpar.strategy.local_cluster import local_workers
 from tf_convpar.strategy.process import Process
 
 MOST_EPOCHS = 400
+# Many steps of Adam make rounding errors large.
+keras.config.set_floatx("float64")
 
 
 # Stops a process four fifths of the time, as a quota does. By a process of its

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tf_convpar.files import remove_parts
 from tf_convpar.files import whole
 
 # NumPy's archive; the zip format has a sum of each array.
@@ -51,6 +52,9 @@ def load(
         ValueError: The file is no snapshot, or damaged.
     """
     path = folder / _NAME
+    # A chief that was killed while it wrote has left as much as a whole one.
+    with contextlib.suppress(OSError):
+        remove_parts(path)
     if not path.exists():
         return None
     try:

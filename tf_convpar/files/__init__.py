@@ -16,5 +16,6 @@ from tf_convpar.files._checked import shown as shown
 from tf_convpar.files._form import Form as Form
 from tf_convpar.files._form import kind_of as kind_of
 from tf_convpar.files._form import read_json as read_json
+from tf_convpar.files._whole import remove_parts as remove_parts
 from tf_convpar.files._whole import replace as replace
 from tf_convpar.files._whole import whole as whole

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import pathlib
 import secrets
@@ -20,12 +21,26 @@ def whole(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
     """
     target = pathlib.Path(path)
     # Nobody else's, be it another thread's.
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    part = target.with_name(_part(target.name, secrets.token_hex(4)))
     try:
         yield part
         os.replace(part, target)
     finally:
         part.unlink(missing_ok=True)
+
+
+def remove_parts(path: str | os.PathLike[str]) -> None:
+    """Removes what writers of a file left that were killed while they wrote.
+
+    Only where nobody else writes it.
+    """
+    target = pathlib.Path(path)
+    for part in target.parent.glob(_part(glob.escape(target.name), "*")):
+        part.unlink(missing_ok=True)
+
+
+def _part(name: str, own: str) -> str:
+    return f".{name}.{own}.part"
 
 
 def replace(path: str | os.PathLike[str], content: bytes) -> None:

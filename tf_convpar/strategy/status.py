@@ -178,6 +178,8 @@ class _Calls:
                 answers[task] = _reason(task)
             except grpc.RpcError as error:
                 answers[task] = _reason(task, error)
+                if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+                    continue  # Slow, but its connection is a good one.
             if isinstance(answers[task], str):
                 # It would wait before it connects again.
                 self._channels.pop(task).close()
