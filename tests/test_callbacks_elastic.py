@@ -12,6 +12,7 @@ import forks
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from processes import CONVPAR
 from processes import run
 from replica_cases import data
@@ -20,6 +21,8 @@ from replica_cases import network
 import tf_convpar as convpar
 from tf_convpar.callbacks import _file
 from tf_convpar.callbacks._every import seconds
+from tf_convpar.callbacks._snapshot import Snapshot
+from tf_convpar.callbacks._snapshot import state_of
 from tf_convpar.sharding import HowSplit
 from tf_convpar.sharding import relayout
 
@@ -169,6 +172,47 @@ def test_a_model_lies_otherwise_and_is_what_it_was(strategy):
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
     history = model.fit(x, y, verbose=0).history
     assert history["loss"][0] < 1.0
+
+
+def test_a_copy_has_all_of_a_state_or_nothing(strategy, monkeypatch):
+    """What fails may be any variable's, whoever is lost."""
+    x, y = data()
+    x_here = tf.constant(x)
+    with strategy.scope():
+        model = convpar.parallelize(network(keras.optimizers.Adam()), "equal")
+    model.fit(x, y, verbose=0)
+    snapshot = Snapshot(model)
+    for variable in (state_of(snapshot.plain)[3], None):
+        model.fit(x, y, verbose=0)
+        kind = type(variable)
+        with monkeypatch.context() as patch:
+            if variable is not None:
+                patch.setattr(kind, "assign", fails_for(variable, kind.assign))
+            snapshot.begin(model, (0, 0))
+            # It has come, so no step since is made again.
+            assert snapshot.arrived(wait=True)
+            if variable is not None:
+                # Nothing that has not been given yet lies elsewhere.
+                assert {type(v) for v in snapshot._values} == {type(x_here)}
+        for a, b in zip(state_of(snapshot.plain), state_of(model), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def fails_for(variable, assign):
+    def failing(self, value):
+        if self is variable:
+            raise tf.errors.UnavailableError(None, None, "lost")
+        return assign(self, value)
+
+    return failing
+
+
+def test_a_copy_that_never_came_changes_nothing():
+    """The worker dies while it sends its shards."""
+    program = PROGRAM.with_name("snapshot.py")
+    found = forks.found([program], dict(os.environ))
+    assert found["arrived"] == [True, False]
+    assert found["now"] == found["before"]
 
 
 def test_a_killed_program_goes_on_from_its_copy(tmp_path):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import pathlib
 import warnings
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tf_convpar._compat.keras import stored
@@ -36,9 +38,6 @@ class Snapshot:
         model: A model whose optimizer and metrics have all their variables.
         folder: Where each is also written to, if anywhere.
         place: Epoch, and steps of it that have been made.
-
-    Attributes:
-        plain: A plain model with that state, on the chief.
     """
 
     def __init__(
@@ -47,15 +46,27 @@ class Snapshot:
         folder: pathlib.Path | None = None,
         place: tuple[int, int] = (0, 0),
     ) -> None:
-        self.plain = merge(model)
+        self._plain = merge(model)
         self.folder = folder
-        self._own = _variables(self.plain)
-        self._kept = len(state_of(self.plain))
+        self._own = _variables(self._plain)
+        self._kept = len(state_of(self._plain))
+        # Those that the plain model does not have yet.
+        self._values: list[tf.Tensor] | None = None
         self._thread = concurrent.futures.ThreadPoolExecutor(1)
         self._coming: concurrent.futures.Future[None] | None = None
         self._read: Any = None
         own = [tf.identity(v) for v in self._own]
         self._thread.submit(self._write, own, place)
+
+    @property
+    def plain(self) -> keras.Model:
+        """A plain model with that state, on the chief.
+
+        Raises:
+            tf.errors.OpError: Another worker is lost meanwhile; ask again.
+        """
+        self._settle()
+        return self._plain
 
     @property
     def under_way(self) -> bool:
@@ -96,14 +107,28 @@ class Snapshot:
             remove(self.folder)
 
     def _fetch(self, values: list[Any], place: tuple[int, int]) -> None:
-        # All, before any takes the place of what was known. A variable then
-        # has the very memory into which its value has come.
         here = [
             _on(v, value) for v, value in zip(self._own, values, strict=True)
         ]
-        for variable, value in zip(self._own, here, strict=True):
-            variable.assign(value)
+        # TensorFlow says only where a value is looked at that it never came.
+        for value in here:
+            np.asarray(value)
         self._write(here, place)
+        # From here on this is what is known, whatever fails: all of it.
+        self._values = here
+        # In a cluster that has lost a worker any call may, also one that goes
+        # to the chief alone.
+        with contextlib.suppress(tf.errors.OpError):
+            self._settle()
+
+    def _settle(self) -> None:
+        """Gives the plain model the values that have come."""
+        if self._values is None:
+            return
+        # A variable then has the very memory into which its value has come.
+        for variable, value in zip(self._own, self._values, strict=True):
+            variable.assign(value)
+        self._values = None
 
     def _write(self, values: list[tf.Tensor], place: tuple[int, int]) -> None:
         if self.folder is None:
@@ -166,9 +191,9 @@ def _unshared(variable: keras.Variable) -> Any:
 
 
 def _on(variable: keras.Variable, value: Any) -> tf.Tensor:
-    """A value where a variable is."""
+    """A value where a variable is; shards are joined there."""
     with tf.device(stored(variable).device):
-        return tf.identity(value)
+        return tf.identity(tf.convert_to_tensor(value))
 
 
 def state_of(model: keras.Model) -> list[keras.Variable]:
