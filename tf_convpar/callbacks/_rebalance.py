@@ -38,15 +38,17 @@ class Rebalance(keras.callbacks.Callback):
     much. If the convolutions of a step would take less with other shares,
     kernels and slots move there, between two steps; results stay the same.
 
-    Shares go by those of the beginning: `fit` should begin while devices are as
-    fast as when the model was planned. Once devices are as they were, so are
-    the shares. As with `Elastic`, layers, optimizer and variables of the model
-    are new objects afterwards.
+    A model that `plan="auto"` has split is planned again, by the measurements
+    that it was planned by and the speeds of now, and moves if that is predicted
+    to shorten the step. Otherwise shares go by those of the beginning. `fit`
+    should begin while devices are as fast as when the model was planned. Once
+    devices are as they were, so are the shares. As with `Elastic`, layers,
+    optimizer and variables of the model are new objects afterwards.
 
     Args:
         every: Time between two looks: seconds, or text such as `"10s"`.
         margin: Part of the time of the convolutions that other shares must
-            save.
+            save; of the step, if the model was planned.
         patience: How many looks in a row must find so.
         cooldown: Time after a change in which there is no other, as for
             `every`.
@@ -117,7 +119,13 @@ class Rebalance(keras.callbacks.Callback):
         self._found = self._found + 1 if saves >= self.margin else 0
         late = now - self._changed >= self.cooldown_s
         if self._found >= self.patience and late:
-            self._change(other, Decision(self._step, slower, saves))
+            # The whole step, where the devices and links were measured.
+            planned = self._strategy.planner().saves(self.model, slower)
+            saves = saves if planned is None else planned
+            if saves >= self.margin:
+                self._change(other, Decision(self._step, slower, saves))
+            else:
+                self._changed, self._found = time.monotonic(), 0
 
     def _slower(self) -> dict[str, float]:
         """How many times slower each device is than in the beginning."""
@@ -154,7 +162,8 @@ class Decision:
     Attributes:
         step: Steps of the `fit` before it.
         slower: How many times slower each device is than in the beginning.
-        saves: Part of the time of the convolutions that this is to save.
+        saves: Part of the time of the convolutions that this is to save; of
+            the step, if the model was planned.
     """
 
     step: int

@@ -204,6 +204,7 @@ class Copies:
         for name, value in vars(variable).items():
             if not is_note_of_checkpoints(name):
                 vars(new)[name] = value
+        vars(new).pop("layout", None)  # It is where the copy does not lie.
         private.store(new, None)
         value = private.stored(variable)
         if value is not None:

@@ -88,6 +88,15 @@ class Work(Checked):
         return seconds * part
 
 
+def _times(work: Work, slower: float) -> Work:
+    """What a device takes that is so many times slower."""
+    return dataclasses.replace(
+        work,
+        forward=tuple(slower * s for s in work.forward),
+        backward=tuple(slower * s for s in work.backward),
+    )
+
+
 def check_points(value: Checked, points: str, *measured: str) -> None:
     """Checks that points ascend, and that there is a time for each.
 
@@ -147,6 +156,18 @@ class MeasuredDevice(Checked):
     message_s: Quantity = 0.0
     memory_bytes: Natural | None = None
 
+    def times(self, slower: float) -> MeasuredDevice:
+        """The same device, so many times slower at all that it computes."""
+        return dataclasses.replace(
+            self,
+            works={
+                key: _times(work, slower) for key, work in self.works.items()
+            },
+            update_s=slower * self.update_s,
+            byte_s=slower * self.byte_s,
+            message_s=slower * self.message_s,
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class Calibration(Checked):
@@ -180,6 +201,32 @@ class Calibration(Checked):
         for a, b in itertools.permutations(names, 2):
             if a != b and (a, b) not in linked:
                 raise Unexpected(f"a link from {a} to {b}", "links")
+
+    def among(
+        self, devices: Sequence[str], slower: Mapping[str, float] | None = None
+    ) -> Calibration:
+        """What these measurements say of some of the devices.
+
+        ```python
+        calibration.among(strategy.devices, {strategy.devices[1]: 2.0})
+        ```
+
+        Args:
+            devices: Names of those that are there, the chief's first.
+            slower: How many times slower than measured a device computes; 1
+                where nothing is said.
+        """
+        slower = slower or {}
+        of = {device.name: device for device in self.devices}
+        return dataclasses.replace(
+            self,
+            devices=tuple(of[d].times(slower.get(d, 1.0)) for d in devices),
+            links=tuple(
+                link
+                for link in self.links
+                if link.source in devices and link.target in devices
+            ),
+        )
 
     def link(self, source: str, target: str) -> Link:
         """Returns the link from one device to another.

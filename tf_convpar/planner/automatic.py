@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
 from tf_convpar import plans
 from tf_convpar.planner import _graph
 from tf_convpar.planner import _plan
+from tf_convpar.planner import _plan_of
+from tf_convpar.planner import _works
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration_file import to_json
 from tf_convpar.planner.measure import _calibrate
@@ -34,6 +38,12 @@ class Automatic:
     def __init__(self, strategy: ConvParallelStrategy) -> None:
         self._strategy = strategy
         self._layers = LayerByLayer(strategy)
+        # By the fingerprints of models.
+        self._known: dict[str, _Known] = {}
+
+    def devices_changed(self) -> None:
+        """Layers are planned for other devices; models are known as before."""
+        self._layers = LayerByLayer(self._strategy)
 
     def counts(
         self, layer: Any, input_shape: Sequence[int | None]
@@ -70,7 +80,93 @@ class Automatic:
             model, self._strategy, batch, algorithm=algorithm
         )
         wire = wire_dtype or self._strategy.wire_dtype
-        return _kept_plan(model, found, wire)
+        plan = _kept_plan(model, found, wire)
+        self._known[found.model] = _Known(found, wire, plan)
+        return plan
+
+    def again(
+        self,
+        model: Any,
+        devices: Sequence[str],
+        slower: Mapping[str, float] | None = None,
+    ) -> Plan | None:
+        """Plans a model that was planned, by the same measurements.
+
+        Args:
+            model: As it was planned, or a parallel one like it.
+            devices: Devices that there are now, the chief's first.
+            slower: How many times slower than measured devices are now.
+
+        Returns:
+            The plan; None if the model was not planned, or there is none for
+            these devices.
+        """
+        known = self._of(model)
+        if known is None or len(devices) < 2:
+            return None
+        calibration = known.calibration.among(devices, slower)
+        try:
+            return _kept_plan(model, calibration, known.wire_dtype)
+        except (ValueError, RuntimeError):
+            return None  # No memory for it, say.
+
+    def has_now(self, model: Any, plan: Plan) -> None:
+        """Notes with which plan a model goes on that was planned."""
+        known = self._of(model)
+        if known is not None:
+            self._known[known.calibration.model] = dataclasses.replace(
+                known, plan=plan
+            )
+
+    def plan_now(self, model: Any) -> Plan | None:
+        """The last plan of a model that was planned; None if it was not."""
+        known = self._of(model)
+        return None if known is None else known.plan
+
+    def saves(self, model: Any, slower: Mapping[str, float]) -> float | None:
+        """Part of the step that planning again is predicted to save.
+
+        Args:
+            model: A parallel model that was planned.
+            slower: How many times slower than measured devices are now.
+
+        Returns:
+            Part of the step with its plan of now; None if there is no plan.
+        """
+        known = self._of(model)
+        if known is None:
+            return None
+        devices = known.plan.devices
+        new = self.again(model, devices, slower)
+        if new is None or new.prediction is None:
+            return None
+        now = _plan_of.plan_of(
+            model,
+            known.calibration.among(devices, slower),
+            known.plan,
+            known.wire_dtype,
+        )
+        if now.prediction is None:
+            return None
+        return 1 - new.prediction.step_s / now.prediction.step_s
+
+    def _of(self, model: Any) -> _Known | None:
+        if not self._known:
+            return None
+        try:
+            graph = _graph.of_model(model)
+        except ValueError:
+            return None  # Without a graph, it was not planned.
+        return self._known.get(_works.fingerprint(graph))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Known:
+    """How a model was measured, and the last plan that was made of that."""
+
+    calibration: Calibration
+    wire_dtype: str | None
+    plan: Plan
 
 
 def _kept_plan(

@@ -17,7 +17,9 @@ import keras
 
 from tf_convpar._compat.keras import layers_of
 from tf_convpar._compat.keras import of_a_fit
+from tf_convpar._compat.keras import print_msg
 from tf_convpar.layers import ConvParallel
+from tf_convpar.layers import Split
 from tf_convpar.sharding import _twins
 from tf_convpar.sharding._parallelize import parallelize
 from tf_convpar.strategy import graphs
@@ -35,11 +37,14 @@ class HowSplit:
             and its algorithm and wire dtype; None for one that is whole.
         speeds: How fast devices are now, where that differs: 0.5 for half as
             fast as when the shares were chosen.
+        planned: Convolutions whose shares the strategy's planner has chosen,
+            by its measurements (`plan="auto"`).
     """
 
     devices: tuple[str, ...]
     layers: dict[str, tuple[str, Sequence[float] | None, Any, Any] | None]
     speeds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    planned: frozenset[str] = frozenset()
 
     @classmethod
     def last(cls, model: keras.Model, devices: Sequence[str]) -> HowSplit:
@@ -57,6 +62,8 @@ class HowSplit:
     def of(cls, model: keras.Model, devices: Sequence[str]) -> HowSplit:
         """How a model is split over the devices of its strategy."""
         found: dict[str, Any] = {}
+        planned = set()
+        plan = model.distribute_strategy.planner().plan_now(model) or {}
         for layer in layers_of(model):
             if isinstance(layer, ConvParallel):
                 found[layer.name] = (
@@ -65,9 +72,12 @@ class HowSplit:
                     layer.algorithm,
                     layer.wire_dtype,
                 )
+                split = Split(*found[layer.name][:2])
+                if layer.name in plan and Split.of(plan[layer.name]) == split:
+                    planned.add(layer.name)
             elif _twins.is_convolution(layer):
                 found[layer.name] = None
-        return cls(tuple(devices), found)
+        return cls(tuple(devices), found, planned=frozenset(planned))
 
     def on(self, devices: Collection[str]) -> dict[str, Any]:
         """The plan with which only some of the devices share the work.
@@ -155,8 +165,9 @@ def relayout(
         for name, layer in how.layers.items()
         if layer is not None and layer[3] is not None
     }
+    plan = how.on(strategy.devices) | _again(plain, how, strategy)
     with strategy.scope():
-        new = parallelize(plain, how.on(strategy.devices), wire_dtype=wires)
+        new = parallelize(plain, plan, wire_dtype=wires)
     for layer in layers_of(new):
         known = how.layers.get(layer.name)
         if known is not None and isinstance(layer, ConvParallel):
@@ -169,3 +180,19 @@ def relayout(
     model.predict_function = None
     graphs.free(model)
     _last[model] = how
+
+
+def _again(
+    plain: keras.Model, how: HowSplit, strategy: ConvParallelStrategy
+) -> dict[str, Any]:
+    """What the planner says of the devices there are now, if it was asked."""
+    if not how.planned:
+        return {}
+    planner = strategy.planner()
+    slower = {device: 1 / speed for device, speed in how.speeds.items()}
+    plan = planner.again(plain, strategy.devices, slower)
+    if plan is None:
+        return {}
+    planner.has_now(plain, plan)
+    print_msg(f"{plain.name}: {plan.reason}")
+    return {name: plan[name] for name in how.planned}

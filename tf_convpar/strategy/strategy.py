@@ -127,7 +127,8 @@ class ConvParallelStrategy(tf.distribute.Strategy):
         Models that exist stay where they are.
         """
         self.devices = tuple(devices_lib.check(devices))
-        self._automatic = None
+        if self._automatic is not None:
+            self._automatic.devices_changed()
 
     @property
     def plans_layers(self) -> bool:
