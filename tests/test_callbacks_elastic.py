@@ -21,6 +21,7 @@ from replica_cases import network
 import tf_convpar as convpar
 from tf_convpar.callbacks import _file
 from tf_convpar.callbacks._every import seconds
+from tf_convpar.callbacks._nearby import next_devices
 from tf_convpar.callbacks._snapshot import Snapshot
 from tf_convpar.callbacks._snapshot import state_of
 from tf_convpar.sharding import HowSplit
@@ -35,6 +36,8 @@ CASES = [
     ("stop", "samples", "train", 1, 2, 1),
     # The other one is killed while this one is taken back.
     ("again", "filters", "train", 1, 2, 1),
+    # What it had is with the other one; or with nobody.
+    ("near", "samples", "train", 1, 4, 1),
 ]
 OTHERS = [
     ("kill", "filters", "test", 1, 2, 0),
@@ -43,6 +46,8 @@ OTHERS = [
     ("kill", "samples", "train", 1, 5, 0),
     ("stop", "filters", "test", 1, 2, 0),
     ("stop", "filters", "train", 1, 1, 0, 1),
+    ("near", "filters", "train", 1, 2, 0),
+    ("near", "filters", "train", 1, 5, 0, 1),
 ]
 # Seconds of the step that meets a lost worker, or one that is back: one to two
 # on an idle machine, most of it to trace.
@@ -56,11 +61,18 @@ BOUND_S = 20.0
 )
 def test_nothing_is_lost_with_a_worker(case):
     found = forks.found([PROGRAM, *case], dict(os.environ))
-    how, _, _, epoch, _, *lost = case
+    how, _, _, epoch, batch, *lost = case
     # In validation of the epoch; or in a step, so before its end as well.
     left = [3 - len(lost) if e in (epoch, epoch + 1) else 3 for e in range(4)]
     if how == "again":
         left[3] = 2
+    if how == "near":
+        # Whoever returns waits for the next copy on the chief.
+        left[3] = 3 - len(lost)
+        # All steps but the first, of which there is such a copy.
+        since = 6 * epoch + batch - 1
+        (again,) = map(int, found["again"])
+        assert again < since if len(lost) == 1 else again == since
     assert found["devices"] == left
     assert max(found["seconds"][1:]) < BOUND_S
     for name, values in found["history"].items():
@@ -79,6 +91,26 @@ def test_nothing_is_lost_with_a_worker(case):
     assert found["predicted"] < 1e-5
 
 
+def test_shards_are_kept_by_the_next_worker():
+    chief, *gpus, last = [
+        f"/job:{task}/device:{kind}:{number}"
+        for task, kind, number in (
+            ("chief/task:0", "CPU", 0),
+            ("worker/task:0", "GPU", 0),
+            ("worker/task:0", "GPU", 1),
+            ("worker/task:2", "CPU", 0),
+        )
+    ]
+    assert next_devices([chief, *gpus, last], chief) == {
+        chief: chief,
+        gpus[0]: last,
+        gpus[1]: last,
+        last: gpus[0],
+    }
+    # One worker alone has nobody else.
+    assert next_devices(gpus, chief) == dict.fromkeys(gpus, chief)
+
+
 def test_times_of_copies():
     assert [seconds("every", t) for t in (3, "30s", "5min", "1 h", "2")] == [
         *(3.0, 30.0, 300.0, 3600.0, 2.0)
@@ -86,6 +118,8 @@ def test_times_of_copies():
     for wrong in (0, -1, "soon", "3 days", "s", None):
         with pytest.raises(ValueError, match="every.*Received"):
             convpar.callbacks.Elastic(every=wrong)
+    with pytest.raises(ValueError, match="neighbours.*Received.*soon"):
+        convpar.callbacks.Elastic(neighbours="soon")
 
 
 def test_a_model_without_workers_is_refused():

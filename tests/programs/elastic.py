@@ -1,13 +1,17 @@
 """Run with a fault and a split: trains on workers, some of which are lost.
 
-`kill` ends them, `stop` lets them hang. They return after the next epoch.
+`kill` ends them, `stop` lets them hang. They return after the next epoch. With
+`near` they are killed, and all copies but the first stay with the workers.
 
 Prints one JSON object: history and weights of the training, those of plain
 Keras on the same batches, the devices after each epoch, and seconds of steps.
 """
 
+import contextlib
+import io
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -59,8 +63,9 @@ class Fault(keras.callbacks.Callback):
         self.when, self.lost = when, lost
         self.strategy = strategy
         self.devices, self.seconds, self.memory = [], [], []
-        if how == "again":
+        if how in ("again", "near"):
             self.how = "kill"
+        if how == "again":
             self.join, members().join = members().join, self.joined
 
     def joined(self, tasks):
@@ -151,9 +156,13 @@ def main(how, split, mode, epoch, batch, *lost):
             strategy,
         )
         elastic = convpar.callbacks.Elastic(every=1e-3)
-        found = model.fit(
-            x, y, callbacks=[elastic, slower, fault], **options
-        ).history
+        if how == "near":
+            elastic = convpar.callbacks.Elastic(every=1e3, neighbours=1e-3)
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            found = model.fit(
+                x, y, callbacks=[elastic, slower, fault], **options
+            ).history
         after = model.evaluate(x, y, callbacks=[elastic], verbose=0)
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "saved.keras")
@@ -176,6 +185,7 @@ def main(how, split, mode, epoch, batch, *lost):
                 np.asarray(v).tolist() for v in plain.optimizer.variables
             ],
             "devices": fault.devices,
+            "again": re.findall(r"making (\d+) steps again", said.getvalue()),
             "seconds": fault.seconds,
             "memory": fault.memory,
             "after": after,

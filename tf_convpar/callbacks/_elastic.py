@@ -7,7 +7,6 @@ import functools
 import itertools
 import os
 import pathlib
-import time
 from collections.abc import Callable
 from collections.abc import Iterable
 from typing import Any
@@ -19,8 +18,8 @@ import tensorflow as tf
 from tf_convpar._compat.keras import begin_at
 from tf_convpar._compat.keras import has_schedule
 from tf_convpar._compat.keras import print_msg
+from tf_convpar.callbacks._copies import Copies
 from tf_convpar.callbacks._every import seconds
-from tf_convpar.callbacks._snapshot import Snapshot
 from tf_convpar.callbacks._snapshot import restore
 from tf_convpar.layers import recovers
 from tf_convpar.machines import task_of
@@ -30,11 +29,6 @@ from tf_convpar.strategy.cluster import members
 from tf_convpar.strategy.cluster import watched
 from tf_convpar.strategy.spec import Task
 from tf_convpar.strategy.strategy import ConvParallelStrategy
-
-# Bytes of the batches since the last snapshot, after which there is another.
-_MOST_KEPT = 2**29
-# In the place of a batch: the metrics begin anew, as an epoch does.
-_EPOCH = object()
 
 
 class Elastic(keras.callbacks.Callback):
@@ -61,27 +55,32 @@ class Elastic(keras.callbacks.Callback):
         every: Time between two copies: seconds, or text such as `"30s"` or
             `"5min"`. Batches since the last one are kept in memory; half a
             gigabyte of them also begins another copy.
+        neighbours: Time between two copies that stay with the workers, as for
+            `every`: each keeps its own shards, and those of another one.
+            Steps are then made again from the last of these, and nothing
+            passes through the chief until a worker is lost. If a worker is
+            lost together with the one that has its shards, they are made
+            again from the last copy on the chief. None for no such copies.
 
     Raises:
-        ValueError: `every` is no time, the model is not a parallel one, or
-            what is in `directory` is not a copy of this model.
+        ValueError: `every` or `neighbours` is no time, the model is not a
+            parallel one, or what is in `directory` is not a copy of it.
     """
 
     def __init__(
         self,
         directory: str | os.PathLike[str] | None = None,
         every: float | str = "30s",
+        neighbours: float | str | None = None,
     ) -> None:
         super().__init__()
         self.directory = None if directory is None else pathlib.Path(directory)
         self.every_s = seconds("every", every)
+        self.neighbours_s = (
+            None if neighbours is None else seconds("neighbours", neighbours)
+        )
         self._trains = False
-        self._snapshot: Snapshot | None = None
-        # What followed the last copy, and how much of it precedes the next.
-        self._since: list[Any] = []
-        self._at = 0
-        self._bytes = 0
-        self._taken = 0.0
+        self._copies = Copies(self.every_s, self.neighbours_s)
         # Epoch and steps of it that the model has learned from, steps to pass
         # over, and whether there was one that was not.
         self._epoch = self._done = self._over = 0
@@ -101,7 +100,7 @@ class Elastic(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Keras has begun its metrics anew."""
-        self._since.append(_EPOCH)
+        self._copies.since.epoch()
         self._epoch, self._done = epoch, 0
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -114,19 +113,15 @@ class Elastic(keras.callbacks.Callback):
                 if self._is_guarded(mode)
             }
             self._guard("train")
-            if self._snapshot is not None:
-                self._snapshot.forget()
+            self._copies.moved()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Copies the model, if it is time."""
         if not self._stepped:
             return
-        if self._snapshot is None:
+        if not self._copies.exist:
             self._first_copy()
-        elif self._snapshot.under_way:
-            if self._snapshot.arrived():
-                self._copied(self._at)
-        elif self._is_due():
+        elif self._copies.keep_up(self.model):
             self._copy_or_take_back()
 
     def on_train_end(self, logs: Any = None) -> None:
@@ -142,7 +137,7 @@ class Elastic(keras.callbacks.Callback):
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         """Copies the model, if nobody trains it."""
-        if self._snapshot is None:
+        if not self._copies.exist:
             self._first_copy()
 
     def on_test_end(self, logs: Any = None) -> None:
@@ -156,7 +151,7 @@ class Elastic(keras.callbacks.Callback):
 
     def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
         """Copies the model, if nobody trains it."""
-        if self._snapshot is None:
+        if not self._copies.exist:
             self._first_copy()
 
     def on_predict_end(self, logs: Any = None) -> None:
@@ -181,22 +176,19 @@ class Elastic(keras.callbacks.Callback):
         """After a step, which has made the variables of metrics."""
         # Before a worker is lost, which may still be missing later.
         HowSplit.last(self.model, self._strategy.devices)
-        self._snapshot = Snapshot(
+        self._copies.first(
             self.model,
             self.directory if self._trains else None,
             (self._epoch, self._done),
+            self._strategy,
         )
-        self._copied(len(self._since))
 
     def _end(self) -> None:
         for mode, function in self._inner.items():
             setattr(self.model, f"{mode}_function", function)
         self._inner = {}
         self._lasting.close()
-        if self._snapshot is not None:
-            self._snapshot.end()
-        self._snapshot = None
-        self._since = []
+        self._copies.end()
 
     def _resume(self, directory: pathlib.Path) -> None:
         """Goes on from the copy that an earlier program has written, if any."""
@@ -208,16 +200,6 @@ class Elastic(keras.callbacks.Callback):
                 f"{self.model.name}: going on after step {self._over} of epoch "
                 f"{epoch + 1}."
             )
-
-    def _is_due(self) -> bool:
-        late = time.monotonic() - self._taken >= self.every_s
-        return late or self._bytes >= _MOST_KEPT
-
-    def _copied(self, at: int) -> None:
-        """There is a copy of the state after so many of what is kept."""
-        del self._since[:at]
-        self._bytes = sum(map(_bytes, self._since))
-        self._taken = time.monotonic()
 
     def _is_guarded(self, mode: str) -> bool:
         function = getattr(self.model, f"{mode}_function")
@@ -257,8 +239,7 @@ class Elastic(keras.callbacks.Callback):
         if mode == "train":
             self._stepped = True
             self._done += len(data)
-            self._since.append((data, self._rate()))
-            self._bytes += _bytes(self._since[-1])
+            self._copies.since.step(data, self._rate())
         return logs
 
     def _go_on(self) -> bool:
@@ -276,24 +257,25 @@ class Elastic(keras.callbacks.Callback):
         """Whether workers are gone; they then have left the cluster."""
         cluster = members()
         gone = cluster.lost() if cluster else []
-        if not cluster or not gone or self._snapshot is None:
+        if not cluster or not gone or not self._copies.exist:
             return False
-        if self._snapshot.arrived(wait=True):
-            self._copied(self._at)
+        self._copies.settle()
+        lost: list[str] = []
         while gone:
-            print_msg(
-                f"\n{self.model.name}: lost "
-                f"{', '.join(f'{t.job} {t.index}' for t in gone)}; making "
-                f"{sum(s is not _EPOCH for s in self._since)} steps again."
-            )
+            lost += [f"{task.job} {task.index}" for task in gone]
             try:
                 cluster.leave(gone)
+                self._copies.newest([(t.job, t.index) for t in cluster.absent])
                 break
             except tf.errors.OpError:
                 # Another one is lost meanwhile.
                 gone = cluster.lost()
                 if not gone:
                     raise
+        print_msg(
+            f"\n{self.model.name}: lost {', '.join(lost)}; making "
+            f"{self._copies.since.steps} steps again."
+        )
         return True
 
     def _recover(self, metrics: list[Any] | None) -> None:
@@ -305,13 +287,7 @@ class Elastic(keras.callbacks.Callback):
         """
         now = self._rate()
         self._relay()
-        for kept in self._since:
-            if kept is _EPOCH:
-                self.model.reset_metrics()
-                continue
-            data, rate = kept
-            self._set_rate(rate)
-            self._inner["train"](data)
+        self._copies.since.again(self._step_again, self.model.reset_metrics)
         self._set_rate(now)
         if metrics is not None:
             for variable, value in zip(
@@ -319,40 +295,40 @@ class Elastic(keras.callbacks.Callback):
             ):
                 variable.assign(value)
 
+    def _step_again(self, data: Any, rate: float | None) -> None:
+        self._set_rate(rate)
+        self._inner["train"](data)
+
     def _metrics(self) -> list[Any]:
         return [np.asarray(v) for v in self.model.metrics_variables]
 
     def _relay(self) -> None:
         """The model has the state of the last copy, on what is there."""
-        cluster, snapshot = members(), self._snapshot
-        if cluster is None or snapshot is None:
-            raise RuntimeError("Expected a cluster, and a copy of the model.")
-        snapshot.forget()
+        cluster = members()
+        if cluster is None:
+            raise RuntimeError("Expected a cluster. Received none.")
         absent = {(task.job, task.index) for task in cluster.absent}
         split = HowSplit.last(self.model, self._strategy.devices)
         self._strategy.change_devices(
             [d for d in split.devices if task_of(d) not in absent]
         )
-        relayout(self.model, snapshot.plain, split, self._strategy)
+        self._copies.moved(self._strategy)
+        relayout(self.model, self._copies.plain, split, self._strategy)
         for mode in self._inner:
             getattr(self.model, f"make_{mode}_function")()
             self._guard(mode)
 
     def _copy_or_take_back(self) -> None:
         """Workers that have returned have their shares again, after a copy."""
-        cluster, snapshot = members(), self._snapshot
-        if snapshot is None:
-            return
+        cluster = members()
         back: list[Task] | None = []
         if cluster is not None and cluster.absent:
             back = cluster.returned(wait=False)
         if back is None:
             return  # It is asked again after the next step.
-        self._at = len(self._since)
-        snapshot.begin(self.model, (self._epoch, self._done))
-        if not back or cluster is None or not snapshot.arrived(wait=True):
+        self._copies.begin(self.model, (self._epoch, self._done))
+        if not back or cluster is None or not self._copies.arrived(wait=True):
             return
-        self._copied(self._at)
         try:
             cluster.join(back)
             self._relay()
@@ -378,16 +354,3 @@ class Elastic(keras.callbacks.Callback):
         if optimizer is None or has_schedule(optimizer):
             return None
         return float(optimizer.learning_rate)
-
-
-def _bytes(kept: Any) -> int:
-    """Bytes of the batches of some steps."""
-    if kept is _EPOCH:
-        return 0
-    return sum(
-        x.shape.num_elements() * x.dtype.size
-        if isinstance(x, tf.Tensor)
-        else np.asarray(x).nbytes
-        for x in keras.tree.flatten(kept[0])
-        if x is not None
-    )

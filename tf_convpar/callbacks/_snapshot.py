@@ -80,9 +80,22 @@ class Snapshot:
             model: As when this was made.
             place: Epoch, and steps of it that have been made.
         """
+        self._coming = self._thread.submit(self._fetch, self.read(model), place)
+
+    def read(self, model: keras.Model) -> list[Any]:
+        """All variables of a model, where they are, as they are now."""
         if self._read is None:
             self._read = _reader(_variables(model))
-        self._coming = self._thread.submit(self._fetch, self._read(), place)
+        found: list[Any] = self._read()
+        return found
+
+    def put(self, values: list[tf.Tensor]) -> None:
+        """From here on this state is what is known.
+
+        Args:
+            values: What `read` has read, on the chief.
+        """
+        self._values = values
 
     def arrived(self, wait: bool = False) -> bool:
         """Whether `plain` has the state of the last beginning; asked once.

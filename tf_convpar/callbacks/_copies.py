@@ -1,0 +1,164 @@
+"""The copies of a model that trains, and when it is time for another."""
+
+from __future__ import annotations
+
+import pathlib
+import time
+from collections.abc import Collection
+
+import keras
+
+from tf_convpar.callbacks._nearby import Nearby
+from tf_convpar.callbacks._since import Since
+from tf_convpar.callbacks._snapshot import Snapshot
+from tf_convpar.strategy.strategy import ConvParallelStrategy
+
+# Bytes of the batches since the last copy, after which there is another.
+_MOST_KEPT = 2**29
+
+
+class Copies:
+    """A state of a model that is known whole, and what came after it.
+
+    Args:
+        every_s: Seconds between two copies on the chief.
+        neighbours_s: Seconds between two that stay with the workers; None for
+            none of them.
+
+    Attributes:
+        since: What the model has learned from since the last of either.
+    """
+
+    def __init__(self, every_s: float, neighbours_s: float | None) -> None:
+        self.since = Since()
+        self._every_s, self._neighbours_s = every_s, neighbours_s
+        self._snapshot: Snapshot | None = None
+        self._nearby: Nearby | None = None
+        # Where in `since` those are of that are under way, and the last nearby.
+        self._at = self._near_at = 0
+        self._near: int | None = None
+        # When the last of each kind came.
+        self._taken = self._near_taken = 0.0
+
+    @property
+    def exist(self) -> bool:
+        """Whether there is any."""
+        return self._snapshot is not None
+
+    @property
+    def plain(self) -> keras.Model:
+        """A plain model with the state of the last copy, on the chief."""
+        return self._known().plain
+
+    def first(
+        self,
+        model: keras.Model,
+        folder: pathlib.Path | None,
+        place: tuple[int, int],
+        strategy: ConvParallelStrategy,
+    ) -> None:
+        """The first copy, which is waited for.
+
+        Args:
+            model: A model whose optimizer and metrics have all variables.
+            folder: Where copies are written to as well, if anywhere.
+            place: Epoch, and steps of it that have been made.
+            strategy: The model's.
+        """
+        self._snapshot = Snapshot(model, folder, place)
+        if self._neighbours_s is not None:
+            self._nearby = Nearby(strategy.devices, strategy.chief_device)
+        self.since.forget(self.since.now)
+        self._taken = self._near_taken = time.monotonic()
+
+    def keep_up(self, model: keras.Model) -> bool:
+        """Looks, between two steps, what has come and what is due.
+
+        Returns:
+            Whether it is time for a copy on the chief.
+        """
+        snapshot, nearby, now = self._known(), self._nearby, time.monotonic()
+        if snapshot.under_way:
+            self.arrived()
+            return False
+        if self._is_due(now):
+            return True
+        if nearby is None or self._neighbours_s is None:
+            return False
+        if nearby.under_way:
+            self._near_arrived()
+        elif now - self._near_taken >= self._neighbours_s:
+            self._near_at = self.since.now
+            nearby.begin(snapshot.read(model))
+        return False
+
+    def begin(self, model: keras.Model, place: tuple[int, int]) -> None:
+        """Begins a copy to the chief."""
+        self._at = self.since.now
+        self._known().begin(model, place)
+
+    def arrived(self, wait: bool = False) -> bool:
+        """Whether the one that was begun is there; asked once.
+
+        Args:
+            wait: Whether to wait for it.
+        """
+        if not self._known().arrived(wait):
+            return False
+        self.since.forget(self._at)
+        self._taken = time.monotonic()
+        return True
+
+    def settle(self) -> None:
+        """Waits for what is under way, whether it comes or not."""
+        self.arrived(wait=True)
+        self._near_arrived(wait=True)
+
+    def newest(self, absent: Collection[tuple[str, int]]) -> None:
+        """`plain` becomes what is the newest without some tasks.
+
+        Raises:
+            tf.errors.OpError: Another worker is lost meanwhile.
+        """
+        near = self._near
+        if self._nearby is None or near is None or near < self.since.start:
+            return
+        values = self._nearby.values(absent)
+        if values is not None:
+            self._known().put(values)
+            self.since.forget(near)
+
+    def moved(self, strategy: ConvParallelStrategy | None = None) -> None:
+        """The model has other variables from now on.
+
+        Args:
+            strategy: With the devices there are now; None if they are the same.
+        """
+        if self._snapshot is not None:
+            self._snapshot.forget()
+        if self._nearby is not None and strategy is not None:
+            self._near = None
+            self._nearby.forget(strategy.devices)
+
+    def end(self) -> None:
+        """Waits for all that is under way, and removes what was written."""
+        if self._snapshot is not None:
+            self._snapshot.end()
+        if self._nearby is not None:
+            self._nearby.end()
+        self._snapshot = self._nearby = self._near = None
+        self.since = Since()
+
+    def _near_arrived(self, wait: bool = False) -> None:
+        if self._nearby is not None and self._nearby.arrived(wait):
+            self._near = self._near_at
+            self._near_taken = time.monotonic()
+
+    def _is_due(self, now: float) -> bool:
+        late = now - self._taken >= self._every_s
+        return late or self.since.bytes >= _MOST_KEPT
+
+    def _known(self) -> Snapshot:
+        if self._snapshot is None:
+            raise RuntimeError("Expected a copy of the model. Received none.")
+        return self._snapshot

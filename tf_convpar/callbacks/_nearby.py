@@ -1,0 +1,175 @@
+"""Copies of a model that stay with its workers, each on two of them.
+
+Nothing of them passes through the chief, until a worker is lost: each shard
+stays where it is, as it was, and goes to the next worker as well.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+from collections.abc import Collection
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_convpar.machines import task_of
+from tf_convpar.placement import ShardedTensor
+
+# Job and number of a task.
+_Name = tuple[str, int]
+
+
+class Nearby:
+    """The last state of a model that two devices have of each shard.
+
+    ```python
+    nearby = Nearby(strategy.devices, strategy.chief_device)
+    nearby.begin(snapshot.read(model))  # holds nothing up
+    ...
+    if nearby.arrived():
+        nearby.values(absent=[("worker", 1)])  # without that worker
+    ```
+
+    Args:
+        devices: Those that hold shards.
+        chief: The chief's, which holds all else and is never lost.
+    """
+
+    def __init__(self, devices: Sequence[str], chief: str) -> None:
+        self._chief = chief
+        self._thread = concurrent.futures.ThreadPoolExecutor(1)
+        self._coming: concurrent.futures.Future[None] | None = None
+        # For each variable its shards, their copies elsewhere, its layout.
+        self._held: list[tuple[list[Any], list[Any], Any]] | None = None
+        self.forget(devices)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether copies were begun, and nobody has asked how it ended."""
+        return self._coming is not None
+
+    def begin(self, values: list[Any]) -> None:
+        """Begins to send values on, from where they were read."""
+        self._coming = self._thread.submit(self._copy, values)
+
+    def arrived(self, wait: bool = False) -> bool:
+        """Whether `values` gives the state of the last beginning; asked once.
+
+        Args:
+            wait: Whether to wait for it. Without that, one that is still on
+                its way may be asked for again.
+        """
+        if self._coming is None or not (wait or self._coming.done()):
+            return False
+        coming, self._coming = self._coming, None
+        return coming.exception() is None
+
+    def values(self, absent: Collection[_Name]) -> list[tf.Tensor] | None:
+        """The state, joined on the chief: one value for each variable.
+
+        Args:
+            absent: Tasks that have nothing any more.
+
+        Returns:
+            None, if there is no state, or both places of a shard are absent.
+
+        Raises:
+            tf.errors.OpError: Another worker is lost meanwhile.
+        """
+        if self._held is None:
+            return None
+        found = []
+        for own, copies, layout in self._held:
+            pieces = []
+            for places in zip(own, copies, strict=True):
+                there = [
+                    p for p in places if task_of(p.backing_device) not in absent
+                ]
+                if not there:
+                    return None
+                pieces.append(there[0])
+            with tf.device(self._chief):
+                here = [tf.identity(piece) for piece in pieces]
+                if layout is None:
+                    found += here
+                    continue
+                # It names devices that may have left.
+                chief = dataclasses.replace(
+                    layout, devices=(self._chief,) * len(here), wire=None
+                )
+                found.append(tf.convert_to_tensor(ShardedTensor(here, chief)))
+        for value in found:
+            # TensorFlow says only now that something never came.
+            value.numpy()
+        return found
+
+    def forget(self, devices: Sequence[str]) -> None:
+        """What is held is of no use any more.
+
+        Args:
+            devices: Those that hold shards from now on.
+        """
+        self._held = None
+        self._next = next_devices(devices, self._chief)
+        self._send = tf.function(self._sent, autograph=False)
+
+    def end(self) -> None:
+        """Waits for all that is under way."""
+        self._thread.shutdown(wait=True)
+        self._held = None
+
+    def _copy(self, values: list[Any]) -> None:
+        copies, here = self._send(values)
+        here.numpy()  # Fails if one of them has not come.
+        held = []
+        for value, others in zip(values, copies, strict=True):
+            sharded = isinstance(value, ShardedTensor)
+            own = list(value.shards) if sharded else [value]
+            held.append((own, others, value.layout if sharded else None))
+        self._held = held
+
+    def _sent(self, values: list[Any]) -> tuple[list[list[tf.Tensor]], Any]:
+        """Each shard on its next device; and a number once all are there."""
+        copies = []
+        for value in values:
+            if isinstance(value, ShardedTensor):
+                pairs = zip(value.shards, value.layout.devices, strict=True)
+                copies.append([_on(self._next[d], s) for s, d in pairs])
+            else:
+                copies.append([_on(self._chief, value)])
+        flat = [copy for row in copies for copy in row]
+        with tf.device(self._chief), tf.control_dependencies(flat):
+            return copies, tf.constant(len(flat))
+
+
+def next_devices(devices: Sequence[str], chief: str) -> dict[str, str]:
+    """Where each device's shards are kept as well.
+
+    ```python
+    next_devices(["chief", "a", "b"], "chief")  # a on b, b on a
+    ```
+
+    The first device of the next worker; the chief's, if there is no other
+    worker. What the chief has stays there: it is never lost.
+    """
+    home = task_of(chief)
+    tasks = list(dict.fromkeys(map(task_of, devices)))
+    ring = [task for task in tasks if task != home]
+    after = dict(zip(ring, [*ring[1:], *ring[:1]], strict=True))
+    firsts = {task: d for d in reversed(devices) for task in [task_of(d)]}
+    found = {}
+    for device in devices:
+        task = task_of(device)
+        other = after.get(task, task)
+        if task == home:
+            found[device] = device
+        else:
+            found[device] = chief if other == task else firsts[other]
+    return found
+
+
+def _on(device: str, value: tf.Tensor) -> tf.Tensor:
+    with tf.device(device):
+        return tf.identity(value)

@@ -1,0 +1,87 @@
+"""What a model has learned from since it was copied, to do it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+# In the place of a step: the metrics begin anew, as an epoch does.
+_EPOCH = object()
+
+
+class Since:
+    """Batches and learning rates of the steps since the last copy.
+
+    ```python
+    since = Since()
+    since.step(data, rate=0.1)
+    at = since.now  # A copy is begun,
+    since.step(data, rate=0.1)
+    since.forget(at)  # and there: one step is left.
+    ```
+
+    Attributes:
+        start: Number of entries that were forgotten.
+        bytes: Bytes of the batches that are kept.
+    """
+
+    def __init__(self) -> None:
+        self.start = 0
+        self.bytes = 0
+        self._kept: list[Any] = []
+
+    @property
+    def now(self) -> int:
+        """Number of entries there have been: where a copy begun now is."""
+        return self.start + len(self._kept)
+
+    @property
+    def steps(self) -> int:
+        """Number of steps that are kept."""
+        return sum(kept is not _EPOCH for kept in self._kept)
+
+    def epoch(self) -> None:
+        """Metrics have begun anew."""
+        self._kept.append(_EPOCH)
+
+    def step(self, data: Any, rate: float | None) -> None:
+        """The model has learned from batches, at a learning rate."""
+        self._kept.append((data, rate))
+        self.bytes += _bytes(data)
+
+    def forget(self, until: int) -> None:
+        """There is a copy of the state after so many entries."""
+        del self._kept[: until - self.start]
+        self.start = until
+        self.bytes = sum(_bytes(k[0]) for k in self._kept if k is not _EPOCH)
+
+    def again(
+        self,
+        step: Callable[[Any, float | None], Any],
+        epoch: Callable[[], None],
+    ) -> None:
+        """Does all that is kept, in its order.
+
+        Args:
+            step: Makes the step of batches and a learning rate.
+            epoch: Begins the metrics anew.
+        """
+        for kept in self._kept:
+            if kept is _EPOCH:
+                epoch()
+            else:
+                step(*kept)
+
+
+def _bytes(data: Any) -> int:
+    return sum(
+        x.shape.num_elements() * x.dtype.size
+        if isinstance(x, tf.Tensor)
+        else np.asarray(x).nbytes
+        for x in keras.tree.flatten(data)
+        if x is not None
+    )
