@@ -38,6 +38,7 @@ CASES = [
     ("again", "filters", "train", 1, 2, 1),
     # What it had is with the other one; or with nobody.
     ("near", "samples", "train", 1, 4, 1),
+    ("new", "filters", "train", 1, 0, 0),
 ]
 OTHERS = [
     ("kill", "filters", "test", 1, 2, 0),
@@ -48,6 +49,7 @@ OTHERS = [
     ("stop", "filters", "train", 1, 1, 0, 1),
     ("near", "filters", "train", 1, 2, 0),
     ("near", "filters", "train", 1, 5, 0, 1),
+    ("new", "samples", "train", 0, 0, 1),
 ]
 # Seconds of the step that meets a lost worker, or one that is back: one to two
 # on an idle machine, most of it to trace.
@@ -66,6 +68,8 @@ def test_nothing_is_lost_with_a_worker(case):
     left = [3 - len(lost) if e in (epoch, epoch + 1) else 3 for e in range(4)]
     if how == "again":
         left[3] = 2
+    if how == "new":
+        left = [2 if e <= epoch + 1 else 3 for e in range(4)]
     if how == "near":
         # Whoever returns waits for the next copy on the chief.
         left[3] = 3 - len(lost)

@@ -210,3 +210,55 @@ def test_a_plan_is_made_where_a_device_became_slower(
     assert decision.saves == pytest.approx(saves)
     measured = calibration.among(strategy.devices, slower)
     assert split_of(model) == split_by(planner.plan(network(), measured))
+
+
+def test_who_is_new_is_measured_and_planned_in(
+    strategy, calibration, monkeypatch
+):
+    """The model began on two of three devices."""
+    every, asked = strategy.devices, []
+
+    def calibrate(model, strategy, batch, algorithm):
+        asked.append((tuple(strategy.devices), batch, algorithm))
+        return calibration.among(strategy.devices)
+
+    strategy.change_devices(every[:2])
+    monkeypatch.setattr(
+        _calibrate,
+        "calibrate",
+        lambda m, s, b, **o: calibrate(m, s, b, o["algorithm"]),
+    )
+    plain = network()
+    with strategy.scope():
+        model = convpar.parallelize(
+            plain, plan="auto", batch_size=BATCH, algorithm="gemm"
+        )
+    how = HowSplit.last(model, strategy.devices).joined_by(every)
+    assert how.devices == tuple(every)
+    plain = convpar.merge(model)
+    strategy.change_devices(every)
+    relayout(model, plain, how, strategy)
+    assert asked == [(tuple(d), BATCH, "gemm") for d in (every[:2], every)]
+    three = planner.plan(network(), calibration)
+    assert split_by(three) == split_of(model)
+    assert {
+        layer.algorithm
+        for layer in model.layers
+        if isinstance(layer, ConvParallel)
+    } == {"gemm"}
+
+
+def test_who_is_new_has_a_share_as_others_have():
+    how = HowSplit(
+        ("a", "b"),
+        {
+            "one": ("filters", (3, 1), "direct", None),
+            "two": ("samples", None, "direct", None),
+            "three": None,
+        },
+    )
+    plan = how.joined_by(["b", "c"]).on(["a", "b", "c"])
+    assert plan["one"] == {"split": "filters", "shards": (3, 1, 2)}
+    assert plan["two"] == {"split": "samples", "shards": (1, 1, 1)}
+    assert plan["three"] is None
+    assert how.joined_by([]) == how

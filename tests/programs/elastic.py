@@ -1,7 +1,8 @@
 """Run with a fault and a split: trains on workers, some of which are lost.
 
 `kill` ends them, `stop` lets them hang. They return after the next epoch. With
-`near` they are killed, and all copies but the first stay with the workers.
+`near` they are killed, and all copies but the first stay with the workers. With
+`new` they have not been there before.
 
 Prints one JSON object: history and weights of the training, those of plain
 Keras on the same batches, the devices after each epoch, and seconds of steps.
@@ -89,7 +90,7 @@ class Fault(keras.callbacks.Callback):
         self.fault("test", batch)
 
     def fault(self, mode, batch):
-        if (mode, self.epoch, batch) == self.when:
+        if (mode, self.epoch, batch) == self.when and self.how != "new":
             for index in self.lost:
                 if self.how == "kill":
                     self.local.workers[index].kill()
@@ -101,10 +102,10 @@ class Fault(keras.callbacks.Callback):
         self.memory.append(psutil.Process().memory_info().rss >> 20)
         if epoch == self.when[1] + 1:
             for index in self.lost:
-                if self.how == "kill":
-                    self.local.restart(index)
-                else:
+                if self.how == "stop":
                     self.local.workers[index].signal(signal.SIGCONT)
+                else:
+                    self.local.restart(index)
 
 
 class Saves(keras.callbacks.Callback):
@@ -136,7 +137,15 @@ def main(how, split, mode, epoch, batch, *lost):
     }
     with local_workers(2, threads=1) as local:
         os.environ["TF_CONFIG"] = local.tf_config()
-        strategy = convpar.ConvParallelStrategy()
+        shares = [(2, 1, 1), (1, 1, 2)]
+        if how == "new":
+            local.workers[int(lost[0])].kill()
+            strategy = convpar.ConvParallelStrategy(
+                connect_timeout=3.0, min_workers=1
+            )
+            shares = [(2, 1), (1, 2)]
+        else:
+            strategy = convpar.ConvParallelStrategy()
         plain = network()
         slower = keras.callbacks.LearningRateScheduler(
             lambda epoch: 1e-3 * 0.5**epoch
@@ -144,8 +153,8 @@ def main(how, split, mode, epoch, batch, *lost):
         expected = plain.fit(x, y, callbacks=[slower], **options).history
         with strategy.scope():
             plan = {
-                "first": {"split": split, "shards": (2, 1, 1)},
-                "second": {"split": split, "shards": (1, 1, 2)},
+                "first": {"split": split, "shards": shares[0]},
+                "second": {"split": split, "shards": shares[1]},
             }
             model = convpar.parallelize(network(), plan)
         fault = Fault(

@@ -308,7 +308,9 @@ class Elastic(keras.callbacks.Callback):
         if cluster is None:
             raise RuntimeError("Expected a cluster. Received none.")
         absent = {(task.job, task.index) for task in cluster.absent}
-        split = HowSplit.last(self.model, self._strategy.devices)
+        split = HowSplit.last(self.model, self._strategy.devices).joined_by(
+            self._strategy.new_devices()
+        )
         self._strategy.change_devices(
             [d for d in split.devices if task_of(d) not in absent]
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -84,6 +85,12 @@ class Graph:
     keys: dict[int, str] = dataclasses.field(
         default_factory=dict, repr=False, compare=False
     )
+
+    @functools.cached_property
+    def algorithms(self) -> frozenset[str]:
+        """Those of its parallel layers; plain ones have none."""
+        found = {getattr(call.layer, "algorithm", None) for call in self.calls}
+        return frozenset(name for name in found if name)
 
     @property
     def convolutions(self) -> tuple[Call, ...]:

@@ -34,9 +34,13 @@ def _key(graph: Graph, call: Call) -> str:
             for k, v in layer.get_config().items()
             if k not in _NO_MATTER
             and not k.endswith("initializer")
-            # Only parallel layers have an algorithm. Without one, or with the
-            # direct one, they do the work of the Keras layer.
-            and not (k == "algorithm" and v in (None, "direct"))
+            # Only parallel layers have an algorithm. Without one, with the
+            # direct one, or with that of all others, they do the work of the
+            # Keras layer, or of that with the algorithm of the calibration.
+            and not (
+                k == "algorithm"
+                and (v in (None, "direct") or len(graph.algorithms) == 1)
+            )
         }
     shapes = [graph.tensors[i].shape for i in call.inputs]
     arguments = call.node.arguments if call.node is not None else None

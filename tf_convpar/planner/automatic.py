@@ -81,7 +81,7 @@ class Automatic:
         )
         wire = wire_dtype or self._strategy.wire_dtype
         plan = _kept_plan(model, found, wire)
-        self._known[found.model] = _Known(found, wire, plan)
+        self._known[found.model] = _Known(found, wire, plan, algorithm)
         return plan
 
     def again(
@@ -91,6 +91,8 @@ class Automatic:
         slower: Mapping[str, float] | None = None,
     ) -> Plan | None:
         """Plans a model that was planned, by the same measurements.
+
+        All devices are measured if there are new ones.
 
         Args:
             model: As it was planned, or a parallel one like it.
@@ -104,11 +106,25 @@ class Automatic:
         known = self._of(model)
         if known is None or len(devices) < 2:
             return None
+        measured = {device.name for device in known.calibration.devices}
+        if not measured.issuperset(devices):
+            known = self._measured_again(model, known)
         calibration = known.calibration.among(devices, slower)
         try:
             return _kept_plan(model, calibration, known.wire_dtype)
         except (ValueError, RuntimeError):
             return None  # No memory for it, say.
+
+    def _measured_again(self, model: Any, known: _Known) -> _Known:
+        """With all of the strategy's devices, some of which are new."""
+        found = _calibrate.calibrate(
+            model,
+            self._strategy,
+            known.calibration.batch,
+            algorithm=known.algorithm,
+        )
+        self._known[found.model] = dataclasses.replace(known, calibration=found)
+        return self._known[found.model]
 
     def has_now(self, model: Any, plan: Plan) -> None:
         """Notes with which plan a model goes on that was planned."""
@@ -167,6 +183,7 @@ class _Known:
     calibration: Calibration
     wire_dtype: str | None
     plan: Plan
+    algorithm: str | None
 
 
 def _kept_plan(

@@ -79,6 +79,22 @@ class HowSplit:
                 found[layer.name] = None
         return cls(tuple(devices), found, planned=frozenset(planned))
 
+    def joined_by(self, devices: Collection[str]) -> HowSplit:
+        """As this one, where devices that are new have a share as others do.
+
+        That is the mean of theirs, where nobody has measured.
+        """
+        new = [device for device in devices if device not in self.devices]
+        layers = dict(self.layers)
+        for name, layer in layers.items():
+            if layer is not None and layer[1] is not None:
+                mean = sum(layer[1]) / len(layer[1])
+                shares = (*layer[1], *[mean] * len(new))
+                layers[name] = (layer[0], shares, *layer[2:])
+        return dataclasses.replace(
+            self, devices=(*self.devices, *new), layers=layers
+        )
+
     def on(self, devices: Collection[str]) -> dict[str, Any]:
         """The plan with which only some of the devices share the work.
 

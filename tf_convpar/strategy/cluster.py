@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import socket
+from collections.abc import Sequence
 
 import psutil
 
@@ -33,7 +34,9 @@ _connected: Cluster | None = None
 _members: Members | None = None
 
 
-def connect(cluster: Cluster, timeout_s: float = 60.0) -> None:
+def connect(
+    cluster: Cluster, timeout_s: float = 60.0, fewest: int | None = None
+) -> None:
     """Makes this process the chief of a cluster whose workers are running.
 
     ```python
@@ -51,6 +54,8 @@ def connect(cluster: Cluster, timeout_s: float = 60.0) -> None:
     Args:
         cluster: the cluster; this process must be its chief.
         timeout_s: seconds to wait for the other tasks, all together.
+        fewest: number of other tasks without which it does not begin; all if
+            None. The rest are absent `members()`, which may join later.
 
     Raises:
         ValueError: where this process's task is not the chief.
@@ -77,7 +82,8 @@ def connect(cluster: Cluster, timeout_s: float = 60.0) -> None:
     set_grpc_defaults()
     check_port_free(cluster.chief.address)
     nets = listening.wanted(cluster.chief)
-    found = wait_for(cluster.others, timeout_s)
+    found = wait_for(cluster.others, timeout_s, fewest)
+    absent = [task for task in cluster.others if task not in found]
     # The import takes seconds, for which no error above should have to wait.
     import tensorflow as tf
 
@@ -88,7 +94,7 @@ def connect(cluster: Cluster, timeout_s: float = 60.0) -> None:
                 inter_op_threads()
             )
     tf.config.experimental_connect_to_cluster(
-        tf.train.ClusterSpec(dict(cluster.spec)),
+        tf.train.ClusterSpec(_there(cluster, absent)),
         job_name=cluster.job,
         task_index=cluster.index,
         protocol="grpc",
@@ -97,7 +103,18 @@ def connect(cluster: Cluster, timeout_s: float = 60.0) -> None:
     tf.config.list_logical_devices()
     listening.restrict(cluster.chief.port, nets)
     _connected = cluster
-    _members = Members(found)
+    _members = Members(found, absent)
+
+
+def _there(
+    cluster: Cluster, absent: Sequence[Task]
+) -> dict[str, dict[int, str]]:
+    """Addresses by job and number, of the tasks that are there."""
+    found: dict[str, dict[int, str]] = {}
+    for task in (cluster.chief, *cluster.others):
+        if task not in absent:
+            found.setdefault(task.job, {})[task.index] = task.address
+    return found
 
 
 def members() -> Members | None:

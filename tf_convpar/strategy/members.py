@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from tf_convpar.strategy.connections import Peer
@@ -46,16 +47,21 @@ class Members:
 
     Args:
         found: Devices of each worker that is there.
+        absent: Workers that are not there yet.
 
     Attributes:
-        absent: Workers that left and have not joined again.
+        absent: Workers that left and have not joined again, or not yet.
     """
 
-    def __init__(self, found: Mapping[Task, tuple[DeviceStatus, ...]]) -> None:
+    def __init__(
+        self,
+        found: Mapping[Task, tuple[DeviceStatus, ...]],
+        absent: Sequence[Task] = (),
+    ) -> None:
         self._processes = {task: _process(d) for task, d in found.items()}
-        self._peers = {task: _peers(task) for task in found}
+        self._peers = {task: _peers(task) for task in (*found, *absent)}
         self._hang: set[Task] = set()
-        self.absent: list[Task] = []
+        self.absent: list[Task] = list(absent)
         self._whole: Any = None
         # What is asked of those who left.
         self._asking: concurrent.futures.Future[Any] | None = None
@@ -163,7 +169,7 @@ class Members:
         from tf_convpar._compat.tensorflow import change_cluster
         from tf_convpar._compat.tensorflow import server_def
 
-        self._whole = self._whole or server_def()
+        self._whole = self._whole or self._with_all(server_def())
         now = copy.deepcopy(self._whole)
         for job in list(now.cluster.job):
             for task in self.absent:
@@ -172,6 +178,15 @@ class Members:
             if not job.tasks:
                 now.cluster.job.remove(job)
         change_cluster(now)
+
+    def _with_all(self, server_def: Any) -> Any:
+        """A cluster that has those as well who have not been there yet."""
+        jobs = {job.name: job for job in server_def.cluster.job}
+        for task in self._peers:
+            if task.job not in jobs:
+                jobs[task.job] = server_def.cluster.job.add(name=task.job)
+            jobs[task.job].tasks[task.index] = task.address
+        return server_def
 
 
 def _peers(task: Task) -> set[Peer]:

@@ -72,9 +72,9 @@ def ask(
 
 
 def wait_for(
-    tasks: Iterable[Task], timeout_s: float
+    tasks: Iterable[Task], timeout_s: float, fewest: int | None = None
 ) -> dict[Task, tuple[DeviceStatus, ...]]:
-    """Waits until every task answers.
+    """Waits until every task answers, or enough of them in the end.
 
     ```python
     wait_for(cluster.others, timeout_s=60.0)
@@ -83,9 +83,10 @@ def wait_for(
     Args:
         tasks: the tasks to wait for.
         timeout_s: seconds to wait for them, all together.
+        fewest: number of tasks that must have answered by then; all if None.
 
     Returns:
-        The devices of each task.
+        The devices of each task that has answered.
 
     Raises:
         TimeoutError: where a task has not answered in time, or another one
@@ -103,14 +104,27 @@ def wait_for(
             )
         answers = calls.answers()
     silent = {t: why for t, why in answers.items() if isinstance(why, str)}
+    found = len(answers) - len(silent)
+    if found < (len(answers) if fewest is None else fewest):
+        raise TimeoutError(_unreachable(silent, timeout_s, fewest))
     if silent:
-        raise TimeoutError(_unreachable(silent, timeout_s))
+        _LOG.warning(
+            "%d of %d other tasks have answered within %g s; going on without "
+            "%s.",
+            found,
+            len(answers),
+            timeout_s,
+            ", ".join(map(str, silent)),
+        )
     return {t: d for t, d in answers.items() if not isinstance(d, str)}
 
 
-def _unreachable(silent: dict[Task, str], timeout_s: float) -> str:
+def _unreachable(
+    silent: dict[Task, str], timeout_s: float, fewest: int | None
+) -> str:
+    most = "every other task" if fewest is None else f"{fewest} other tasks"
     lines = [
-        f"Expected every other task to answer within {timeout_s:g} s. "
+        f"Expected {most} to answer within {timeout_s:g} s. "
         f"Received no answer from {len(silent)}:"
     ]
     lines += [f"  {task}: {why}." for task, why in silent.items()]

@@ -73,6 +73,9 @@ class ConvParallelStrategy(tf.distribute.Strategy):
         connect_timeout: Seconds to wait for the other tasks.
         chief_device: Name of the device for all that is not split; None for
             the first of `devices` that is this program's own, or its first.
+        min_workers: Number of workers with which to begin, if the others of
+            the cluster have not answered in `connect_timeout`; None for all.
+            `callbacks.Elastic` takes in who comes later.
 
     Raises:
         ValueError: TF_CONFIG is malformed, a device or dtype is unknown, or
@@ -88,19 +91,21 @@ class ConvParallelStrategy(tf.distribute.Strategy):
         wire_dtype: str | None = None,
         connect_timeout: float = 60.0,
         chief_device: str | None = None,
+        min_workers: int | None = None,
     ) -> None:
         check_wire_dtype(wire_dtype)
         plan, automatic = _read_plan(plan)
         memory.keep()
         cluster = cluster_lib.resolve(cluster_resolver)
         if cluster is not None:
-            cluster_lib.connect(cluster, connect_timeout)
+            cluster_lib.connect(cluster, connect_timeout, min_workers)
         names = (
             devices_lib.default_devices()
             if devices is None
             else devices_lib.check(devices)
         )
         self.devices = tuple(names)
+        self._all = devices is None
         self.chief_device = _chief_device(names, chief_device)
         self.plan = dict(plan)
         self._automatic: Any = None
@@ -129,6 +134,13 @@ class ConvParallelStrategy(tf.distribute.Strategy):
         self.devices = tuple(devices_lib.check(devices))
         if self._automatic is not None:
             self._automatic.devices_changed()
+
+    def new_devices(self) -> list[str]:
+        """Devices of tasks that have joined, if it was to use all there are."""
+        if not self._all:
+            return []
+        found = devices_lib.default_devices()
+        return [name for name in found if name not in self.devices]
 
     @property
     def plans_layers(self) -> bool:

@@ -240,7 +240,7 @@ def _key(
         _works.fingerprint(graph),
         sorted(counted.items()),
         batch,
-        algorithm,
+        [algorithm] if algorithm else sorted(graph.algorithms - {"direct"}),
         type(optimizer).__name__,
         settings,
         strategy.cluster,
