@@ -76,7 +76,7 @@ def connect(cluster: Cluster, timeout_s: float = 60.0) -> None:
         )
     set_grpc_defaults()
     check_port_free(cluster.chief.address)
-    nets = listening.wanted(cluster.chief)
+    doors = listening.wanted(cluster.chief)
     found = wait_for(cluster.others, timeout_s)
     # The import takes seconds, for which no error above should have to wait.
     import tensorflow as tf
@@ -95,7 +95,7 @@ def connect(cluster: Cluster, timeout_s: float = 60.0) -> None:
     )
     # TensorFlow starts this task's server when it is first asked for devices.
     tf.config.list_logical_devices()
-    listening.restrict(cluster.chief.port, nets)
+    listening.restrict(cluster.chief.port, doors)
     _connected = cluster
     _members = Members(found)
 
