@@ -14,6 +14,7 @@ from processes import read_until
 from processes import start
 
 from tf_convpar.strategy import listening
+from tf_convpar.strategy.spec import Task
 from tf_convpar.strategy.spec import is_loopback
 
 # Seconds in which a connection on one machine is made, if it may be.
@@ -78,8 +79,55 @@ def port():
 def test_what_was_sent_elsewhere_is_dropped(port, nets, hosts):
     every = ("127.0.0.1", "127.0.0.2", "::1")
     assert all(reached(host, port) for host in every)
-    listening.restrict(port, [ipaddress.ip_network(net) for net in nets])
+    doors = [listening.Door(ipaddress.ip_network(net)) for net in nets]
+    listening.restrict(port, doors)
     assert {host for host in every if reached(host, port)} == hosts
+
+
+@pytest.mark.parametrize(
+    ("others", "taken"),
+    [
+        ((), True),
+        ((0,), True),
+        ((7, 0), True),
+        ((0, 7), True),
+        ((7,), False),
+        ((7, 8, 9), False),
+    ],
+)
+def test_what_comes_by_another_interface_is_dropped(port, others, taken):
+    """Numbers are those of interfaces after loopback, by which it all comes."""
+    here = socket.if_nametoindex("lo")
+    numbers = tuple(here + other for other in others)
+    net = ipaddress.ip_network("127.0.0.2/32")
+    # A door that comes first, and one that follows, change nothing.
+    doors = [
+        listening.Door(ipaddress.ip_network("127.0.0.1/32"), (here + 7,)),
+        listening.Door(net, numbers),
+        listening.Door(ipaddress.ip_network("127.0.0.3/32"), (here,)),
+    ]
+    listening.restrict(port, doors)
+    assert reached("127.0.0.2", port) is taken
+    assert not reached("127.0.0.1", port)
+    assert reached("127.0.0.3", port)
+
+
+def test_an_address_is_reached_by_the_interface_that_has_it():
+    address = outside()
+    (name,) = (
+        name.partition(":")[0]
+        for name, found in psutil.net_if_addrs().items()
+        if address in [entry.address for entry in found]
+    )
+    task = Task("worker", 0, f"{address}:2222")
+    numbers = {socket.if_nametoindex(n) for n in ("lo", name)}
+    *loopback, door = listening.wanted(task, address)
+    assert str(door.net) == f"{address}/32"
+    assert {*door.interfaces} == numbers
+    assert loopback == [*listening.LOOPBACK]
+    # That of loopback itself is there for all, as is one that routers know.
+    *_, door = listening.wanted(task, "127.0.0.1")
+    assert door.interfaces == ()
 
 
 def test_nobody_listens():

@@ -90,6 +90,7 @@ def over_ssh(
     commands: Sequence[tuple[str, str, str]],
     tasks: Mapping[str, Task],
     restarts: int = 0,
+    forwards: Mapping[str, Sequence[str]] | None = None,
 ) -> int:
     """Runs a shell command on each host, over ssh.
 
@@ -97,6 +98,7 @@ def over_ssh(
         commands: Name, host and shell command of each, the chief's last.
         tasks: Workers by their names.
         restarts: As for `local`.
+        forwards: More options for the ssh of each.
 
     Returns:
         The exit code for the shell.
@@ -114,6 +116,7 @@ def over_ssh(
             alive = ["-o", "ServerAliveInterval=5"]
             terminal = "-tt" if task == own[0] else "-T"
             options = [*alive, terminal, "-o", "BatchMode=yes"]
+            options += (forwards or {}).get(task, ())
             process = Process(
                 ["ssh", *options, host, text],
                 stdin=subprocess.DEVNULL if task == own[0] else subprocess.PIPE,

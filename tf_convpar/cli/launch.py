@@ -2,9 +2,11 @@
 
 import shlex
 import sys
+import tempfile
 
 import click
 
+from tf_convpar.cli import _tunnel
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
@@ -33,6 +35,12 @@ from tf_convpar.strategy.spec import Task
 )
 @click.option(
     "--ssh", is_flag=True, help="With --hosts: start them over ssh, now."
+)
+@click.option(
+    "--tunnel",
+    is_flag=True,
+    help="With --ssh: no task opens a port to the network; what they send one "
+    "another goes through ssh and this machine.",
 )
 @click.option(
     "--dry-run",
@@ -68,6 +76,7 @@ def command(
     tasks: int | None,
     hosts: str | None,
     ssh: bool,
+    tunnel: bool,
     dry_run: bool,
     python: str,
     cwd: str | None,
@@ -85,6 +94,7 @@ def command(
       convpar launch -n 3 -m mypackage.train
       convpar launch --hosts a:2222,b:2222 train.py
       convpar launch --hosts a:2222,b:2222 --ssh --cwd work train.py
+      convpar launch --hosts a:2222,b:2223 --ssh --tunnel train.py
 
     Every line of output gets its task's name in front. Ctrl-C and SIGTERM
     reach PROGRAM, and its exit code becomes that of this command. When a worker
@@ -95,13 +105,19 @@ def command(
     that answers nobody is killed.
 
     With --hosts, the command for each machine is printed, or run with --ssh.
-    All machines need this package, PROGRAM, and access to each other's ports.
+    All machines need this package, PROGRAM, and access to each other's ports;
+    with --tunnel, ssh from here to each of them is enough.
     """  # noqa: D301 (click keeps the lines after a backspace as they are)
     if (tasks is None) == (hosts is None):
         raise click.UsageError("Expected either -n or --hosts.")
     if hosts is None and (ssh or dry_run or as_json or cwd):
         raise click.UsageError(
             "Expected --ssh, --dry-run, --json and --cwd with --hosts only."
+        )
+    if tunnel and (dry_run or not ssh):
+        raise click.UsageError(
+            "Expected --tunnel with --ssh, and without --dry-run: the tunnel "
+            "lasts as long as this command."
         )
     from tf_convpar.cli import _supervise
 
@@ -111,9 +127,18 @@ def command(
         sys.exit(_supervise.local(tasks or 1, line, threads, restarts))
     # Whoever runs the printed commands by hand has no heartbeat.
     alive = ssh and not dry_run
+    cluster, machines = _cluster(hosts, tunnel)
     workers, commands = _remote(
-        hosts, [python, *line], python, cwd, threads, alive
+        cluster, machines, [python, *line], python, cwd, threads, alive
     )
+    if tunnel:
+        with tempfile.TemporaryDirectory(prefix="convpar-") as folder:
+            forwards = {
+                name: _tunnel.options(task, cluster.tasks, folder)
+                for name, task in (*workers.items(), ("chief", cluster.chief))
+            }
+            found = {n: _tunnel.here(t, folder) for n, t in workers.items()}
+            sys.exit(_supervise.over_ssh(commands, found, restarts, forwards))
     if alive:
         sys.exit(_supervise.over_ssh(commands, workers, restarts))
     if as_json:
@@ -128,8 +153,21 @@ def command(
         click.echo(f"# {task}, on {host}:\n{text}\n")
 
 
+def _cluster(hosts: str, tunnel: bool) -> tuple[Cluster, dict[Task, str]]:
+    """The tasks, the chief first, and the machine of each."""
+    addresses = [address.strip() for address in hosts.split(",")]
+    with messages_only():
+        found = _tunnel.at_localhost(addresses) if tunnel else addresses
+        chief, *rest = found
+        spec = {"chief": (chief,)} | ({"worker": tuple(rest)} if rest else {})
+        cluster = Cluster(spec)
+    machines = [a.rpartition(":")[0].strip("[]") for a in addresses]
+    return cluster, dict(zip(cluster.tasks, machines, strict=True))
+
+
 def _remote(
-    hosts: str,
+    cluster: Cluster,
+    machines: dict[Task, str],
     program: list[str],
     python: str,
     cwd: str | None,
@@ -137,10 +175,6 @@ def _remote(
     heartbeats: bool,
 ) -> tuple[dict[str, Task], list[tuple[str, str, str]]]:
     """Workers by name; and name, host and command of each, the chief's last."""
-    chief, *rest = (address.strip() for address in hosts.split(","))
-    spec = {"chief": (chief,)} | ({"worker": tuple(rest)} if rest else {})
-    with messages_only():
-        cluster = Cluster(spec)
     worker = [python, "-m", "tf_convpar", "worker"]
     if heartbeats:
         worker.append("--heartbeats")
@@ -154,8 +188,7 @@ def _remote(
         if cwd is not None:
             text = f"cd {shlex.quote(cwd)} && {text}"
         name = "chief" if task == cluster.chief else f"worker {task.index}"
-        host = task.address.rpartition(":")[0].strip("[]")
-        commands.append((name, host, text))
+        commands.append((name, machines[task], text))
         if task != cluster.chief:
             workers[name] = task
     return workers, commands

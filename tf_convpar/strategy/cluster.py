@@ -81,7 +81,7 @@ def connect(
         )
     set_grpc_defaults()
     check_port_free(cluster.chief.address)
-    nets = listening.wanted(cluster.chief)
+    doors = listening.wanted(cluster.chief)
     found = wait_for(cluster.others, timeout_s, fewest)
     absent = [task for task in cluster.others if task not in found]
     # The import takes seconds, for which no error above should have to wait.
@@ -101,7 +101,7 @@ def connect(
     )
     # TensorFlow starts this task's server when it is first asked for devices.
     tf.config.list_logical_devices()
-    listening.restrict(cluster.chief.port, nets)
+    listening.restrict(cluster.chief.port, doors)
     _connected = cluster
     _members = Members(found, absent)
 

@@ -3,13 +3,16 @@
 Its server binds every interface of its machine, whatever the cluster says, and
 whoever reaches it may run operations. So its sockets get a filter of the
 kernel (classic BPF, which needs no rights), by the addresses that packets were
-sent to.
+sent to, and by the interfaces they came by: Linux takes packets for any of its
+addresses from any interface, so that a neighbour in one network could reach an
+address in another, such as a VPN.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import ipaddress
 import os
 import socket
@@ -27,21 +30,39 @@ Net = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 # The environment variable by which a chief's program is told.
 VARIABLE = "CONVPAR_LISTEN"
-LOOPBACK: tuple[Net, ...] = (
-    ipaddress.ip_network("127.0.0.0/8"),
-    ipaddress.ip_network("::1/128"),
+
+
+@dataclasses.dataclass(frozen=True)
+class Door:
+    """Packets that are taken.
+
+    Attributes:
+        net: Addresses that they may be sent to.
+        interfaces: Numbers of the interfaces that they may come by; empty for
+            all.
+    """
+
+    net: Net
+    interfaces: tuple[int, ...] = ()
+
+
+# No packet from another machine is let in at these.
+LOOPBACK = (
+    Door(ipaddress.ip_network("127.0.0.0/8")),
+    Door(ipaddress.ip_network("::1/128")),
 )
 
-# From <linux/filter.h>: instructions, and where the IP header begins.
+# From <linux/filter.h>: instructions, where the IP header begins, and where the
+# number of the interface is.
 _ATTACH_FILTER = 26
 _LOAD, _LOAD_BYTE, _AND, _IF_EQUAL, _RETURN = 0x20, 0x30, 0x54, 0x15, 0x06
-_HEADER = -0x100000
+_HEADER, _INTERFACE = -0x100000, -0x1000 + 8
 _ALL = 0xFFFFFFFF
 # Bytes from the beginning of the header to the address that is sent to.
 _TO = {4: 16, 6: 24}
 
 
-def wanted(task: Task, address: str | None = None) -> list[Net] | None:
+def wanted(task: Task, address: str | None = None) -> list[Door] | None:
     """The addresses at which a task is reached, as its user wants.
 
     ```python
@@ -56,7 +77,9 @@ def wanted(task: Task, address: str | None = None) -> list[Net] | None:
             is Linux, and others by all addresses.
 
     Returns:
-        Networks that packets may be sent to; None for all.
+        What is taken; None for all. An address is reached by the interface
+        that has it, and from this machine; one that the loopback interface has
+        as well is there for all interfaces.
 
     Raises:
         OSError: This machine has no such address.
@@ -67,23 +90,23 @@ def wanted(task: Task, address: str | None = None) -> list[Net] | None:
         return [*LOOPBACK] if here else None
     if address in ("0.0.0.0", "::"):
         return None
-    return [*LOOPBACK, *_nets(address)]
+    return [*LOOPBACK, *_doors(address)]
 
 
-def restrict(port: int, nets: Sequence[Net] | None) -> None:
-    """Drops what arrives at a port of this process for other addresses.
+def restrict(port: int, doors: Sequence[Door] | None) -> None:
+    """Drops whatever else arrives at a port of this process.
 
     Connections that are there already stay.
 
     Args:
         port: Where a server of this process listens.
-        nets: Networks that packets may be sent to; None for all.
+        doors: What is taken; None for all.
 
     Raises:
         OSError: Nothing of this process listens at the port, or the kernel has
             no such filter.
     """
-    if nets is None:
+    if doors is None:
         return
     found = [
         c.fd
@@ -92,7 +115,7 @@ def restrict(port: int, nets: Sequence[Net] | None) -> None:
     ]
     if not found:
         raise OSError(f"Expected this process to listen at port {port}.")
-    program = _program(nets)
+    program = _program(doors)
     kept = ctypes.create_string_buffer(program)
     pointer = struct.pack("HL", len(program) // 8, ctypes.addressof(kept))
     with contextlib.ExitStack() as stack:
@@ -108,7 +131,7 @@ def restrict(port: int, nets: Sequence[Net] | None) -> None:
                 ) from None
 
 
-def _nets(address: str) -> list[Net]:
+def _doors(address: str) -> list[Door]:
     host = address.strip("[]")
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -118,28 +141,43 @@ def _nets(address: str) -> list[Net]:
             f"Received {address!r}: {error.strerror}."
         ) from None
     asked = {str(where[0]).partition("%")[0] for *_, where in found}
-    own = {
-        found.address.partition("%")[0]
-        for interface in psutil.net_if_addrs().values()
-        for found in interface
-        if found.family in (socket.AF_INET, socket.AF_INET6)
-    }
-    if not asked & own:
+    own: dict[str, set[str]] = {}
+    for name, interface in psutil.net_if_addrs().items():
+        for entry in interface:
+            if entry.family in (socket.AF_INET, socket.AF_INET6):
+                host = entry.address.partition("%")[0]
+                # Additional addresses of eth0 may be those of eth0:1.
+                own.setdefault(host, set()).add(name.partition(":")[0])
+    if not asked & own.keys():
         raise OSError(
             "Expected an address of this machine to listen on. Received "
             f"{address!r}, {', '.join(sorted(asked))}; it has "
             f"{', '.join(sorted(own))}."
         )
-    return [ipaddress.ip_network(host) for host in sorted(asked & own)]
+    loopback = own.get("127.0.0.1", set())
+    return [
+        Door(ipaddress.ip_network(host), _numbers(own[host], loopback))
+        for host in sorted(asked & own.keys())
+    ]
 
 
-def _program(nets: Iterable[Net]) -> bytes:
-    """Takes a packet that was sent to one of these networks, and no other."""
-    nets = list(nets)
+def _numbers(names: set[str], loopback: set[str]) -> tuple[int, ...]:
+    """Of these interfaces and of loopback; none if it is among them."""
+    if names & loopback:
+        return ()
+    return tuple(map(socket.if_nametoindex, sorted(names | loopback)))
+
+
+def _program(doors: Iterable[Door]) -> bytes:
+    """Takes a packet that comes through one of these doors, and no other."""
+    doors = list(doors)
     code = [_do(_LOAD_BYTE, _HEADER), _do(_AND, 0xF0)]
     for version in (4, 6):
         body = [
-            line for n in nets if n.version == version for line in _taken(n)
+            line
+            for door in doors
+            if door.net.version == version
+            for line in _taken(door)
         ]
         body.append(_do(_RETURN, 0))
         code.append(_do(_IF_EQUAL, version << 4, 0, len(body)))
@@ -147,21 +185,32 @@ def _program(nets: Iterable[Net]) -> bytes:
     return b"".join([*code, _do(_RETURN, 0)])
 
 
-def _taken(net: Net) -> list[bytes]:
+def _taken(door: Door) -> list[bytes]:
     """Ends with the packet taken, or goes on after these lines."""
+    net = door.net
     words = list(_words(net.network_address.packed))
     masks = list(_words(net.netmask.packed))
-    code: list[bytes | tuple[int, int]] = []
+    # Of what is compared: its value, and whether another may be right as well.
+    code: list[bytes | tuple[int, bool]] = []
     for i, (word, mask) in enumerate(zip(words, masks, strict=True)):
         if mask:
             code.append(_do(_LOAD, _HEADER + _TO[net.version] + 4 * i))
             code.append(_do(_AND, mask))
-            code.append((_IF_EQUAL, word))
+            code.append((word, False))
+    if door.interfaces:
+        code.append(_do(_LOAD, _INTERFACE))
+        *first, last = door.interfaces
+        code += [(number, True) for number in first]
+        code.append((last, False))
     whole = []
     for i, line in enumerate(code):
         # What is unlike leaves these lines, of which the last takes it.
         left = len(code) - i
-        whole.append(line if isinstance(line, bytes) else _do(*line, 0, left))
+        if not isinstance(line, bytes):
+            value, more = line
+            jumps = (left - 1, 0) if more else (0, left)
+            line = _do(_IF_EQUAL, value, *jumps)
+        whole.append(line)
     return [*whole, _do(_RETURN, _ALL)]
 
 

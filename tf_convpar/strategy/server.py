@@ -63,7 +63,7 @@ def serve(
             "here, and `convpar worker` on the other machines."
         )
     check_port_free(cluster.task.address)
-    nets = listening.wanted(cluster.task, listen)
+    doors = listening.wanted(cluster.task, listen)
     set_grpc_defaults()
     # TensorFlow is imported late, so that errors come quickly. The ops must be
     # in the process before the server starts: the chief's functions name them.
@@ -90,7 +90,7 @@ def serve(
             f"TensorFlow could not start a server for {cluster.task}: "
             f"{error.message}"
         ) from None
-    listening.restrict(cluster.task.port, nets)
+    listening.restrict(cluster.task.port, doors)
     print(f"{READY}{cluster.task} serves {_devices(cluster.task)}", flush=True)
     while True:
         # Why not `server.join()`: no signal handler of ours would run inside

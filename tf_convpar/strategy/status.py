@@ -220,6 +220,8 @@ def _reason(task: Task, error: Any = None) -> str:
     """Why a task did not answer, in words that a person can act on."""
     if error is not None and error.code() == grpc.StatusCode.UNIMPLEMENTED:
         return "a server that is not TensorFlow's answers there"
+    if task.address.startswith("unix:"):
+        return "no answer through the tunnel to it"
     host = task.address.rpartition(":")[0].strip("[]")
     try:
         with socket.create_connection((host, task.port), timeout=1.0):
