@@ -97,7 +97,7 @@ def connect(cluster: Cluster, timeout_s: float = 60.0) -> None:
     tf.config.list_logical_devices()
     listening.restrict(cluster.chief.port, nets)
     _connected = cluster
-    _members = Members(found)
+    _members = Members(cluster.chief, found)
 
 
 def members() -> Members | None:
@@ -108,6 +108,11 @@ def members() -> Members | None:
 def watched() -> contextlib.AbstractContextManager[None]:
     """Calls to workers that hang fail soon, where there are any."""
     return _members.watched() if _members else contextlib.nullcontext()
+
+
+def step() -> contextlib.AbstractContextManager[None]:
+    """What lasts as long as a step, so that one that stands still is seen."""
+    return _members.steps.one() if _members else contextlib.nullcontext()
 
 
 def inter_op_threads() -> int:
