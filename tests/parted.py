@@ -46,6 +46,10 @@ class Parted:
     def mend(self):
         self._tell("mend")
 
+    def end_connections(self):
+        """They reach one another again, by new connections."""
+        self._tell("break")
+
     def _tell(self, line):
         count = self.forwarder.output.splitlines().count(line)
         self.forwarder.write(line + "\n")

@@ -2,9 +2,12 @@
 
 A line `cut PORT PID` on standard input makes it hold what that process sends to
 that port and what it should get from there, as a firewall would that drops
-packets. `mend` lets everything pass again. Each line is repeated when done.
+packets. `mend` lets everything pass again; `break` does too, and ends the
+connections that were held. Each line is repeated when done.
 """
 
+import collections
+import contextlib
 import socket
 import sys
 import threading
@@ -12,6 +15,8 @@ import threading
 import psutil
 
 held = set()
+# The ends of all connections, by port and process.
+ends_of = collections.defaultdict(list)
 changed = threading.Condition()
 
 
@@ -45,6 +50,7 @@ def serve(port, target):
         except OSError:
             near.close()
             continue
+        ends_of[port, pid] += [near, far]
         for ends in ((near, far), (far, near)):
             threading.Thread(
                 target=pump, args=(*ends, port, pid), daemon=True
@@ -62,6 +68,10 @@ def main(*pairs):
             if what == "cut":
                 held.add(tuple(map(int, numbers)))
             else:
+                for end in sum((ends_of[key] for key in held), []):
+                    with contextlib.suppress(OSError):
+                        if what == "break":
+                            end.shutdown(socket.SHUT_RDWR)
                 held.clear()
             changed.notify_all()
         print(line, end="", flush=True)
