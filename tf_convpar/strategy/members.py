@@ -93,6 +93,8 @@ class Members:
             while not over.wait(_LOOK_EVERY_S):
                 if self.steps.stand_still():
                     self._part(over)
+                    # It may only be a long one.
+                    over.wait(_ANSWER_S)
 
         cutting = threading.Thread(target=go, daemon=True)
         with Watch(
