@@ -24,6 +24,7 @@ from tf_convpar.strategy import health
 from tf_convpar.strategy.local_cluster import reserved_port
 from tf_convpar.strategy.process import Process
 from tf_convpar.strategy.server import HEARTBEATS_S
+from tf_convpar.strategy.spec import Task
 
 LAUNCH = [*CONVPAR, "launch"]
 
@@ -258,6 +259,61 @@ def test_worker_that_hangs_is_ended_and_started_again(program):
         assert not wait_gone([hung])
     finally:
         kill_tree(launcher)
+
+
+# Answers as a worker does, until it is silent; then it computes for a while.
+BUSY = """
+import concurrent.futures, sys, time, grpc
+from grpc import GenericRpcHandler, unary_unary_rpc_method_handler
+
+silent = False
+
+def status(request, context):
+    while silent:
+        time.sleep(0.1)
+    return b""
+
+class Status(GenericRpcHandler):
+    def service(self, details):
+        return unary_unary_rpc_method_handler(status)
+
+pool = concurrent.futures.ThreadPoolExecutor(9)
+server = grpc.server(pool, [Status()])
+server.add_insecure_port("localhost:" + sys.argv[1])
+server.start()
+print("answers", flush=True)
+time.sleep(1.5)
+silent = True
+print("silent", flush=True)
+end = time.monotonic() + 3.0
+while time.monotonic() < end:
+    pass
+print("idle", flush=True)
+time.sleep(60)
+"""
+
+
+def test_silent_worker_is_ended_once_it_is_idle(monkeypatch, capsys):
+    """A busy one that answers nobody does not hang."""
+    # So that it takes seconds.
+    monkeypatch.setattr(health, "_LEAST_S", 1.0)
+    monkeypatch.setattr(health, "_EVERY_S", 0.2)
+    with (
+        reserved_port() as port,
+        Process([sys.executable, "-c", BUSY, str(port)]) as process,
+    ):
+        while "answers" not in process.output:
+            time.sleep(0.05)
+        name, address = "worker 0", Task("worker", 0, f"localhost:{port}")
+        task = _supervise._Task(process, None, 0)
+        with _supervise._watch(
+            {name: task}, {name: address}, lambda worker: process.worked()
+        ):
+            process.wait(timeout_s=30.0)
+        assert process.returncode == -signal.SIGKILL
+        # It was not ended while it computed.
+        assert "idle" in process.output
+        assert "worker 0 has not answered for" in capsys.readouterr().err
 
 
 def test_answers_decide_how_long_is_too_long():

@@ -68,6 +68,14 @@ class Node:
         """Ends whatever runs in this node."""
         _end(self.group)
 
+    def isolate(self, whether):
+        """Lets the switch drop what it sends to other isolated nodes."""
+        cluster, _, index = self.space.rpartition("-")
+        _run(
+            f"ip -n {cluster}-switch link set port{index} type bridge_slave "
+            f"isolated {'on' if whether else 'off'}"
+        )
+
 
 @contextlib.contextmanager
 def cluster(shares, rate, latency_s=None):

@@ -32,6 +32,7 @@ FAULTS = {
     "backward": "killed in the backward pass",
     "stop": "stopped (SIGSTOP)",
     "cut": "cut off the network",
+    "apart": "two workers cut off from each other",
     "slow": "a tenth of its speed",
     "two": "both workers killed at once",
 }
@@ -46,7 +47,8 @@ class Cluster:
 
     def __init__(self, members, fault, folder):
         self.chief, *self.others = members
-        self.lost = self.others if fault == "two" else self.others[-1:]
+        both = fault in ("two", "apart")
+        self.lost = self.others if both else self.others[-1:]
         self.fault, self.folder = fault, folder
         self.running = {}
 
@@ -83,6 +85,8 @@ class Cluster:
         for node in self.lost if self.fault != "none" else ():
             if self.fault == "cut":
                 nodes._run(f"ip -n {node.space} link set eth0 down")
+            elif self.fault == "apart":
+                node.isolate(True)
             elif self.fault == "slow":
                 # A quota has at least a millisecond.
                 slow = round(SLOW_PERIOD_US * node.share / 10)
@@ -107,6 +111,8 @@ class Cluster:
         for node in self.lost:
             if self.fault == "cut":
                 nodes._run(f"ip -n {node.space} link set eth0 up")
+            elif self.fault == "apart":
+                node.isolate(False)
             elif self.fault == "slow":
                 nodes._limit(node.group, node.share)
             elif self.fault == "stop":
@@ -164,8 +170,9 @@ def run(way, fault):
         lines = said.splitlines()
         found |= json.loads(next(x for x in lines[::-1] if x[:1] == "{"))
         names = [f"worker {cluster.others.index(n)}" for n in cluster.lost]
+        says = "reach" if fault == "apart" else "lost"
         found["named"] = sum(
-            "lost" in x and all(n in x for n in names) for x in lines
+            says in x and all(n in x for n in names) for x in lines
         )
         return found
 

@@ -1,8 +1,9 @@
 """Run with a fault and a split: trains on workers, some of which are lost.
 
-`kill` ends them, `stop` lets them hang. They return after the next epoch. With
-`near` they are killed, and all copies but the first stay with the workers. With
-`new` they have not been there before.
+`kill` ends them, `stop` lets them hang, `apart` cuts them off from each other,
+`blink` only for a moment. They return after the next epoch. With `near` they
+are killed, and all copies but the first stay with the workers. With `new` they
+have not been there before.
 
 Prints one JSON object: history and weights of the training, those of plain
 Keras on the same batches, the devices after each epoch, and seconds of steps.
@@ -16,11 +17,16 @@ import re
 import signal
 import sys
 import tempfile
+import threading
 import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import keras
 import numpy as np
 import psutil
+from parted import parted_workers
 
 import tf_convpar as convpar
 from tf_convpar.strategy.cluster import members
@@ -94,18 +100,25 @@ class Fault(keras.callbacks.Callback):
             for index in self.lost:
                 if self.how == "kill":
                     self.local.workers[index].kill()
-                else:
+                elif self.how == "stop":
                     self.local.workers[index].signal(signal.SIGSTOP)
+                else:
+                    self.local.part()
+                    if self.how == "blink":
+                        mend = self.local.end_connections
+                        threading.Timer(1.0, mend).start()
 
     def on_epoch_end(self, epoch, logs=None):
         self.devices.append(len(self.strategy.devices))
         self.memory.append(psutil.Process().memory_info().rss >> 20)
         if epoch == self.when[1] + 1:
             for index in self.lost:
-                if self.how == "stop":
+                if self.how in ("kill", "new"):
+                    self.local.restart(index)
+                elif self.how == "stop":
                     self.local.workers[index].signal(signal.SIGCONT)
                 else:
-                    self.local.restart(index)
+                    self.local.mend()
 
 
 class Saves(keras.callbacks.Callback):
@@ -135,7 +148,9 @@ def main(how, split, mode, epoch, batch, *lost):
         "verbose": 0,
         "validation_data": (x, y),
     }
-    with local_workers(2, threads=1) as local:
+    together = local_workers(2, threads=1)
+    parting = how in ("apart", "blink")
+    with parted_workers() if parting else together as local:
         os.environ["TF_CONFIG"] = local.tf_config()
         shares = [(2, 1, 1), (1, 1, 2)]
         if how == "new":

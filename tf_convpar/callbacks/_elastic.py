@@ -26,9 +26,13 @@ from tf_convpar.machines import task_of
 from tf_convpar.sharding import HowSplit
 from tf_convpar.sharding import relayout
 from tf_convpar.strategy.cluster import members
+from tf_convpar.strategy.cluster import step
 from tf_convpar.strategy.cluster import watched
 from tf_convpar.strategy.spec import Task
 from tf_convpar.strategy.strategy import ConvParallelStrategy
+
+# How often a step is made whose connections fail, while all tasks are there.
+_MOST_TRIES = 3
 
 
 class Elastic(keras.callbacks.Callback):
@@ -217,11 +221,12 @@ class Elastic(keras.callbacks.Callback):
         source, data = iter(iterator), list[Any]()
         # A step that fails may have changed some of them.
         metrics = self._metrics() if mode == "test" else None
-        lost = False
+        lost, tries = False, 0
         while True:
             try:
                 if lost:
-                    self._recover(metrics)
+                    with step():
+                        self._recover(metrics)
                 # TensorFlow may tell of a lost worker here already.
                 data += itertools.islice(source, steps - len(data))
                 if not data:
@@ -230,10 +235,14 @@ class Elastic(keras.callbacks.Callback):
                     self._over -= len(data)
                     self._done += len(data)
                     return {}
-                logs = self._inner[mode](data)
+                with step():
+                    logs = self._inner[mode](data)
                 break
-            except tf.errors.OpError:
-                lost = self._left_out()
+            except tf.errors.OpError as error:
+                tries += 1
+                lost = self._left_out() or (
+                    tries < _MOST_TRIES and self._passes(error)
+                )
                 if not lost:
                     raise
         if mode == "train":
@@ -241,6 +250,14 @@ class Elastic(keras.callbacks.Callback):
             self._done += len(data)
             self._copies.since.step(data, self._rate())
         return logs
+
+    def _passes(self, error: tf.errors.OpError) -> bool:
+        """Whether all tasks are there, and reach one another again."""
+        failed = isinstance(error, tf.errors.UnavailableError)
+        if not failed or members() is None or not self._copies.exist:
+            return False
+        print_msg(f"\n{self.model.name}: a connection failed; trying again.")
+        return True
 
     def _go_on(self) -> bool:
         """Between steps: whether workers were gone, and the model is whole."""

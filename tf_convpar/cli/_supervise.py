@@ -82,7 +82,12 @@ def local(
         }
         chief = _Task(start(), start, restarts)
         addresses = dict(zip(workers, cluster.cluster.others, strict=True))
-        with _watch(workers, addresses):
+        # On other machines their processes are not seen.
+        with _watch(
+            workers,
+            addresses,
+            worked=lambda worker: worker.process.worked(),
+        ):
             return _until_the_end(chief, workers, signals)
 
 
@@ -193,9 +198,17 @@ class _Task:
 
 
 def _watch(
-    workers: Mapping[str, _Task], addresses: Mapping[str, Task]
+    workers: Mapping[str, _Task],
+    addresses: Mapping[str, Task],
+    worked: Callable[[_Task], float] = lambda worker: 0.0,
 ) -> Watch:
-    """Ends workers that hang."""
+    """Ends workers that hang.
+
+    Args:
+        workers: By their names.
+        addresses: Of the same names.
+        worked: When one was last busy. Such a one does not hang.
+    """
     of = {task: workers[name] for name, task in addresses.items()}
 
     def end(task: Task, why: str) -> None:
@@ -206,6 +219,7 @@ def _watch(
         lambda: {t: w.process.pid for t, w in of.items() if not w.ended},
         end,
         starting=True,
+        worked=lambda task: worked(of[task]),
     )
 
 

@@ -24,6 +24,7 @@ from tf_convpar.placement import on_device
 from tf_convpar.replicas import _equations
 from tf_convpar.replicas._centre import Centre
 from tf_convpar.replicas._replica import Replica
+from tf_convpar.strategy.cluster import step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,6 +183,12 @@ class Arrivals:
         self, index: int, eta: float, feed: Callable[[int], Any]
     ) -> Arrival:
         """A replica's steps up to its message, and the centre's answer."""
+        with step():
+            return self._one(index, eta, feed)
+
+    def _one(
+        self, index: int, eta: float, feed: Callable[[int], Any]
+    ) -> Arrival:
         start = time.perf_counter()
         rate = tf.constant(eta, tf.float32)
         answer = self._answers[index]

@@ -21,6 +21,7 @@ from tf_convpar.placement import tree_sum
 from tf_convpar.replicas import _equations
 from tf_convpar.replicas._centre import Centre
 from tf_convpar.replicas._replica import Replica
+from tf_convpar.strategy.cluster import step
 
 
 class Rounds(abc.ABC):
@@ -56,7 +57,8 @@ class Rounds(abc.ABC):
             of[0] if isinstance(of[0], tf.data.Iterator) else list(of)
             for of in zip(*data, strict=True)
         ]
-        return self._function(tf.constant(eta, tf.float32), own, len(data))
+        with step():
+            return self._function(tf.constant(eta, tf.float32), own, len(data))
 
     @abc.abstractmethod
     def exchange(self, gradients: Sequence[Any], eta: tf.Tensor) -> None:

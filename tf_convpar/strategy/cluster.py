@@ -103,7 +103,7 @@ def connect(
     tf.config.list_logical_devices()
     listening.restrict(cluster.chief.port, doors)
     _connected = cluster
-    _members = Members(found, absent)
+    _members = Members(cluster.chief, found, absent)
 
 
 def _there(
@@ -125,6 +125,11 @@ def members() -> Members | None:
 def watched() -> contextlib.AbstractContextManager[None]:
     """Calls to workers that hang fail soon, where there are any."""
     return _members.watched() if _members else contextlib.nullcontext()
+
+
+def step() -> contextlib.AbstractContextManager[None]:
+    """What lasts as long as a step, so that one that stands still is seen."""
+    return _members.steps.one() if _members else contextlib.nullcontext()
 
 
 def inter_op_threads() -> int:

@@ -7,11 +7,14 @@ network, waits for a minute and more, or for ever.
 from __future__ import annotations
 
 import collections
+import contextlib
+import math
 import statistics
 import threading
 import time
 from collections.abc import Callable
 from collections.abc import Hashable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -22,11 +25,12 @@ from tf_convpar.strategy.status import ask
 
 # Seconds between two questions.
 _EVERY_S = 1.0
-# A task that has not answered for so many seconds hangs: at least these, and
-# more where answers have been slow, as on machines with more to do than cores.
+# A task that has not answered for so many seconds hangs, and a step that has
+# not ended is looked into: at least these, and more where they have been slow,
+# as on machines with more to do than cores.
 _LEAST_S = 5.0
 _SPREADS = 10.0
-# Answers from which is known what is usual.
+# Answers, and steps, from which is known what is usual.
 _REMEMBERED = 60
 
 
@@ -48,6 +52,8 @@ class Watch:
             each question until it is no longer asked.
         starting: Whether a task may still be starting, which takes its time:
             it must have answered once.
+        worked: Gives when a task has done something else, if that is known: a
+            busy one that answers nobody does not hang.
     """
 
     def __init__(
@@ -56,8 +62,10 @@ class Watch:
         hangs: Callable[[Task, str], None],
         *,
         starting: bool = False,
+        worked: Callable[[Task], float] = lambda task: 0.0,
     ) -> None:
         self._asked = asked
+        self._worked = worked
         self._hangs = hangs
         self._starting = starting
         # The process that answered last, and when.
@@ -98,6 +106,7 @@ class Watch:
         answers = ask(
             asked, deadline / 2, patient=False, channels=self._channels
         )
+        worked = {task: self._worked(task) for task in asked}
         now = time.monotonic()
         silent = set()
         for task, process in asked.items():
@@ -108,7 +117,8 @@ class Watch:
                 continue
             silent.add(task)
             silent_s = now - self._answered[task][1]
-            if task in self._silent and silent_s >= deadline:
+            idle_s = min(silent_s, now - worked[task])
+            if task in self._silent and idle_s >= deadline:
                 self._say(task, silent_s)
         if not silent:
             self._took.append(now - start)
@@ -127,10 +137,50 @@ class Watch:
         )
 
 
-def deadline_s(took: Sequence[float]) -> float:
-    """Seconds without an answer after which a task hangs.
+class Steps:
+    """When steps began and ended, so that one that stands still is seen.
 
-    The median of what answers have taken, and ten times their spread (median
+    ```python
+    with steps.one():
+        train_step(batch)
+    ```
+
+    Several may run at a time, in threads.
+    """
+
+    def __init__(self) -> None:
+        self._begun: dict[object, float] = {}
+        self._ended = time.monotonic()
+        self._took: collections.deque[float] = collections.deque(
+            maxlen=_REMEMBERED
+        )
+
+    @contextlib.contextmanager
+    def one(self) -> Iterator[None]:
+        """A step, for as long as the context lasts."""
+        this, start = object(), time.monotonic()
+        self._begun[this] = start
+        try:
+            yield
+            self._took.append(time.monotonic() - start)
+        finally:
+            self._ended = time.monotonic()
+            del self._begun[this]
+
+    def got_on_until(self) -> float:
+        """Until when all steps that had begun also ended."""
+        return min(list(self._begun.values()), default=self._ended)
+
+    def stand_still(self) -> bool:
+        """Whether one takes much longer than steps usually do."""
+        start = min(list(self._begun.values()), default=math.inf)
+        return time.monotonic() - start >= deadline_s(self._took)
+
+
+def deadline_s(took: Sequence[float]) -> float:
+    """Seconds after which an answer, or the end of a step, is overdue.
+
+    The median of what they have taken, and ten times their spread (median
     absolute deviation), so that a few slow ones change nothing.
     """
     if not took:

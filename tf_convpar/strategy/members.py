@@ -21,7 +21,11 @@ from typing import Any
 from tf_convpar.strategy.connections import Peer
 from tf_convpar.strategy.connections import cut
 from tf_convpar.strategy.connections import peers_of
+from tf_convpar.strategy.health import Steps
 from tf_convpar.strategy.health import Watch
+from tf_convpar.strategy.reach import Reach
+from tf_convpar.strategy.reach import apart
+from tf_convpar.strategy.reach import least
 from tf_convpar.strategy.spec import Task
 from tf_convpar.strategy.status import DeviceStatus
 from tf_convpar.strategy.status import ask
@@ -31,6 +35,8 @@ _ANSWER_S = 5.0
 # Seconds between looks for connections to a task that hangs: TensorFlow makes
 # new ones.
 _CUT_EVERY_S = 0.05
+# Seconds between looks whether steps end, and for what answers at once.
+_LOOK_EVERY_S = 1.0
 _LOG = logging.getLogger("tf_convpar")
 
 
@@ -46,22 +52,30 @@ class Members:
     ```
 
     Args:
+        chief: The task of this process.
         found: Devices of each worker that is there.
         absent: Workers that are not there yet.
 
     Attributes:
         absent: Workers that left and have not joined again, or not yet.
+        steps: To be told of each step.
     """
 
     def __init__(
         self,
+        chief: Task,
         found: Mapping[Task, tuple[DeviceStatus, ...]],
         absent: Sequence[Task] = (),
     ) -> None:
+        self._chief = chief
         self._processes = {task: _process(d) for task, d in found.items()}
         self._peers = {task: _peers(task) for task in (*found, *absent)}
         self._hang: set[Task] = set()
         self.absent: list[Task] = list(absent)
+        self.steps = Steps()
+        # Who left because another one was not reached, and is asked for it.
+        self._parted: dict[Task, Reach | None] = {}
+        self._parting = threading.Lock()
         self._whole: Any = None
         # What is asked of those who left.
         self._asking: concurrent.futures.Future[Any] | None = None
@@ -80,9 +94,21 @@ class Members:
                 for task in list(self._hang):
                     cut(self._peers[task])
 
+        def look() -> None:
+            while not over.wait(_LOOK_EVERY_S):
+                if self.steps.stand_still():
+                    self._part(over)
+                    # It may only be a long one.
+                    over.wait(_ANSWER_S)
+
         cutting = threading.Thread(target=go, daemon=True)
-        with Watch(self._present, self._give_up):
+        with Watch(
+            self._present,
+            self._give_up,
+            worked=lambda task: self.steps.got_on_until(),
+        ):
             cutting.start()
+            threading.Thread(target=look, daemon=True).start()
             try:
                 yield
             finally:
@@ -103,17 +129,40 @@ class Members:
     def lost(self) -> list[Task]:
         """Members that do not answer, or are other processes than they were.
 
-        And those that hung, though they may answer again.
+        And those that hung, though they may answer again. If there are none,
+        those without which all others reach one another.
         """
         present, hang = self._present(), set(self._hang)
         answers = ask(present.keys() - hang, _ANSWER_S, patient=False)
-        return [
+        gone = [
             task
             for task in present
             if task in hang
             or isinstance(found := answers[task], str)
             or _process(found) != self._processes[task]
         ]
+        if not gone:
+            self._part()
+            gone = [task for task in present if task in self._hang]
+        return gone
+
+    def _part(self, over: threading.Event | None = None) -> None:
+        """Gives up as few tasks as can be, so that others reach all others."""
+        with self._parting:
+            present = [t for t in self._present() if t not in self._hang]
+            pairs = apart(self._chief, present, _ANSWER_S)
+            if over is not None and over.is_set():
+                return
+            # Somebody may have left meanwhile.
+            pairs = [pair for pair in pairs if not {*pair} & {*self.absent}]
+            for task in least(pairs, present):
+                a, b = next(pair for pair in pairs if task in pair)
+                self._parted[task] = None
+                self._give_up(
+                    task,
+                    f"{_named(a)} and {_named(b)} do not reach one another, "
+                    f"so {_named(task)} is left out",
+                )
 
     def returned(self, wait: bool = True) -> list[Task] | None:
         """Workers that left, and at whose address one answers now.
@@ -125,18 +174,42 @@ class Members:
         """
         if self._asking is None:
             pool = concurrent.futures.ThreadPoolExecutor(1)
-            self._asking = pool.submit(
-                ask, list(self.absent), _ANSWER_S, patient=False
-            )
+            self._asking = pool.submit(self._back, list(self.absent))
             pool.shutdown(wait=False)
         if not (wait or self._asking.done()):
             return None
-        answers, self._asking = self._asking.result(), None
-        return [
-            task
-            for task, found in answers.items()
-            if task in self.absent and not isinstance(found, str)
-        ]
+        back, self._asking = self._asking.result(), None
+        return [task for task in back if task in self.absent]
+
+    def _back(self, absent: list[Task]) -> list[Task]:
+        answers = ask(absent, _ANSWER_S, patient=False)
+        back = list[Task]()
+        for task in absent:
+            if isinstance(answers[task], str):
+                continue
+            if task not in self._parted or self._is_reached(task, back):
+                back.append(task)
+        return back
+
+    def _is_reached(self, task: Task, back: list[Task]) -> bool:
+        """Whether one that left for that reason reaches all, and they it.
+
+        A question stays open until it is answered: who is asked again and again
+        would have as many threads that wait.
+        """
+        others = [self._chief, *self._present(), *back]
+        pairs = [(task, other) for other in others]
+        pairs += [(other, task) for other in others if other != self._chief]
+        reach = self._parted[task]
+        if reach is None or reach.pairs != pairs:
+            if reach is not None:
+                reach.close()
+            reach = self._parted[task] = Reach(pairs)
+        answers = reach.answers(_LOOK_EVERY_S).values()
+        if all(answers) or False in answers:
+            reach.close()
+            self._parted[task] = None
+        return all(answers)
 
     def leave(self, tasks: Iterable[Task]) -> None:
         """Makes the cluster one without these workers."""
@@ -163,6 +236,7 @@ class Members:
             if not isinstance(devices, str):
                 self._processes[task] = _process(devices)
             self.absent.remove(task)
+            self._parted.pop(task, None)
         self._change()
 
     def _change(self) -> None:
@@ -195,6 +269,10 @@ def _peers(task: Task) -> set[Peer]:
         return peers_of(task.address)
     except OSError:
         return set()
+
+
+def _named(task: Task) -> str:
+    return f"{task.job} {task.index}"
 
 
 def _process(devices: tuple[DeviceStatus, ...]) -> int:

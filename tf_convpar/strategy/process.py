@@ -7,10 +7,17 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from collections.abc import Sequence
 
+import psutil
+
 from tf_convpar.strategy import tied
+
+# Share of a processor below which a process is idle. A worker that is only
+# asked whether it is there takes a tenth of that.
+_IDLE = 0.02
 
 
 class Process:
@@ -49,6 +56,9 @@ class Process:
         self._lines: collections.deque[str] = collections.deque(maxlen=10_000)
         self._on_line = on_line
         self._swept = False
+        # Seconds of processors it had used when it was last looked at.
+        self._used, self._looked = 0.0, time.monotonic()
+        self._worked = self._looked
         self._popen = subprocess.Popen(
             [sys.executable, "-I", "-S", tied.__file__, str(os.getpid())]
             + list(command),
@@ -87,6 +97,23 @@ class Process:
     def output(self) -> str:
         """The output so far, its last 10 000 lines at most."""
         return "\n".join(self._lines.copy())
+
+    def worked(self) -> float:
+        """When it last was busy for sure, as one that hangs is not.
+
+        By what it has used of processors since this was last asked: it was not
+        idle all that time.
+        """
+        now = time.monotonic()
+        try:
+            times = psutil.Process(self.pid).cpu_times()
+        except psutil.Error:  # It has ended, or is another user's.
+            return self._worked
+        used = times.user + times.system
+        if used - self._used > _IDLE * (now - self._looked):
+            self._worked = self._looked
+        self._used, self._looked = used, now
+        return self._worked
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Waits for the process and its output to end; returns `returncode`."""

@@ -154,7 +154,7 @@ class _Calls:
         self._calls = {}
         for task in tasks:
             if task not in self._channels:
-                self._channels[task] = _channel(task)
+                self._channels[task] = channel_to(task)
             call = self._channels[task].unary_unary(_METHOD)
             self._calls[task] = call.future(
                 b"", timeout=timeout_s, wait_for_ready=patient
@@ -200,7 +200,8 @@ class _Calls:
         return answers
 
 
-def _channel(task: Task) -> grpc.Channel:
+def channel_to(task: Task) -> grpc.Channel:
+    """A connection to a task, tried again soon where it is not there."""
     return grpc.insecure_channel(
         task.address,
         options=[
