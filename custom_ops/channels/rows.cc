@@ -97,12 +97,14 @@ CLONES void AddProducts(const float* __restrict y, const float* __restrict x,
 
 // Not `__restrict`: `y` may be `a` or `b`, in which each number is read before
 // it is written.
-CLONES void ScaleOne(const float* a, const float* __restrict s,
-                     const float* __restrict offset, int64_t rows,
-                     int64_t width, float* y) {
+template <typename F>
+TF_CONVPAR_INLINE void ScaleOneBy(const float* a, const float* __restrict s,
+                                  const float* __restrict offset, int64_t rows,
+                                  int64_t width, float* y) {
   for (int64_t r = 0; r < rows; ++r, a += width, y += width) {
 #pragma GCC ivdep
-    for (int64_t c = 0; c < width; ++c) y[c] = a[c] * s[c] + offset[c];
+    for (int64_t c = 0; c < width; ++c)
+      y[c] = F::value(a[c] * s[c] + offset[c]);
   }
 }
 
@@ -112,8 +114,10 @@ struct Term {
   const float* scale;
 };
 
-CLONES void ScaleTwo(Term first, Term second, const float* __restrict offset,
-                     int64_t rows, int64_t width, float* y) {
+template <typename F>
+TF_CONVPAR_INLINE void ScaleTwoBy(Term first, Term second,
+                                  const float* __restrict offset, int64_t rows,
+                                  int64_t width, float* y) {
   const float* a = first.maps;
   const float* b = second.maps;
   const float* __restrict s = first.scale;
@@ -121,10 +125,88 @@ CLONES void ScaleTwo(Term first, Term second, const float* __restrict offset,
   for (int64_t r = 0; r < rows; ++r, a += width, b += width, y += width) {
 #pragma GCC ivdep
     for (int64_t c = 0; c < width; ++c) {
-      y[c] = a[c] * s[c] + b[c] * t[c] + offset[c];
+      y[c] = F::value(a[c] * s[c] + b[c] * t[c] + offset[c]);
     }
   }
 }
+
+// Calls `run<F>(...)` with the F of an activation.
+#define BY_ACTIVATION(f, run, ...)     \
+  switch (f) {                         \
+    case Activation::kLinear:          \
+      return run<Linear>(__VA_ARGS__); \
+    case Activation::kRelu:            \
+      return run<Relu>(__VA_ARGS__);   \
+    case Activation::kRelu6:           \
+      return run<Relu6>(__VA_ARGS__);  \
+    case Activation::kSilu:            \
+      return run<Silu>(__VA_ARGS__);   \
+  }
+
+CLONES void ScaleOne(Activation f, const float* a, const float* s,
+                     const float* offset, int64_t rows, int64_t width,
+                     float* y){
+    BY_ACTIVATION(f, ScaleOneBy, a, s, offset, rows, width, y)}
+
+CLONES void ScaleTwo(Activation f, Term first, Term second, const float* offset,
+                     int64_t rows, int64_t width, float* y) {
+  BY_ACTIVATION(f, ScaleTwoBy, first, second, offset, rows, width, y)
+}
+
+// A vector for each of a normalization's numbers by channel.
+struct Affine {
+  const float* scale;
+  const float* offset;
+};
+
+template <typename F>
+TF_CONVPAR_INLINE void AddThroughBy(Affine of, const float* __restrict dy,
+                                    const float* __restrict x,
+                                    const float* __restrict mean, int64_t rows,
+                                    int64_t width, float* __restrict sums,
+                                    float* __restrict products) {
+  const float* __restrict s = of.scale;
+  const float* __restrict t = of.offset;
+  for (int64_t r = 0; r < rows; ++r, x += width, dy += width) {
+    for (int64_t c = 0; c < width; ++c) {
+      const float g = dy[c] * F::slope(x[c] * s[c] + t[c]);
+      sums[c] += g;
+      products[c] += g * (x[c] - mean[c]);
+    }
+  }
+}
+
+CLONES void AddThrough(Activation f, Affine of, const float* dy, const float* x,
+                       const float* mean, int64_t rows, int64_t width,
+                       float* sums, float* products) {
+  BY_ACTIVATION(f, AddThroughBy, of, dy, x, mean, rows, width, sums, products)
+}
+
+// Not `__restrict`, as for ScaleOneBy.
+template <typename F>
+TF_CONVPAR_INLINE void GradientBy(Affine of, const float* dy, const float* x,
+                                  Affine by, int64_t rows, int64_t width,
+                                  float* dx) {
+  const float* __restrict s = of.scale;
+  const float* __restrict t = of.offset;
+  const float* __restrict b = by.scale;
+  const float* __restrict e = by.offset;
+  for (int64_t r = 0; r < rows; ++r, x += width, dy += width, dx += width) {
+#pragma GCC ivdep
+    for (int64_t c = 0; c < width; ++c) {
+      const float g = dy[c] * F::slope(x[c] * s[c] + t[c]);
+      dx[c] = g * s[c] + x[c] * b[c] + e[c];
+    }
+  }
+}
+
+CLONES void GradientThrough(Activation f, Affine of, const float* dy,
+                            const float* x, Affine by, int64_t rows,
+                            int64_t width, float* dx) {
+  BY_ACTIVATION(f, GradientBy, of, dy, x, by, rows, width, dx)
+}
+
+#undef BY_ACTIVATION
 
 }  // namespace
 
@@ -165,9 +247,10 @@ void Sums(const float* y, const float* x, const float* mean, int64_t rows,
 }
 
 Scaled::Scaled(const std::vector<const float*>& scales, const float* offset,
-               int64_t channels)
+               int64_t channels, Activation activation)
     : channels_(channels),
       beside_(Beside(channels)),
+      activation_(activation),
       offset_(Repeated(offset, channels, beside_)) {
   for (const float* scale : scales) {
     scales_.push_back(Repeated(scale, channels, beside_));
@@ -179,13 +262,53 @@ void Scaled::Run(const std::vector<const float*>& maps, int64_t begin,
   const auto run = [&](int64_t first, int64_t rows, int64_t width) {
     const int64_t from = first * channels_;
     if (maps.size() == 1) {
-      ScaleOne(maps[0] + from, scales_[0].data(), offset_.data(), rows, width,
-               y + from);
+      ScaleOne(activation_, maps[0] + from, scales_[0].data(), offset_.data(),
+               rows, width, y + from);
     } else {
-      ScaleTwo({maps[0] + from, scales_[0].data()},
+      ScaleTwo(activation_, {maps[0] + from, scales_[0].data()},
                {maps[1] + from, scales_[1].data()}, offset_.data(), rows, width,
                y + from);
     }
+  };
+  const int64_t wide_rows = (end - begin) / beside_;
+  run(begin, wide_rows, beside_ * channels_);
+  const int64_t first = begin + wide_rows * beside_;
+  run(first, end - first, channels_);
+}
+
+Through::Through(const float* scale, const float* offset, int64_t channels,
+                 Activation activation)
+    : channels_(channels),
+      beside_(Beside(channels)),
+      activation_(activation),
+      scale_(Repeated(scale, channels, beside_)),
+      offset_(Repeated(offset, channels, beside_)) {}
+
+void Through::Sums(const float* dy, const float* x, const float* mean,
+                   int64_t rows, float* sums, float* products) const {
+  const int64_t width = beside_ * channels_;
+  const int64_t wide_rows = rows / beside_, left = rows % beside_;
+  const std::vector<float> means = Repeated(mean, channels_, beside_);
+  std::vector<float> s(width, 0.0f), p(width, 0.0f);
+  const Affine of = {scale_.data(), offset_.data()};
+  AddThrough(activation_, of, dy, x, means.data(), wide_rows, width, s.data(),
+             p.data());
+  AddThrough(activation_, of, dy + wide_rows * width, x + wide_rows * width,
+             mean, left, channels_, s.data(), p.data());
+  Fold(s, channels_, sums);
+  Fold(p, channels_, products);
+}
+
+void Through::Gradient(const float* dy, const float* x, const float* by_map,
+                       const float* by_all, int64_t begin, int64_t end,
+                       float* dx) const {
+  const std::vector<float> b = Repeated(by_map, channels_, beside_);
+  const std::vector<float> e = Repeated(by_all, channels_, beside_);
+  const Affine of = {scale_.data(), offset_.data()}, by = {b.data(), e.data()};
+  const auto run = [&](int64_t first, int64_t rows, int64_t width) {
+    const int64_t from = first * channels_;
+    GradientThrough(activation_, of, dy + from, x + from, by, rows, width,
+                    dx + from);
   };
   const int64_t wide_rows = (end - begin) / beside_;
   run(begin, wide_rows, beside_ * channels_);

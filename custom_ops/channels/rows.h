@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "custom_ops/channels/activation.h"
+
 namespace tf_convpar {
 namespace channels {
 
@@ -25,11 +27,11 @@ void Sums(const float* y, const float* x, const float* mean, int64_t rows,
           int64_t channels, float* sums, float* products);
 
 // The sum of one or two maps, each channel times a factor, and of an offset
-// for each channel. `y` may be one of the maps.
+// for each channel; and an activation of it. `y` may be one of the maps.
 class Scaled {
  public:
   Scaled(const std::vector<const float*>& scales, const float* offset,
-         int64_t channels);
+         int64_t channels, Activation activation);
 
   // Rows from `begin` to `end`.
   void Run(const std::vector<const float*>& maps, int64_t begin, int64_t end,
@@ -38,8 +40,33 @@ class Scaled {
  private:
   const int64_t channels_;
   const int64_t beside_;  // rows that are taken for one
+  const Activation activation_;
   std::vector<std::vector<float>> scales_;
   std::vector<float> offset_;
+};
+
+// Gradients through an activation f of maps x, of which each channel is scaled
+// and has an offset: g = dy f'(scale x + offset).
+class Through {
+ public:
+  Through(const float* scale, const float* offset, int64_t channels,
+          Activation activation);
+
+  // For each channel the sums of g and of g (x - mean).
+  void Sums(const float* dy, const float* x, const float* mean, int64_t rows,
+            float* sums, float* products) const;
+
+  // scale g + by_map x + by_all, for rows from `begin` to `end`. `dx` may be
+  // `dy` or `x`.
+  void Gradient(const float* dy, const float* x, const float* by_map,
+                const float* by_all, int64_t begin, int64_t end,
+                float* dx) const;
+
+ private:
+  const int64_t channels_;
+  const int64_t beside_;
+  const Activation activation_;
+  std::vector<float> scale_, offset_;
 };
 
 }  // namespace channels

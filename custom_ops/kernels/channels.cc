@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -92,6 +93,16 @@ absl::Status InBlocks(OpKernelContext* ctx, const Rows& of, int maps,
   return absl::OkStatus();
 }
 
+// The sum of what blocks have, two vectors each.
+void AddUp(const Tensor& parts, int64_t channels, float* sums) {
+  std::vector<double> total(2 * channels, 0.0);
+  for (int64_t b = 0; b < parts.dim_size(0); ++b) {
+    const float* const vectors = Floats(parts) + 2 * channels * b;
+    for (int64_t i = 0; i < 2 * channels; ++i) total[i] += vectors[i];
+  }
+  std::copy(total.begin(), total.end(), sums);
+}
+
 class ChannelMomentsOp : public tensorflow::OpKernel {
  public:
   using OpKernel::OpKernel;
@@ -162,18 +173,90 @@ class ChannelSumsOp : public tensorflow::OpKernel {
                                        Floats(x) + first * n, Floats(mean),
                                        count, n, vectors, vectors + n);
                       }));
-    std::vector<double> total(2 * n, 0.0);
-    for (int64_t b = 0; b < parts.dim_size(0); ++b) {
-      const float* const vectors = Floats(parts) + 2 * n * b;
-      for (int64_t i = 0; i < 2 * n; ++i) total[i] += vectors[i];
-    }
-    std::copy(total.begin(), total.end(), sums->flat<float>().data());
+    AddUp(parts, n, sums->flat<float>().data());
   }
 };
 
-class ScaleChannelsOp : public tensorflow::OpKernel {
+// An op with an activation.
+class WithActivation : public tensorflow::OpKernel {
  public:
-  using OpKernel::OpKernel;
+  explicit WithActivation(tensorflow::OpKernelConstruction* ctx)
+      : OpKernel(ctx) {
+    std::string name;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("activation", &name));
+    if (name == "relu") activation_ = channels::Activation::kRelu;
+    if (name == "relu6") activation_ = channels::Activation::kRelu6;
+    if (name == "silu") activation_ = channels::Activation::kSilu;
+  }
+
+ protected:
+  channels::Activation activation_ = channels::Activation::kLinear;
+};
+
+class ActivatedSumsOp : public WithActivation {
+ public:
+  using WithActivation::WithActivation;
+
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor &dy = ctx->input(0), &x = ctx->input(1);
+    OP_REQUIRES_OK(ctx, CheckRank("ActivatedSums", dy));
+    OP_REQUIRES_OK(ctx, CheckSame("ActivatedSums", dy, x));
+    const Rows of(dy);
+    const int64_t n = of.channels;
+    const char* const names[] = {"means", "scale", "offset"};
+    for (int i = 0; i < 3; ++i) {
+      OP_REQUIRES_OK(
+          ctx, CheckVector("ActivatedSums", names[i], ctx->input(2 + i), n));
+    }
+    const float* const mean = Floats(ctx->input(2));
+    const channels::Through through(Floats(ctx->input(3)),
+                                    Floats(ctx->input(4)), n, activation_);
+    Tensor parts, *sums = nullptr;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({2, n}), &sums));
+    OP_REQUIRES_OK(ctx,
+                   InBlocks(ctx, of, 2, &parts,
+                            [&](int64_t first, int64_t count, float* vectors) {
+                              through.Sums(Floats(dy) + first * n,
+                                           Floats(x) + first * n, mean, count,
+                                           vectors, vectors + n);
+                            }));
+    AddUp(parts, n, sums->flat<float>().data());
+  }
+};
+
+class ActivatedGradientOp : public WithActivation {
+ public:
+  using WithActivation::WithActivation;
+
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor &dy = ctx->input(0), &x = ctx->input(1);
+    OP_REQUIRES_OK(ctx, CheckRank("ActivatedGradient", dy));
+    OP_REQUIRES_OK(ctx, CheckSame("ActivatedGradient", dy, x));
+    const Rows of(dy);
+    const int64_t n = of.channels;
+    const char* const names[] = {"scale", "offset", "by_maps", "by_all"};
+    const float* vectors[4];
+    for (int i = 0; i < 4; ++i) {
+      const Tensor& vector = ctx->input(2 + i);
+      OP_REQUIRES_OK(ctx,
+                     CheckVector("ActivatedGradient", names[i], vector, n));
+      vectors[i] = Floats(vector);
+    }
+    const channels::Through through(vectors[0], vectors[1], n, activation_);
+    Tensor* dx = nullptr;
+    OP_REQUIRES_OK(
+        ctx, ctx->forward_input_or_allocate_output({0, 1}, 0, dy.shape(), &dx));
+    const float *const given = Floats(dy), *const maps = Floats(x);
+    float* const result = dx->flat<float>().data();
+    InParallel(ctx, of.rows, 3 * n, [&](int64_t begin, int64_t end) {
+      through.Gradient(given, maps, vectors[2], vectors[3], begin, end, result);
+    });
+  }
+};
+
+class ScaleChannelsOp : public WithActivation {
+ public:
+  using WithActivation::WithActivation;
 
   void Compute(OpKernelContext* ctx) override {
     OpInputList maps, scales;
@@ -197,7 +280,7 @@ class ScaleChannelsOp : public tensorflow::OpKernel {
       factors.push_back(Floats(scales[i]));
       may_become.push_back(i);
     }
-    const channels::Scaled scaled(factors, Floats(offset), n);
+    const channels::Scaled scaled(factors, Floats(offset), n, activation_);
     Tensor* y = nullptr;
     OP_REQUIRES_OK(ctx, ctx->forward_input_or_allocate_output(
                             may_become, 0, maps[0].shape(), &y));
@@ -218,6 +301,12 @@ REGISTER_KERNEL_BUILDER(
 REGISTER_KERNEL_BUILDER(
     Name("TfConvpar>ScaleChannels").Device(tensorflow::DEVICE_CPU),
     ScaleChannelsOp);
+REGISTER_KERNEL_BUILDER(
+    Name("TfConvpar>ActivatedSums").Device(tensorflow::DEVICE_CPU),
+    ActivatedSumsOp);
+REGISTER_KERNEL_BUILDER(
+    Name("TfConvpar>ActivatedGradient").Device(tensorflow::DEVICE_CPU),
+    ActivatedGradientOp);
 
 }  // namespace
 }  // namespace tf_convpar

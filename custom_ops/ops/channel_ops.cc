@@ -11,6 +11,9 @@ namespace {
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
+constexpr char kActivation[] =
+    "activation: {'linear', 'relu', 'relu6', 'silu'} = 'linear'";
+
 // [2, channels].
 absl::Status TwoVectors(InferenceContext* c) {
   ShapeHandle maps;
@@ -45,9 +48,40 @@ REGISTER_OP("TfConvpar>ScaleChannels")
     .Input("offset: float")
     .Output("value: float")
     .Attr("N: int >= 1")
+    .Attr(kActivation)
     .SetShapeFn(tensorflow::shape_inference::UnchangedShape)
     .Doc(R"doc(
-The sum of maps, each channel times its scale, and of its offset.
+The sum of maps, each channel times its scale, and of its offset; and an
+activation of that.
+)doc");
+
+REGISTER_OP("TfConvpar>ActivatedSums")
+    .Input("gradients: float")
+    .Input("maps: float")
+    .Input("means: float")
+    .Input("scale: float")
+    .Input("offset: float")
+    .Output("sums: float")
+    .Attr(kActivation)
+    .SetShapeFn(TwoVectors)
+    .Doc(R"doc(
+As ChannelSums, of the gradients times the activation's derivative at the maps,
+each channel times its scale, and its offset.
+)doc");
+
+REGISTER_OP("TfConvpar>ActivatedGradient")
+    .Input("gradients: float")
+    .Input("maps: float")
+    .Input("scale: float")
+    .Input("offset: float")
+    .Input("by_maps: float")
+    .Input("by_all: float")
+    .Output("value: float")
+    .Attr(kActivation)
+    .SetShapeFn(tensorflow::shape_inference::UnchangedShape)
+    .Doc(R"doc(
+The gradients times the activation's derivative, each channel times its scale;
+and the maps times `by_maps`, and `by_all`.
 )doc");
 
 }  // namespace

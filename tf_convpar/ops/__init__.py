@@ -4,6 +4,9 @@ Importing this package loads nothing: the compiled library is loaded at the
 first call, or by `load()`.
 """
 
+from ._activated import activated_gradient as activated_gradient
+from ._activated import activated_sums as activated_sums
+from ._activated import passed_back as passed_back
 from ._channels import channel_moments as channel_moments
 from ._channels import channel_sums as channel_sums
 from ._channels import scale_channels as scale_channels

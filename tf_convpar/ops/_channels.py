@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from . import _library
+from ._activations import ACTIVATIONS
 from ._devices import same_device
 
 
@@ -40,7 +41,7 @@ def channel_moments(
         variance is divided by the number of elements, not by one less.
     """
     maps = tf.convert_to_tensor(maps)
-    if _is_native(maps, axis, native):
+    if is_native(maps, axis, native):
         return _library.module().tf_convpar_channel_moments(maps=maps)
     axes, along = _around(maps, axis)
     # `tf.nn.moments` stops the gradient of the mean within the variance, so
@@ -81,7 +82,7 @@ def channel_sums(
         of `gradients * (maps - means)`.
     """
     maps = tf.convert_to_tensor(maps)
-    if _is_native(maps, axis, native):
+    if is_native(maps, axis, native):
         return _library.module().tf_convpar_channel_sums(
             gradients=gradients, maps=maps, means=means
         )
@@ -100,6 +101,7 @@ def scale_channels(
     offset: tf.Tensor,
     axis: int = -1,
     *,
+    activation: str = "linear",
     native: bool | None = None,
 ) -> tf.Tensor:
     """The sum of an offset and of maps whose channels are scaled by factors.
@@ -116,6 +118,8 @@ def scale_channels(
             vector for each tensor in `maps`.
         offset: A summand for each channel, of shape `(channels,)`.
         axis: The channel axis.
+        activation: What is returned of the sum: `"linear"` for all, `"relu"`,
+            `"relu6"` or `"silu"`.
         native: True for the compiled op, False for TensorFlow's own ops, None
             for whichever is available; see `channel_moments`.
 
@@ -123,19 +127,20 @@ def scale_channels(
         A tensor of the shape and dtype of each of the maps.
     """
     maps = [tf.convert_to_tensor(x) for x in maps]
-    if len(maps) <= _MOST_MAPS and _is_native(maps[0], axis, native):
+    if len(maps) <= _MOST_MAPS and is_native(maps[0], axis, native):
         return _library.module().tf_convpar_scale_channels(
-            maps=maps, scales=scales, offset=offset
+            maps=maps, scales=scales, offset=offset, activation=activation
         )
     _, along = _around(maps[0], axis)
     parts = [x * along(s) for x, s in zip(maps, scales, strict=True)]
-    return tf.add_n(parts) + along(offset)
+    return ACTIVATIONS[activation].value(tf.add_n(parts) + along(offset))
 
 
 _MOST_MAPS = 2
 
 
-def _is_native(maps: tf.Tensor, axis: int, native: bool | None) -> bool:
+def is_native(maps: tf.Tensor, axis: int, native: bool | None) -> bool:
+    """Whether the compiled op takes these maps, and is wanted."""
     last = axis in (-1, maps.shape.rank - 1)
     if not last or maps.dtype != tf.float32:
         return False
@@ -180,6 +185,10 @@ def _scale_gradient(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
     with same_device(op.outputs[0].device):
         n = op.get_attr("N")
         maps, scales = op.inputs[:n], op.inputs[n : 2 * n]
+        activation = op.get_attr("activation").decode()
+        if activation != "linear":
+            given = scale_channels(maps, scales, op.inputs[-1])
+            upstream = upstream * ACTIVATIONS[activation].slope(given)
         nothing = tf.zeros_like(scales[0])
         sums = [channel_sums(upstream, x, nothing) for x in maps]
         return [

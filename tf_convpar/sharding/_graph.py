@@ -28,6 +28,7 @@ from tf_convpar.placement import ShardedTensor
 from tf_convpar.sharding._attach import joined
 from tf_convpar.sharding._attach import masked_as
 from tf_convpar.sharding._attach import works_on_shards
+from tf_convpar.sharding._fused import without_note
 
 
 def _in_regions(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -81,8 +82,10 @@ def _placed(
 
 
 def _of_its_tensor(x: Any) -> Any:
-    """Joins shards; returns shards that are cut from the joined tensor."""
-    return masked_as(x, x.of_joined()) if isinstance(x, ShardedTensor) else x
+    """Joins shards and cuts them again; forgets what a tensor is made of."""
+    if isinstance(x, ShardedTensor):
+        return masked_as(x, x.of_joined())
+    return without_note(x)
 
 
 wrap_graphs(_in_regions)

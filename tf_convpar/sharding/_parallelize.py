@@ -79,7 +79,8 @@ def parallelize(
         batch_size: Images of a step, for `"auto"`; None for the batch that the
             model was built for, else 32.
         algorithm: Algorithm of all convolutions, as for `ConvParallel2D`; None
-            for that of each layer.
+            for that of each layer. With `"auto"`, batch normalizations on the
+            chief are computed together with what follows them.
         wire_dtype: Wire dtype of all convolutions, or a mapping by names as in
             `plan`; None for that of each layer.
 
@@ -137,7 +138,7 @@ def parallelize(
     copies = Copies(
         change, lambda model: regions.enter(model), (Attached, Followers)
     )
-    regions = Regions(copies.of)
+    regions = Regions(copies.of, fuses=algorithm == "auto")
     new = copies.of(model)
     for old, made in copies.pairs:
         if isinstance(made, ConvParallel) and made.built:

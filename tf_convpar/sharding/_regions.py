@@ -19,6 +19,8 @@ from tf_convpar.placement import place
 from tf_convpar.sharding import _walk
 from tf_convpar.sharding._attach import OnSamples
 from tf_convpar.sharding._attach import OnShards
+from tf_convpar.sharding._fused import Fused
+from tf_convpar.sharding._fused import fuses
 from tf_convpar.sharding._where import leading
 from tf_convpar.sharding._where import works_on_channels
 from tf_convpar.sharding._where import works_on_samples
@@ -29,10 +31,12 @@ class Regions:
 
     Args:
         copy: Function that returns the new layer for one of the model's.
+        fuses: Whether layers on the chief take part in what `_fused` does.
     """
 
-    def __init__(self, copy: Callable[[Any], Any]) -> None:
+    def __init__(self, copy: Callable[[Any], Any], fuses: bool = False) -> None:
         self._copy = copy
+        self._fuses = fuses
         self._settled: set[int] = set()
         self._leads_to: dict[int, Any] = {}
         self._lies: dict[int, AnyLayout | None] = {}
@@ -83,6 +87,9 @@ class Regions:
         known = [x for x in inputs if isinstance(x, Layout)]
         on_channels = works_on_channels(node, known)
         if on_channels is None:
+            shapes = [tensor.shape for tensor in node.input_tensors]
+            if self._fuses and not known and fuses(layer, shapes):
+                made.call = Fused(made)
             return None
         rule, output = on_channels
         made.call = OnShards(made, rule, known)

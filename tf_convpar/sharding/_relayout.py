@@ -182,8 +182,14 @@ def relayout(
         if layer is not None and layer[3] is not None
     }
     plan = how.on(strategy.devices) | _again(plain, how, strategy)
+    algorithms = {layer[2] for layer in how.layers.values() if layer}
     with strategy.scope():
-        new = parallelize(plain, plan, wire_dtype=wires)
+        new = parallelize(
+            plain,
+            plan,
+            algorithm="auto" if algorithms == {"auto"} else None,
+            wire_dtype=wires,
+        )
     for layer in layers_of(new):
         known = how.layers.get(layer.name)
         if known is not None and isinstance(layer, ConvParallel):

@@ -29,6 +29,7 @@ from tf_convpar.sharding.rules.merging import Elementwise
 from tf_convpar.sharding.rules.moments import MomentsOfAll
 from tf_convpar.sharding.rules.noise import Drawing
 from tf_convpar.sharding.rules.normalization import BatchNormalization
+from tf_convpar.sharding.rules.normalization import moved as moved
 from tf_convpar.sharding.rules.operation import Operation
 from tf_convpar.sharding.rules.operation import OperationOnSamples
 from tf_convpar.sharding.rules.spatial import GlobalPooling

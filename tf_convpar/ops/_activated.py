@@ -1,0 +1,143 @@
+"""Gradients through an activation that follows a normalization.
+
+What the activation was given is not kept: it is computed again from the feature
+maps, for each number where it is needed. Each op reads its maps once.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from . import _library
+from ._activations import ACTIVATIONS
+from ._channels import channel_sums
+from ._channels import is_native
+from ._channels import scale_channels
+from ._devices import same_device
+
+
+def activated_sums(
+    gradients: tf.Tensor,
+    maps: tf.Tensor,
+    means: tf.Tensor,
+    scale: tf.Tensor,
+    offset: tf.Tensor,
+    activation: str,
+    *,
+    native: bool | None = None,
+) -> tf.Tensor:
+    """`channel_sums` of gradients that have passed back through an activation.
+
+    ```python
+    # y = relu(x scale + offset)
+    by_beta, by_gamma = tf.unstack(
+        activated_sums(dy, x, mean, scale, offset, "relu")
+    )
+    ```
+
+    Args:
+        gradients: Gradients of what the activation has returned.
+        maps: Feature maps of the same shape, channels last.
+        means: Values of shape `(channels,)`, which are subtracted from the
+            maps in the products.
+        scale: A factor for each channel, of shape `(channels,)`.
+        offset: A summand for each channel.
+        activation: `"linear"`, `"relu"`, `"relu6"` or `"silu"`.
+        native: As for `channel_sums`.
+
+    Returns:
+        A tensor of shape `(2, channels)`.
+    """
+    maps = tf.convert_to_tensor(maps)
+    if is_native(maps, -1, native):
+        return _library.module().tf_convpar_activated_sums(
+            gradients=gradients,
+            maps=maps,
+            means=means,
+            scale=scale,
+            offset=offset,
+            activation=activation,
+        )
+    passed = passed_back(gradients, maps * scale + offset, activation)
+    return channel_sums(passed, maps, means, native=False)
+
+
+def activated_gradient(
+    gradients: tf.Tensor,
+    maps: tf.Tensor,
+    scale: tf.Tensor,
+    offset: tf.Tensor,
+    by_maps: tf.Tensor,
+    by_all: tf.Tensor,
+    activation: str,
+    *,
+    native: bool | None = None,
+) -> tf.Tensor:
+    """`scale g + by_maps x + by_all`, of gradients `g` passed back.
+
+    ```python
+    # y = relu(x scale + offset), where scale and offset depend on x
+    dx = activated_gradient(dy, x, scale, offset, by_maps, by_all, "relu")
+    ```
+
+    Args:
+        gradients: Gradients of what the activation has returned.
+        maps: Feature maps of the same shape, channels last.
+        scale: A factor for each channel, of shape `(channels,)`.
+        offset: A summand for each channel.
+        by_maps: What each number of the maps is multiplied by.
+        by_all: A summand of all numbers of a channel.
+        activation: As for `activated_sums`.
+        native: As for `channel_sums`.
+
+    Returns:
+        A tensor of the shape of the maps.
+    """
+    maps = tf.convert_to_tensor(maps)
+    if is_native(maps, -1, native):
+        return _library.module().tf_convpar_activated_gradient(
+            gradients=gradients,
+            maps=maps,
+            scale=scale,
+            offset=offset,
+            by_maps=by_maps,
+            by_all=by_all,
+            activation=activation,
+        )
+    passed = passed_back(gradients, maps * scale + offset, activation)
+    return scale_channels(
+        [passed, maps], [scale, by_maps], by_all, native=False
+    )
+
+
+def passed_back(
+    gradients: tf.Tensor, given: tf.Tensor, activation: str
+) -> tf.Tensor:
+    """Gradients by what an activation was given."""
+    return gradients * ACTIVATIONS[activation].slope(given)
+
+
+def _by_twin(
+    op: Any, upstream: tf.Tensor, twin: Callable[..., tf.Tensor]
+) -> Sequence[tf.Tensor]:
+    """The gradient of an op, as that of the same in TensorFlow's ops."""
+    activation = op.get_attr("activation").decode()
+    with same_device(op.outputs[0].device):
+        with tf.GradientTape() as tape:
+            tape.watch(list(op.inputs))
+            result = twin(*op.inputs, activation, native=False)
+        return tape.gradient(
+            result, list(op.inputs), upstream, unconnected_gradients="zero"
+        )
+
+
+@tf.RegisterGradient("TfConvpar>ActivatedSums")
+def _sums_gradient(op: Any, upstream: tf.Tensor) -> Sequence[tf.Tensor]:
+    return _by_twin(op, upstream, activated_sums)
+
+
+@tf.RegisterGradient("TfConvpar>ActivatedGradient")
+def _gradient_gradient(op: Any, upstream: tf.Tensor) -> Sequence[tf.Tensor]:
+    return _by_twin(op, upstream, activated_gradient)

@@ -1,0 +1,315 @@
+"""Batch normalization on one device, with what surrounds it, in few passes.
+
+Keras computes a normalization by some 25 passes over the feature maps, and the
+activation and the residual sum after it by others. Here a normalization takes
+its moments, and leaves a note on its result of how that is made of its input.
+A sum or an activation that finds the note makes its own result of that input
+at once. The result that nobody then uses is never computed, as TensorFlow runs
+only what is needed in a step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_convpar import ops
+from tf_convpar._compat.keras import in_stateless_scope
+from tf_convpar._compat.keras import stored
+from tf_convpar._compat.tensorflow import should_record_backprop
+from tf_convpar.layers import Attached
+from tf_convpar.layers import is_merged
+from tf_convpar.layers import takes_shards
+from tf_convpar.placement import ShardedTensor
+from tf_convpar.sharding.rules import moved
+
+_L = keras.layers
+# Where a tensor has its note.
+_NOTE = "_convpar_sum"
+# Terms that are added in one pass.
+_MOST_TERMS = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Statistics:
+    """By what feature maps are normalized, for each channel.
+
+    Attributes:
+        mean: Their means.
+        variance: Their variances.
+        epsilon: What is added to variances.
+        learns: Whether both are of the maps themselves.
+        names: Which weights there are, of `gamma` and `beta`.
+    """
+
+    mean: tf.Tensor
+    variance: tf.Tensor
+    epsilon: float
+    learns: bool
+    names: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Term:
+    """Feature maps in a sum, as they are or normalized.
+
+    Attributes:
+        maps: Before they are normalized.
+        weights: Values of the weights that `statistics` names.
+        statistics: None for maps as they are.
+    """
+
+    maps: tf.Tensor
+    weights: tuple[tf.Tensor, ...] = ()
+    statistics: Statistics | None = None
+
+    def affine(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """The factor and the summand of each channel."""
+        of = self.statistics
+        if of is None:
+            ones = tf.ones(self.maps.shape[-1], self.maps.dtype)
+            return ones, tf.zeros_like(ones)
+        given = dict(zip(of.names, self.weights, strict=True))
+        scale = tf.math.rsqrt(of.variance + of.epsilon)
+        scale = scale * given["gamma"] if "gamma" in given else scale
+        offset = -of.mean * scale
+        return scale, offset + given["beta"] if "beta" in given else offset
+
+
+class Fused(Attached):
+    """Takes the place of a layer's `call`: of one that has a note, or reads it.
+
+    ```python
+    layer.call = Fused(layer)
+    ```
+    """
+
+    def __init__(self, layer: Any) -> None:
+        self._layer = layer
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Does what the layer's own `call` does."""
+        args, kwargs = keras.tree.map_structure(_joined, (args, kwargs))
+        if not (is_merged() or in_stateless_scope()) and takes_shards():
+            if isinstance(self._layer, _L.BatchNormalization):
+                found = self._normalized(*args, **kwargs)
+            elif isinstance(self._layer, _L.Add):
+                found = self._added(*args, **kwargs)
+            else:
+                found = self._activated(*args, **kwargs)
+            if found is not None:
+                return found
+        return type(self._layer).call(self._layer, *args, **kwargs)
+
+    def _normalized(
+        self, inputs: Any, training: Any = None, mask: Any = None
+    ) -> tf.Tensor | None:
+        layer = self._layer
+        float32 = inputs.dtype == layer.compute_dtype == "float32"
+        if mask is not None or not float32 or not ops.load():
+            return None
+        learns = bool(training and layer.trainable)
+        names = tuple(
+            n for n in ("gamma", "beta") if getattr(layer, n, None) is not None
+        )
+        weights = tuple(tf.convert_to_tensor(getattr(layer, n)) for n in names)
+        moving = [stored(layer.moving_mean), stored(layer.moving_variance)]
+        found = [tf.convert_to_tensor(variable) for variable in moving]
+        if learns:
+            moments = tf.unstack(ops.channel_moments(inputs))
+            for variable, new in zip(
+                moving, moved(layer, found, moments), strict=True
+            ):
+                variable.assign(new)
+            found = moments
+        mean, variance = map(tf.stop_gradient, found)
+        of = Statistics(mean, variance, layer.epsilon, learns, names)
+        return _noted([Term(inputs, weights, of)])
+
+    def _added(self, inputs: Any) -> tf.Tensor | None:
+        terms = [
+            term
+            for tensor in inputs
+            for term in getattr(tensor, _NOTE, [Term(tensor)])
+        ]
+        normalized = any(term.statistics is not None for term in terms)
+        alike = len({tuple(term.maps.shape) for term in terms}) == 1
+        if not (normalized and alike and len(terms) <= _MOST_TERMS):
+            return None
+        return _noted(terms)
+
+    def _activated(self, inputs: Any, **kwargs: Any) -> tf.Tensor | None:
+        terms = getattr(inputs, _NOTE, None)
+        name = activation_of(self._layer)
+        if terms is None or name is None:
+            return None
+        if len(terms) > 1 and name != "relu":
+            return None  # What it was given would have to be kept as well.
+        return combined(terms, name)
+
+
+def fuses(layer: Any, shapes: Sequence[Any]) -> bool:
+    """Whether a layer on one device takes part.
+
+    Args:
+        layer: A layer of a graph.
+        shapes: Shapes of its inputs.
+    """
+    rank = len(shapes[0])
+    if any(shape[-1] is None for shape in shapes):
+        return False
+    if type(layer) is _L.BatchNormalization:
+        plain = not getattr(layer, "renorm", False) and not layer.synchronized
+        return plain and layer.axis % rank == rank - 1
+    if type(layer) is _L.Add:
+        return True
+    return type(layer) in (_L.ReLU, _L.Activation) and (
+        activation_of(layer) is not None
+    )
+
+
+def activation_of(layer: Any) -> str | None:
+    """The activation of a layer, if there is an op with it."""
+    if isinstance(layer, _L.ReLU):
+        settings = layer.max_value, layer.negative_slope, layer.threshold
+        return {(None, 0, 0): "relu", (6, 0, 0): "relu6"}.get(settings)
+    names = {
+        keras.activations.relu: "relu",
+        keras.activations.relu6: "relu6",
+        keras.activations.silu: "silu",
+    }
+    return names.get(layer.activation)
+
+
+def without_note(x: Any) -> Any:
+    """A tensor by which a program may differentiate: others are made of it."""
+    return tf.identity(x) if hasattr(x, _NOTE) else x
+
+
+def _joined(x: Any) -> Any:
+    return x.joined() if isinstance(x, ShardedTensor) else x
+
+
+def _noted(terms: list[Term]) -> tf.Tensor:
+    result = combined(terms, "linear")
+    setattr(result, _NOTE, terms)
+    return result
+
+
+def combined(terms: Sequence[Term], activation: str) -> tf.Tensor:
+    """An activation of the sum of feature maps, of which some are normalized.
+
+    Args:
+        terms: One or two, of one shape.
+        activation: As for `ops.scale_channels`; of two terms `"linear"` or
+            `"relu"`.
+    """
+    given = [value for term in terms for value in (term.maps, *term.weights)]
+
+    @tf.custom_gradient
+    def run(*given: tf.Tensor) -> Any:
+        own = _regrouped(terms, given)
+        affine = [term.affine() for term in own]
+        y = ops.scale_channels(
+            [term.maps for term in own],
+            [scale for scale, _ in affine],
+            tf.add_n([offset for _, offset in affine]),
+            activation=activation,
+        )
+
+        def gradient(dy: tf.Tensor) -> Sequence[tf.Tensor]:
+            if should_record_backprop([dy, *given]):
+                # What is written out below has no gradient of its own.
+                with tf.GradientTape() as tape:
+                    tape.watch(given)
+                    result = _in_tensorflow(own, activation)
+                return tape.gradient(result, given, dy)
+            left = activation
+            if len(own) > 1 and activation == "relu":
+                dy = tf.raw_ops.ReluGrad(gradients=dy, features=y)
+                left = "linear"
+            grads = []
+            for term in own:
+                of = term.statistics
+                grads += [dy] if of is None else _gradients(term, of, dy, left)
+            return grads
+
+        return y, gradient
+
+    found: tf.Tensor = run(*given)
+    return found
+
+
+def _regrouped(terms: Sequence[Term], given: Sequence[tf.Tensor]) -> list[Term]:
+    """The terms, made of these tensors."""
+    left, found = list(given), []
+    for term in terms:
+        maps, *weights = left[: 1 + len(term.weights)]
+        del left[: 1 + len(term.weights)]
+        found.append(
+            dataclasses.replace(term, maps=maps, weights=tuple(weights))
+        )
+    return found
+
+
+def _gradients(
+    term: Term, of: Statistics, dy: tf.Tensor, activation: str
+) -> list[tf.Tensor]:
+    """Gradients by the maps and the weights of y = f(scale x + offset).
+
+    With g = dy f'(..), x^ = (x - mean) inverse and n numbers in each channel:
+    d beta = sum g, d gamma = sum g x^, and where mean and variance are of x
+    itself, dx = scale (g - d beta / n - x^ d gamma / n).
+    """
+    x = term.maps
+    inverse = tf.math.rsqrt(of.variance + of.epsilon)
+    scale, offset = term.affine()
+    if activation == "linear":
+        sums = ops.channel_sums(dy, x, of.mean)
+    else:
+        sums = ops.activated_sums(dy, x, of.mean, scale, offset, activation)
+    beta, centred = tf.unstack(sums)
+    by = {"gamma": centred * inverse, "beta": beta}
+    weights = [by[name] for name in of.names]
+    if of.learns:
+        n = tf.cast(tf.maximum(tf.size(x) // x.shape[-1], 1), x.dtype)
+        by_maps = -scale * inverse * by["gamma"] / n
+        by_all = -scale * beta / n - by_maps * of.mean
+    else:
+        by_maps = by_all = tf.zeros_like(scale)
+    if activation != "linear":
+        dx = ops.activated_gradient(
+            dy, x, scale, offset, by_maps, by_all, activation
+        )
+    elif of.learns:
+        dx = ops.scale_channels([dy, x], [scale, by_maps], by_all)
+    else:
+        dx = ops.scale_channels([dy], [scale], by_all)
+    return [dx, *weights]
+
+
+def _in_tensorflow(terms: Sequence[Term], activation: str) -> tf.Tensor:
+    """The same by ops that have gradients of any order."""
+    parts = []
+    for term in terms:
+        of, x = term.statistics, term.maps
+        if of is not None and of.learns:
+            axes = list(range(len(x.shape) - 1))
+            mean = tf.reduce_mean(x, axes)
+            variance = tf.reduce_mean(tf.square(x - mean), axes)
+            of = dataclasses.replace(of, mean=mean, variance=variance)
+            term = dataclasses.replace(term, statistics=of)  # noqa: PLW2901
+        scale, offset = term.affine()
+        parts.append(x * scale + offset)
+    total = tf.add_n(parts)
+    return ops.scale_channels(
+        [total],
+        [tf.ones(total.shape[-1], total.dtype)],
+        tf.zeros(total.shape[-1], total.dtype),
+        activation=activation,
+        native=False,
+    )
