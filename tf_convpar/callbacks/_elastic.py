@@ -274,6 +274,8 @@ class Elastic(keras.callbacks.Callback):
         failed = isinstance(error, tf.errors.UnavailableError)
         if not failed or members() is None or self._snapshot is None:
             return False
+        if self._snapshot.arrived(wait=True):
+            self._copied(self._at)
         print_msg(f"\n{self.model.name}: a connection failed; trying again.")
         return True
 
