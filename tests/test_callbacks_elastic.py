@@ -84,7 +84,9 @@ def test_nothing_is_lost_with_a_worker(case):
         (again,) = map(int, found["again"])
         assert again < since if len(lost) == 1 else again == since
     assert found["devices"] == left
-    assert max(found["seconds"][1:]) < BOUND_S
+    # What goes through the forwarder takes longer.
+    bound_s = 2 * BOUND_S if how in ("apart", "blink") else BOUND_S
+    assert max(found["seconds"][1:]) < bound_s
     for name, values in found["history"].items():
         np.testing.assert_allclose(
             values, found["expected_history"][name], rtol=1e-5

@@ -256,6 +256,8 @@ class Elastic(keras.callbacks.Callback):
         failed = isinstance(error, tf.errors.UnavailableError)
         if not failed or members() is None or not self._copies.exist:
             return False
+        if self._snapshot.arrived(wait=True):
+            self._copied(self._at)
         print_msg(f"\n{self.model.name}: a connection failed; trying again.")
         return True
 
