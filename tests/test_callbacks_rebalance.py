@@ -11,6 +11,8 @@ from replica_cases import data
 from replica_cases import network
 
 import tf_convpar as convpar
+from tf_convpar import machines
+from tf_convpar import timeline
 from tf_convpar.callbacks import _rebalance
 from tf_convpar.callbacks._speeds import Speeds
 from tf_convpar.sharding import HowSplit
@@ -35,9 +37,36 @@ def test_shares_leave_a_slow_worker_and_come_back(split):
     assert step > 8
     assert saves > 0.15
     assert f"task:1/device:CPU:0 takes {ratios[2]:.1f} times as long" in text
+    on_the_timeline(found["timeline"]["traceEvents"], found["decisions"])
     for a, b in zip(found["weights"], found["expected"], strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
     assert found["loss"] == pytest.approx(found["expected_loss"], rel=1e-6)
+
+
+def on_the_timeline(events, decisions):
+    """Each change is there, between the same steps as it was made."""
+    spans = {
+        kind: [
+            (e["name"], e["ts"], e["ts"] + e["dur"])
+            for e in events
+            if e.get("cat") == kind
+        ]
+        for kind in ("step", timeline.CHANGES, timeline.COPIES)
+    }
+    moved = [s for s in spans[timeline.CHANGES] if s[0][:5] == "moved"]
+    steps = spans["step"]
+    assert {name for name, *_ in steps} == {"step"}
+    for (name, start, end), (number, _, _, text) in zip(
+        moved, decisions, strict=True
+    ):
+        assert name == f"moved shares: {machines.short(text)}"
+        assert steps[number - 1][2] <= start < end <= steps[number][1]
+    # `Elastic` makes it in a step.
+    names = [name for name, *_ in spans[timeline.CHANGES]]
+    assert "lost worker 0" in names
+    again = next(s for s in spans[timeline.CHANGES] if "made again" in s[0])
+    assert any(b <= again[1] < again[2] <= e for _, b, e in steps)
+    assert spans[timeline.COPIES]
 
 
 class Scripted:

@@ -30,6 +30,8 @@ from tf_convpar.strategy.cluster import members
 from tf_convpar.strategy.cluster import watched
 from tf_convpar.strategy.spec import Task
 from tf_convpar.strategy.strategy import ConvParallelStrategy
+from tf_convpar.timeline import COPIES
+from tf_convpar.timeline import note
 
 # Bytes of the batches since the last snapshot, after which there is another.
 _MOST_KEPT = 2**29
@@ -82,6 +84,7 @@ class Elastic(keras.callbacks.Callback):
         self._at = 0
         self._bytes = 0
         self._taken = 0.0
+        self._begun_s = 0.0
         # Epoch and steps of it that the model has learned from, steps to pass
         # over, and whether there was one that was not.
         self._epoch = self._done = self._over = 0
@@ -179,6 +182,7 @@ class Elastic(keras.callbacks.Callback):
 
     def _first_copy(self) -> None:
         """After a step, which has made the variables of metrics."""
+        self._begun_s = time.time()
         # Before a worker is lost, which may still be missing later.
         HowSplit.last(self.model, self._strategy.devices)
         self._snapshot = Snapshot(
@@ -218,6 +222,7 @@ class Elastic(keras.callbacks.Callback):
         del self._since[:at]
         self._bytes = sum(map(_bytes, self._since))
         self._taken = time.monotonic()
+        note("copy of the model", self._begun_s, COPIES)
 
     def _is_guarded(self, mode: str) -> bool:
         function = getattr(self.model, f"{mode}_function")
@@ -281,10 +286,10 @@ class Elastic(keras.callbacks.Callback):
         if self._snapshot.arrived(wait=True):
             self._copied(self._at)
         while gone:
+            note(f"lost {_names(gone)}")
             print_msg(
-                f"\n{self.model.name}: lost "
-                f"{', '.join(f'{t.job} {t.index}' for t in gone)}; making "
-                f"{sum(s is not _EPOCH for s in self._since)} steps again."
+                f"\n{self.model.name}: lost {_names(gone)}; making "
+                f"{self._steps()} steps again."
             )
             try:
                 cluster.leave(gone)
@@ -303,7 +308,7 @@ class Elastic(keras.callbacks.Callback):
             metrics: State of the metrics; None for what the steps give that
                 are made again.
         """
-        now = self._rate()
+        now, start_s = self._rate(), time.time()
         self._relay()
         for kept in self._since:
             if kept is _EPOCH:
@@ -318,6 +323,10 @@ class Elastic(keras.callbacks.Callback):
                 self.model.metrics_variables, metrics, strict=True
             ):
                 variable.assign(value)
+        note(f"laid out anew, {self._steps()} steps made again", start_s)
+
+    def _steps(self) -> int:
+        return sum(kept is not _EPOCH for kept in self._since)
 
     def _metrics(self) -> list[Any]:
         return [np.asarray(v) for v in self.model.metrics_variables]
@@ -348,11 +357,12 @@ class Elastic(keras.callbacks.Callback):
             back = cluster.returned(wait=False)
         if back is None:
             return  # It is asked again after the next step.
-        self._at = len(self._since)
+        self._at, self._begun_s = len(self._since), time.time()
         snapshot.begin(self.model, (self._epoch, self._done))
         if not back or cluster is None or not snapshot.arrived(wait=True):
             return
         self._copied(self._at)
+        start_s = time.time()
         try:
             cluster.join(back)
             self._relay()
@@ -363,10 +373,8 @@ class Elastic(keras.callbacks.Callback):
             if not self._go_on():
                 raise
             return
-        print_msg(
-            f"\n{self.model.name}: "
-            f"{', '.join(f'{t.job} {t.index}' for t in back)} is back."
-        )
+        note(f"{_names(back)} is back", start_s)
+        print_msg(f"\n{self.model.name}: {_names(back)} is back.")
 
     def _set_rate(self, rate: float | None) -> None:
         if rate is not None:
@@ -378,6 +386,10 @@ class Elastic(keras.callbacks.Callback):
         if optimizer is None or has_schedule(optimizer):
             return None
         return float(optimizer.learning_rate)
+
+
+def _names(tasks: Iterable[Task]) -> str:
+    return ", ".join(f"{task.job} {task.index}" for task in tasks)
 
 
 def _bytes(kept: Any) -> int:

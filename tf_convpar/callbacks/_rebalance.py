@@ -14,10 +14,12 @@ import tensorflow as tf
 from tf_convpar._compat.keras import print_msg
 from tf_convpar.callbacks._every import seconds
 from tf_convpar.callbacks._speeds import Speeds
+from tf_convpar.machines import short
 from tf_convpar.sharding import HowSplit
 from tf_convpar.sharding import merge
 from tf_convpar.sharding import relayout
 from tf_convpar.strategy.strategy import ConvParallelStrategy
+from tf_convpar.timeline import note
 
 # Between them nothing is said of a device: measurements differ by as much.
 _USUAL = (0.8, 1.25)
@@ -143,12 +145,13 @@ class Rebalance(keras.callbacks.Callback):
         return found
 
     def _change(self, split: HowSplit, decision: Decision) -> None:
-        start = time.monotonic()
+        start, start_s = time.monotonic(), time.time()
         plain = merge(self.model)
         relayout(self.model, plain, split, self._strategy)
         self.model.make_train_function()
         self._changed, self._found = time.monotonic(), 0
         self.decisions.append(decision)
+        note(f"moved shares: {short(str(decision))}", start_s)
         print_msg(
             f"\n{self.model.name}: {decision}; moved shares in "
             f"{self._changed - start:.1f} s."
