@@ -6,6 +6,9 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from matplotlib.ticker import LogLocator
+from matplotlib.ticker import NullFormatter
+
 from tf_convpar.timeline._course import CHANGES
 from tf_convpar.timeline._course import COPIES
 from tf_convpar.timeline._course import Course
@@ -45,7 +48,9 @@ def draw_course(
     axes.plot(times, took, ".-", color=_STEPS, lw=0.8, ms=2.5)
     # One that traces takes a hundred times as long as others.
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=6))
     axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_ylabel("a step (ms)")
     if took:
         axes.set_ylim(min(took) / 2, max(took) * 2)
