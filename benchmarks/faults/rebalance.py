@@ -112,6 +112,14 @@ def table(rows):
         f"weights are {row['apart']:.0e} apart."
         for row in rows
     ]
+    # Which plan each phase ended with: `plan="auto"` plans again.
+    for row in rows:
+        for phase, found in row["phases"].items():
+            spread = ", ".join(
+                f"{name} by {how} {'/'.join(f'{x:.3g}' for x in own)}".rstrip()
+                for name, (how, own) in found["shares"].items()
+            )
+            notes.append(f"{row['way']}, {phase}: {spread}")
     return "\n".join([text, "", *notes])
 
 

@@ -50,6 +50,17 @@ def parallel(way, name):
     )
 
 
+def shares(model):
+    """How each convolution is spread, and what each device has of it."""
+    found = {}
+    for name in ("first", "second", "third"):
+        layer = model.get_layer(name)
+        spread = getattr(layer, "split", None) or "filters"
+        own = [float(share) for share in getattr(layer, "shards", None) or ()]
+        found[name] = [spread if own else "chief", own]
+    return found
+
+
 class Times(keras.callbacks.Callback):
     """When the last step began and ended; before `Rebalance` looks."""
 
@@ -129,6 +140,7 @@ class Course(keras.callbacks.Callback):
         # As long as looks find out what is usual.
         known = self.phase != "calm" or took_s > 5 * self.rebalance.every_s
         if self.left <= 0 and known:
+            self.now["shares"] = shares(self.model)
             self.next()
 
 
@@ -143,7 +155,15 @@ def main(way, settings, ask, answer):
 
         strategy = convpar.ConvParallelStrategy()
         with strategy.scope():
-            model, other = parallel(way, "with"), parallel(way, "without")
+            model = parallel(way, "with")
+            # Not measured and planned again, which may give another plan.
+            other = convpar.parallelize(
+                network("without"),
+                {
+                    name: {"split": how, "shards": own} if own else None
+                    for name, (how, own) in shares(model).items()
+                },
+            )
         rng = np.random.default_rng(0)
         x = rng.normal(size=(BATCH, PIXELS, PIXELS, 32)).astype("float32")
         y = rng.integers(0, 10, BATCH)
@@ -173,6 +193,7 @@ def main(way, settings, ask, answer):
                 for key in ("with", "without")
             },
             "after_s": found.get("after_s"),
+            "shares": found["shares"],
         }
     out["decisions"] = [
         {
