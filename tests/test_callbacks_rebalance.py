@@ -2,8 +2,12 @@
 
 import itertools
 import os
+import statistics
+import time
+import types
 from pathlib import Path
 
+import busy_looks
 import forks
 import numpy as np
 import pytest
@@ -11,6 +15,8 @@ from replica_cases import data
 from replica_cases import network
 
 import tf_convpar as convpar
+from tf_convpar import machines
+from tf_convpar import timeline
 from tf_convpar.callbacks import _rebalance
 from tf_convpar.callbacks._speeds import Speeds
 from tf_convpar.sharding import HowSplit
@@ -35,9 +41,36 @@ def test_shares_leave_a_slow_worker_and_come_back(split):
     assert step > 8
     assert saves > 0.15
     assert f"task:1/device:CPU:0 takes {ratios[2]:.1f} times as long" in text
+    on_the_timeline(found["timeline"]["traceEvents"], found["decisions"])
     for a, b in zip(found["weights"], found["expected"], strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
     assert found["loss"] == pytest.approx(found["expected_loss"], rel=1e-6)
+
+
+def on_the_timeline(events, decisions):
+    """Each change is there, between the same steps as it was made."""
+    spans = {
+        kind: [
+            (e["name"], e["ts"], e["ts"] + e["dur"])
+            for e in events
+            if e.get("cat") == kind
+        ]
+        for kind in ("step", timeline.CHANGES, timeline.COPIES)
+    }
+    moved = [s for s in spans[timeline.CHANGES] if s[0][:5] == "moved"]
+    steps = spans["step"]
+    assert {name for name, *_ in steps} == {"step"}
+    for (name, start, end), (number, _, _, text) in zip(
+        moved, decisions, strict=True
+    ):
+        assert name == f"moved shares: {machines.short(text)}"
+        assert steps[number - 1][2] <= start < end <= steps[number][1]
+    # `Elastic` makes it in a step.
+    names = [name for name, *_ in spans[timeline.CHANGES]]
+    assert "lost worker 0" in names
+    again = next(s for s in spans[timeline.CHANGES] if "made again" in s[0])
+    assert any(b <= again[1] < again[2] <= e for _, b, e in steps)
+    assert spans[timeline.COPIES]
 
 
 class Scripted:
@@ -70,9 +103,97 @@ def test_nothing_moves_to_and_fro(
     x, y = data(160)
     with strategy.scope():
         model = convpar.parallelize(network(), "equal")
-    rebalance = convpar.callbacks.Rebalance(every=1e-6, cooldown=cooldown)
+    rebalance = convpar.callbacks.Rebalance(
+        every=1e-6, cooldown=cooldown, patience=2
+    )
     model.fit(x, y, batch_size=16, verbose=0, callbacks=[rebalance])
     assert [d.step for d in rebalance.decisions] == changes
+
+
+def changes(strategy, monkeypatch, looks, **options):
+    """Decisions where looks find this, one in 10 s; nothing is laid out."""
+    split = [
+        HowSplit(tuple(strategy.devices), {"a": ("filters", None, None, None)})
+    ]
+    clock = iter(range(0, 10**6, 10))
+    now, coming = [0.0], [iter(seconds) for seconds in looks]
+
+    class Looks:
+        def seconds(self, device):
+            return next(coming[strategy.devices.index(device)])
+
+    for name, replaced in {
+        "Speeds": Looks,
+        "merge": lambda model: None,
+        "relayout": lambda model, plain, how, strategy: split.__setitem__(
+            0, how
+        ),
+        "HowSplit": types.SimpleNamespace(last=lambda *_: split[0]),
+        "time": types.SimpleNamespace(monotonic=lambda: now[0], time=time.time),
+    }.items():
+        monkeypatch.setattr(_rebalance, name, replaced)
+    rebalance = convpar.callbacks.Rebalance(**options)
+    rebalance.set_model(
+        types.SimpleNamespace(
+            name="model",
+            distribute_strategy=strategy,
+            make_train_function=lambda: None,
+        )
+    )
+    rebalance.on_train_begin()
+    for _ in looks[0]:
+        now[0] = next(clock)
+        rebalance.on_train_batch_end(0)
+    return rebalance.decisions
+
+
+def seconds(recorded):
+    return [[float(x) / 1e4 for x in text.split()] for text in recorded]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "most"), [(busy_looks.NOISY, 4), (busy_looks.BUSY, 6)]
+)
+def test_shares_do_not_follow_noise(strategy, monkeypatch, recorded, most):
+    looks = seconds(recorded)
+    found = changes(strategy, monkeypatch, looks)
+    # Of single looks, many say that a device is slower or faster.
+    medians = [statistics.median(one) for one in looks]
+    far = sum(
+        max(row) / min(row) > 1.3
+        for row in (
+            [x / m for x, m in zip(row, medians, strict=True)]
+            for row in zip(*looks, strict=True)
+        )
+    )
+    assert far > 0.3 * len(looks[0])
+    # The time between two changes becomes longer and longer.
+    steps = [0, *(d.step for d in found)]
+    pauses = [b - a for a, b in itertools.pairwise(steps)]
+    assert max(pauses) > 6 * min(pauses)
+
+
+@pytest.mark.parametrize("start", range(30, 91, 30))
+def test_a_slow_worker_is_found_in_noise(strategy, monkeypatch, start):
+    one, two, three = seconds(busy_looks.NOISY)
+    three = three[:start] + [4 * x for x in three[start:]]
+    made = changes(strategy, monkeypatch, [one, two, three])
+    assert len(made) <= 6
+    before = [d for d in made if d.step <= start]
+    assert all(list(d.slower.values())[2] < 2 for d in before)
+    after = made[len(before)]
+    assert after.step <= start + 15
+    assert any(list(d.slower.values())[2] > 2.5 for d in made)
+
+
+def test_shares_go_back_though_that_saves_little(strategy, monkeypatch):
+    """Once nothing was slow for long."""
+    script = [1.0] * 3 + [1.5] * 6 + [1.0] * 40
+    looks = [[1.0] * len(script), [1.0] * len(script), script]
+    away, back = changes(strategy, monkeypatch, looks)
+    assert away.step == 6
+    assert (back.step, back.saves) == (21, pytest.approx(1 / 9))
+    assert set(back.slower.values()) == {1.0}
 
 
 def test_time_is_that_of_the_slowest_device():

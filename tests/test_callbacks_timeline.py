@@ -2,7 +2,9 @@
 
 import json
 import sys
+import time
 
+import keras
 import numpy as np
 import pytest
 from PIL import Image
@@ -15,6 +17,7 @@ from replica_cases import data
 from replica_cases import network
 
 import tf_convpar as convpar
+from tf_convpar import timeline
 from tf_convpar.strategy.local_cluster import local_workers
 
 # Prints where its cluster is, and learns until it is told to end.
@@ -39,6 +42,23 @@ print("training", flush=True)
 while True:
     model.train_on_batch(x, y)
 """
+
+
+class Pauses(keras.callbacks.Callback):
+    """Some time between steps; after one of them, something is noted."""
+
+    count = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        start_s = time.time()
+        time.sleep(0.02)
+        self.count += 1
+        if self.count == 8:
+            timeline.note("a pause", start_s)
+
+
+def span(event):
+    return event["ts"], event["ts"] + event["dur"]
 
 
 def tasks_of(file):
@@ -90,9 +110,25 @@ def test_steps_of_fit_are_drawn(strategy, tmp_path):
     with strategy.scope():
         model = convpar.parallelize(network(), "equal")
     x, y = data()
-    lines = convpar.callbacks.Timeline(tmp_path / "line", after=3, steps=2)
-    model.fit(x, y, batch_size=4, epochs=4, verbose=0, callbacks=[lines])
-    assert len(tasks_of(tmp_path / "line.json")) == 1
+    lines = convpar.callbacks.Timeline(tmp_path / "line", after=3, steps=9)
+    timeline.note("of an earlier fit")
+    callbacks = [lines, Pauses()]
+    model.fit(x, y, batch_size=4, epochs=4, verbose=0, callbacks=callbacks)
+    names = tasks_of(tmp_path / "line.json")
+    assert names == {"localhost 0, CPU", "fit"}
+    events = json.loads((tmp_path / "line.json").read_text())["traceEvents"]
+    steps = [span(e) for e in events if e.get("cat") == "step"]
+    assert len(steps) == callbacks[1].count
+    # Clocks agree: what convolves is in a step, and not in a pause.
+    works = [span(e) for e in events if "convolution" in e.get("cat", "")]
+    assert works
+    for begin, end in works:
+        assert any(b < begin and end < e for b, e in steps)
+    # Noted after the eighth step, and in no other `fit`.
+    ((begin, end),) = (
+        span(e) for e in events if e.get("cat") == timeline.CHANGES
+    )
+    assert steps[7][1] < begin < end < steps[8][0]
     with Image.open(tmp_path / "line.png") as image:
         # Something is drawn in colour.
         colours = np.asarray(image.convert("RGB"), int)

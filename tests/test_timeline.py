@@ -1,7 +1,9 @@
 """Timelines: real traces of a cluster, and what is made of them."""
 
+import itertools
 import json
 import socket
+import time
 
 import forks
 import pytest
@@ -43,7 +45,8 @@ with concurrent.futures.ThreadPoolExecutor(2) as pool:
     while not (first.done() and second.done()):
         model.train_on_batch(x, y)
 print("SPANS " + json.dumps({
-    "spans": [dataclasses.astuple(s) for s in first.result()],
+    "spans": [dataclasses.astuple(s) for s in first.result().spans],
+    "began": first.result().began_s - begin,
     "second": str(second.exception()),
 }))
 """
@@ -60,7 +63,7 @@ def trace():
     assert done.returncode == 0, done.stderr
     (line,) = (s for s in done.stdout.splitlines() if s.startswith("SPANS "))
     found = json.loads(line[len("SPANS ") :])
-    return [Span(*values) for values in found["spans"]], found["second"]
+    return [Span(*values) for values in found["spans"]], found
 
 
 @pytest.mark.alone  # It records for a second: steps must not last.
@@ -82,11 +85,13 @@ def test_every_task_convolves(trace):
 
 @pytest.mark.alone  # It records for a second: steps must not last.
 def test_times_of_all_tasks_agree(trace):
-    spans, _ = trace
+    spans, found = trace
     assert all(0 <= s.start_s <= s.end_s < 1.5 for s in spans)
     assert [s.start_s for s in spans] == sorted(s.start_s for s in spans)
     steps = [s for s in spans if s.kind == "step"]
     assert len(steps) > 2
+    # By the chief's clock: it was asked to record then.
+    assert 0 <= found["began"] < 0.5
     # A step on the chief holds the workers' convolutions of that step: two
     # forward ones each. One clock off by a step's time would break this.
     for step in steps[1:-1]:
@@ -103,8 +108,10 @@ def test_times_of_all_tasks_agree(trace):
 
 @pytest.mark.alone  # With those above: there is one trace for all.
 def test_one_recording_at_a_time(trace):
-    _, problem = trace
-    assert problem.startswith("Expected /job:chief/task:0 at localhost:")
+    _, found = trace
+    assert found["second"].startswith(
+        "Expected /job:chief/task:0 at localhost:"
+    )
 
 
 def test_record_names_the_task_that_does_not_answer():
@@ -211,7 +218,7 @@ def space(begin_ns, plane_name, events, stat=None):
 
 
 def test_clocks_and_gpus():
-    spans = from_traces(
+    found = from_traces(
         {
             "/job:worker/task:0": space(
                 5_000_000_000,
@@ -224,7 +231,8 @@ def test_clocks_and_gpus():
             ),
         }
     )
-    chief, worker = spans
+    chief, worker = found.spans
+    assert found.began_s == 3.0
     assert chief.start_s == pytest.approx(2e-6)
     assert (worker.device, worker.kind) == ("GPU:1", "forward convolution")
     assert worker.start_s == pytest.approx(2 + 1e-6)
@@ -239,6 +247,89 @@ def test_a_trace_must_say_when_it_began():
 
 def op(start, end, task="/job:chief/task:0", kind="rest"):
     return Span(task, "CPU", "m/Relu:Relu", kind, start, end)
+
+
+def course():
+    """A `fit` of eight steps that began before its trace, with changes."""
+    steps = [timeline.Steps(i - 4, i - 3.1, 1, 0.9) for i in range(8)]
+    events = [
+        timeline.Event("lost worker 1", -2.0, -2.0),
+        timeline.Event("copy of the model", -1.5, 1.5, timeline.COPIES),
+        timeline.Event("moved shares", 0.92, 0.98),
+    ]
+    return timeline.Course(steps, events)
+
+
+def test_chrome_trace_has_the_whole_fit(tmp_path):
+    file = tmp_path / "trace.json"
+    timeline.to_chrome([op(0.2, 0.4), op(1.2, 1.4)], file, course())
+    events = json.loads(file.read_text())["traceEvents"]
+    assert min(e["ts"] for e in events if "ts" in e) == 0
+    begins = {
+        kind: [e["ts"] / 1e6 for e in events if e.get("cat") == kind]
+        for kind in ("rest", "step", timeline.CHANGES, timeline.COPIES)
+    }
+    # 4 s later than before, all of them.
+    assert begins == {
+        "rest": pytest.approx([4.2, 5.2]),
+        "step": pytest.approx(list(range(8))),
+        timeline.CHANGES: pytest.approx([2.0, 4.92]),
+        timeline.COPIES: pytest.approx([2.5]),
+    }
+    (moved,) = (e for e in events if e["name"] == "moved shares")
+    assert moved["dur"] == pytest.approx(0.06e6)
+    curve = [e["args"]["ms"] for e in events if e["ph"] == "C"]
+    assert curve == pytest.approx([900.0] * 8)
+    threads = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert threads == {"steps", timeline.CHANGES, timeline.COPIES}
+
+
+def test_picture_has_what_happened_in_the_fit(tmp_path):
+    spans = [op(0, 1, kind="step"), op(0.2, 0.4)]
+    calm = timeline.Course(course().steps, course().events[1:2])
+    many = timeline.Course(course().steps, course().events * 20)
+    heights, marked = [], []
+    for number, one in enumerate((None, calm, course(), many)):
+        file = tmp_path / f"{number}.png"
+        timeline.draw(spans, file, course=one)
+        picture = Image.open(file).convert("RGB")
+        heights.append(picture.height)
+        colours = {c for _, c in picture.getcolors(2**24)}
+        marked.append((0xD5, 0x5E, 0x00) in colours)
+    assert marked == [False, False, True, True]
+    none, copies, two, forty = heights
+    assert none == copies < two < forty < 2 * two
+
+
+def test_steps_of_a_long_fit_are_counted_together():
+    counted = timeline.Counted()
+    for i in range(9001):
+        counted.add(i, i + (0.5 if i < 4096 else 0.25))
+    entries = counted.entries
+    assert 1000 <= len(entries) <= 2000
+    assert sum(e.count for e in entries) == 9001
+    assert {e.count for e in entries[:-1]} == {8}
+    assert (entries[0].start_s, entries[-1].end_s) == (0, 9000.25)
+    assert [entries[i].each_s for i in (0, 511, 512)] == [0.5, 0.5, 0.25]
+    for one, other in itertools.pairwise(entries):
+        assert one.end_s < other.start_s
+
+
+def test_what_is_noted():
+    before = time.time()
+    timeline.note("first")
+    for _ in range(3000):
+        timeline.note("copy", before, timeline.COPIES)
+    between = time.time()
+    timeline.note("later", between)
+    found = timeline.noted(before)
+    # Many copies push nothing else out.
+    own = [e.text for e in found if e.row == timeline.CHANGES]
+    assert own == ["first", "later"]
+    assert len(found) < 1100
+    assert [e.start_s for e in found] == sorted(e.start_s for e in found)
+    assert [e.text for e in timeline.noted(found[-1].end_s)] == ["later"]
+    assert found[-1].start_s == between <= found[-1].end_s
 
 
 def test_last_steps():

@@ -35,6 +35,7 @@ FAULTS = {
     "apart": "two workers cut off from each other",
     "slow": "a tenth of its speed",
     "two": "both workers killed at once",
+    "restart": "killed, another in its place",
 }
 MODES = ("fit", "evaluate", "predict", "save")
 SHARE, PORT = 0.6, 2222
@@ -105,6 +106,9 @@ class Cluster:
                 for pid in map(int, nodes._read(node.group / "cgroup.procs")):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, number)
+                if self.fault == "restart":
+                    self.running[node.space].wait()
+                    self.start(node)
 
     def back(self):
         """Mends what failed, and waits until workers can answer."""
@@ -118,6 +122,8 @@ class Cluster:
             elif self.fault == "stop":
                 for pid in map(int, nodes._read(node.group / "cgroup.procs")):
                     os.kill(pid, signal.SIGCONT)
+            elif self.fault == "restart":
+                self.ready(node)
             elif self.running[node.space].poll() is not None:
                 self.start(node)
                 self.ready(node)

@@ -1,13 +1,15 @@
 """A chief whose second worker becomes slow, and fast again, while it trains.
 
-Prints shares and decisions, and state beside that of plain Keras. Run with the
-name of what cuts the layers.
+Prints shares, decisions and the timeline, and state beside that of plain Keras.
+Run with the name of what cuts the layers.
 """
 
 import json
 import os
+import pathlib
 import signal
 import sys
+import tempfile
 
 import keras
 from elastic import BATCH
@@ -70,7 +72,10 @@ class Course(keras.callbacks.Callback):
 
 def main(split):
     options = {"batch_size": BATCH, "shuffle": False, "verbose": 0}
-    with local_workers(2, threads=1) as local:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        local_workers(2, threads=1) as local,
+    ):
         os.environ["TF_CONFIG"] = local.tf_config()
         strategy = convpar.ConvParallelStrategy()
         plain = network()
@@ -81,10 +86,12 @@ def main(split):
         rebalance = convpar.callbacks.Rebalance(every=0.3, cooldown=1.0)
         elastic = convpar.callbacks.Elastic(every=1.0)
         course = Course(rebalance, local)
+        line = pathlib.Path(folder) / "line"
+        lines = convpar.callbacks.Timeline(line)
         model.fit(
             *(x, y),
             epochs=MOST_EPOCHS,
-            callbacks=[elastic, rebalance, course],
+            callbacks=[lines, elastic, rebalance, course],
             validation_data=(x, y),
             **options,
         )
@@ -104,6 +111,9 @@ def main(split):
                     "loss": found[0],
                     "expected_loss": plain.evaluate(x, y, verbose=0)[0],
                     "epochs": course.count,
+                    "timeline": json.loads(
+                        line.with_suffix(".json").read_text()
+                    ),
                 }
             )
         )

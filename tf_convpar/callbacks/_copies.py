@@ -12,6 +12,8 @@ from tf_convpar.callbacks._nearby import Nearby
 from tf_convpar.callbacks._since import Since
 from tf_convpar.callbacks._snapshot import Snapshot
 from tf_convpar.strategy.strategy import ConvParallelStrategy
+from tf_convpar.timeline import COPIES
+from tf_convpar.timeline import note
 
 # Bytes of the batches since the last copy, after which there is another.
 _MOST_KEPT = 2**29
@@ -37,7 +39,8 @@ class Copies:
         # Where in `since` those are of that are under way, and the last nearby.
         self._at = self._near_at = 0
         self._near: int | None = None
-        # When the last of each kind came.
+        # When those under way were begun, and the last of each kind came.
+        self._begun_s = self._near_begun_s = 0.0
         self._taken = self._near_taken = 0.0
 
     @property
@@ -65,7 +68,9 @@ class Copies:
             place: Epoch, and steps of it that have been made.
             strategy: The model's.
         """
+        start_s = time.time()
         self._snapshot = Snapshot(model, folder, place)
+        note("copy of the model", start_s, COPIES)
         if self._neighbours_s is not None:
             self._nearby = Nearby(strategy.devices, strategy.chief_device)
         self.since.forget(self.since.now)
@@ -88,13 +93,13 @@ class Copies:
         if nearby.under_way:
             self._near_arrived()
         elif now - self._near_taken >= self._neighbours_s:
-            self._near_at = self.since.now
+            self._near_at, self._near_begun_s = self.since.now, time.time()
             nearby.begin(snapshot.read(model))
         return False
 
     def begin(self, model: keras.Model, place: tuple[int, int]) -> None:
         """Begins a copy to the chief."""
-        self._at = self.since.now
+        self._at, self._begun_s = self.since.now, time.time()
         self._known().begin(model, place)
 
     def arrived(self, wait: bool = False) -> bool:
@@ -105,6 +110,7 @@ class Copies:
         """
         if not self._known().arrived(wait):
             return False
+        note("copy of the model", self._begun_s, COPIES)
         self.since.forget(self._at)
         self._taken = time.monotonic()
         return True
@@ -151,6 +157,7 @@ class Copies:
 
     def _near_arrived(self, wait: bool = False) -> None:
         if self._nearby is not None and self._nearby.arrived(wait):
+            note("copy with neighbours", self._near_begun_s, COPIES)
             self._near = self._near_at
             self._near_taken = time.monotonic()
 

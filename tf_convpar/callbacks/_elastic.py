@@ -7,6 +7,7 @@ import functools
 import itertools
 import os
 import pathlib
+import time
 from collections.abc import Callable
 from collections.abc import Iterable
 from typing import Any
@@ -30,6 +31,7 @@ from tf_convpar.strategy.cluster import step
 from tf_convpar.strategy.cluster import watched
 from tf_convpar.strategy.spec import Task
 from tf_convpar.strategy.strategy import ConvParallelStrategy
+from tf_convpar.timeline import note
 
 # How often a step is made whose connections fail, while all tasks are there.
 _MOST_TRIES = 3
@@ -256,8 +258,7 @@ class Elastic(keras.callbacks.Callback):
         failed = isinstance(error, tf.errors.UnavailableError)
         if not failed or members() is None or not self._copies.exist:
             return False
-        if self._snapshot.arrived(wait=True):
-            self._copied(self._at)
+        self._copies.settle()
         print_msg(f"\n{self.model.name}: a connection failed; trying again.")
         return True
 
@@ -279,9 +280,10 @@ class Elastic(keras.callbacks.Callback):
         if not cluster or not gone or not self._copies.exist:
             return False
         self._copies.settle()
-        lost: list[str] = []
+        lost: list[Task] = []
         while gone:
-            lost += [f"{task.job} {task.index}" for task in gone]
+            note(f"lost {_names(gone)}")
+            lost += gone
             try:
                 cluster.leave(gone)
                 self._copies.newest([(t.job, t.index) for t in cluster.absent])
@@ -292,7 +294,7 @@ class Elastic(keras.callbacks.Callback):
                 if not gone:
                     raise
         print_msg(
-            f"\n{self.model.name}: lost {', '.join(lost)}; making "
+            f"\n{self.model.name}: lost {_names(lost)}; making "
             f"{self._copies.since.steps} steps again."
         )
         return True
@@ -304,7 +306,7 @@ class Elastic(keras.callbacks.Callback):
             metrics: State of the metrics; None for what the steps give that
                 are made again.
         """
-        now = self._rate()
+        now, start_s = self._rate(), time.time()
         self._relay()
         self._copies.since.again(self._step_again, self.model.reset_metrics)
         self._set_rate(now)
@@ -313,6 +315,10 @@ class Elastic(keras.callbacks.Callback):
                 self.model.metrics_variables, metrics, strict=True
             ):
                 variable.assign(value)
+        note(
+            f"laid out anew, {self._copies.since.steps} steps made again",
+            start_s,
+        )
 
     def _step_again(self, data: Any, rate: float | None) -> None:
         self._set_rate(rate)
@@ -350,6 +356,7 @@ class Elastic(keras.callbacks.Callback):
         self._copies.begin(self.model, (self._epoch, self._done))
         if not back or cluster is None or not self._copies.arrived(wait=True):
             return
+        start_s = time.time()
         try:
             cluster.join(back)
             self._relay()
@@ -360,10 +367,8 @@ class Elastic(keras.callbacks.Callback):
             if not self._go_on():
                 raise
             return
-        print_msg(
-            f"\n{self.model.name}: "
-            f"{', '.join(f'{t.job} {t.index}' for t in back)} is back."
-        )
+        note(f"{_names(back)} is back", start_s)
+        print_msg(f"\n{self.model.name}: {_names(back)} is back.")
 
     def _set_rate(self, rate: float | None) -> None:
         if rate is not None:
@@ -375,3 +380,7 @@ class Elastic(keras.callbacks.Callback):
         if optimizer is None or has_schedule(optimizer):
             return None
         return float(optimizer.learning_rate)
+
+
+def _names(tasks: Iterable[Task]) -> str:
+    return ", ".join(f"{task.job} {task.index}" for task in tasks)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import statistics
 import time
+from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,15 +16,23 @@ import tensorflow as tf
 from tf_convpar._compat.keras import print_msg
 from tf_convpar.callbacks._every import seconds
 from tf_convpar.callbacks._speeds import Speeds
+from tf_convpar.machines import short
 from tf_convpar.sharding import HowSplit
 from tf_convpar.sharding import merge
 from tf_convpar.sharding import relayout
 from tf_convpar.strategy.strategy import ConvParallelStrategy
+from tf_convpar.timeline import note
 
 # Between them nothing is said of a device: measurements differ by as much.
 _USUAL = (0.8, 1.25)
 # Looks by which is known how fast a device is in the beginning.
 _FIRST = 3
+# Times `patience` looks that find all devices as at first, after which shares
+# go back though that saves less than the margin.
+_CALM = 4
+# A change that follows another one sooner than so many pauses doubles the next
+# pause, up to a longest one in seconds.
+_SOON, _LONGEST_S = 4, 3600.0
 
 
 class Rebalance(keras.callbacks.Callback):
@@ -49,9 +59,10 @@ class Rebalance(keras.callbacks.Callback):
         every: Time between two looks: seconds, or text such as `"10s"`.
         margin: Part of the time of the convolutions that other shares must
             save; of the step, if the model was planned.
-        patience: How many looks in a row must find so.
+        patience: How many looks in a row must find so, of the same devices.
         cooldown: Time after a change in which there is no other, as for
-            `every`.
+            `every`; twice as long, up to an hour, each time that changes follow
+            one another soon: where speeds change all the time, shares do not.
 
     Attributes:
         decisions: What was changed, the first change first.
@@ -65,7 +76,7 @@ class Rebalance(keras.callbacks.Callback):
         self,
         every: float | str = "10s",
         margin: float = 0.15,
-        patience: int = 2,
+        patience: int = 3,
         cooldown: float | str = "60s",
     ) -> None:
         super().__init__()
@@ -96,8 +107,13 @@ class Rebalance(keras.callbacks.Callback):
         self._speeds = Speeds()
         # Seconds of each device in the first looks.
         self._first: dict[str, list[float]] = {}
-        self._found, self._step = 0, 0
+        # The last looks, and how many in a row have found all as at first.
+        self._looks: collections.deque[dict[str, float]] = collections.deque(
+            maxlen=self.patience
+        )
+        self._calm, self._step = 0, 0
         self._looked = self._changed = -float("inf")
+        self._pause_s = self.cooldown_s
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Looks, if it is time; moves shares, if that has been found often."""
@@ -110,22 +126,34 @@ class Rebalance(keras.callbacks.Callback):
         except tf.errors.OpError:
             return  # A device is lost, which the next step finds out.
         self._looked = time.monotonic()
-        split = HowSplit.last(self.model, self._strategy.devices)
+        self._looks.append(slower)
+        self._calm = self._calm + 1 if set(slower.values()) == {1.0} else 0
+        late = now - self._changed >= self._pause_s
+        if late and len(self._looks) == self.patience:
+            self._consider()
+
+    def _consider(self) -> None:
+        """Moves shares, if that saves enough by all of the last looks."""
+        devices = self._strategy.devices
+        split = HowSplit.last(self.model, devices)
+        assumed = {d: 1 / split.speeds.get(d, 1.0) for d in devices}
+        slower = _agreed(self._looks, assumed)
+        # What saves less than the margin has once been lost to it as well.
+        back = slower != assumed and self._calm >= _CALM * self.patience
         other = dataclasses.replace(
             split, speeds={d: 1 / s for d, s in slower.items()}
         )
-        devices = self._strategy.devices
         saves = 1 - other.time(slower, devices) / split.time(slower, devices)
-        self._found = self._found + 1 if saves >= self.margin else 0
-        late = now - self._changed >= self.cooldown_s
-        if self._found >= self.patience and late:
-            # The whole step, where the devices and links were measured.
-            planned = self._strategy.planner().saves(self.model, slower)
-            saves = saves if planned is None else planned
-            if saves >= self.margin:
-                self._change(other, Decision(self._step, slower, saves))
-            else:
-                self._changed, self._found = time.monotonic(), 0
+        if not back and saves < self.margin:
+            return
+        # The whole step, where the devices and links were measured.
+        planned = self._strategy.planner().saves(self.model, slower)
+        saves = saves if planned is None else planned
+        if back or saves >= self.margin:
+            self._change(other, Decision(self._step, slower, saves))
+        else:
+            self._changed = time.monotonic()
+            self._looks.clear()
 
     def _slower(self) -> dict[str, float]:
         """How many times slower each device is than in the beginning."""
@@ -143,16 +171,39 @@ class Rebalance(keras.callbacks.Callback):
         return found
 
     def _change(self, split: HowSplit, decision: Decision) -> None:
-        start = time.monotonic()
+        start, start_s = time.monotonic(), time.time()
         plain = merge(self.model)
         relayout(self.model, plain, split, self._strategy)
         self.model.make_train_function()
-        self._changed, self._found = time.monotonic(), 0
+        soon = start - self._changed < _SOON * self._pause_s
+        longer = max(self.cooldown_s, min(2 * self._pause_s, _LONGEST_S))
+        self._pause_s = longer if soon else self.cooldown_s
+        self._changed = time.monotonic()
+        self._looks.clear()
         self.decisions.append(decision)
+        note(f"moved shares: {short(str(decision))}", start_s)
         print_msg(
             f"\n{self.model.name}: {decision}; moved shares in "
             f"{self._changed - start:.1f} s."
         )
+
+
+def _agreed(
+    looks: Iterable[Mapping[str, float]], assumed: Mapping[str, float]
+) -> dict[str, float]:
+    """How slow devices are, as far as all looks agree that it has changed.
+
+    Other programs hold up now one device and now another, for a moment.
+
+    Args:
+        looks: How many times slower each device was found to be.
+        assumed: How many times slower it is by its shares of now.
+    """
+    found = {}
+    for device, ratio in assumed.items():
+        seen = [look.get(device, ratio) for look in looks]
+        found[device] = min(max(ratio, min(seen)), max(seen))
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

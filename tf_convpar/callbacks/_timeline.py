@@ -26,7 +26,9 @@ class Timeline(keras.callbacks.Callback):
     ```
 
     Writes `timeline.png`, and `timeline.json` for ui.perfetto.dev. Steps that
-    are recorded take a little longer; all others do not.
+    are recorded take a little longer; all others do not. What `Rebalance` and
+    `Elastic` do is in both, at any time of the `fit`, beside what all its steps
+    took. Give it before them: what comes before it is part of a step to it.
 
     Args:
         path: The files to write, without an ending.
@@ -54,8 +56,9 @@ class Timeline(keras.callbacks.Callback):
         self.path = pathlib.Path(path)
         self.steps, self.after = int(steps), int(after)
         self._seen = 0
-        self._last = 0.0
+        self._began_s = self._last = 0.0
         self._took: collections.deque[float] = collections.deque(maxlen=9)
+        self._all = timeline.Counted()
         self._coming: concurrent.futures.Future[Any] | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -70,15 +73,19 @@ class Timeline(keras.callbacks.Callback):
         self._tasks = None if cluster is None else cluster.tasks
         self._seen = 0
         self._coming = None
+        self._began_s, self._all = time.time(), timeline.Counted()
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Notes when a step begins."""
-        self._last = time.perf_counter()
+        # The clock of traces may be set; what steps take must not change then.
+        self._begin_s, self._last = time.time(), time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Begins to record, when there have been enough steps."""
         self._seen += 1
-        self._took.append(time.perf_counter() - self._last)
+        took = time.perf_counter() - self._last
+        self._took.append(took)
+        self._all.add(self._begin_s, self._begin_s + took)
         if self._seen == self.after:
             # The first and the last are seldom whole.
             time_s = (self.steps + 2) * statistics.median(self._took)
@@ -92,8 +99,12 @@ class Timeline(keras.callbacks.Callback):
             self._say(f"{self._seen} steps, and {self.after} before the first")
             return
         try:
-            spans = self._coming.result()
-            timeline.write(spans, self.path, steps=self.steps)
+            recording = self._coming.result()
+            events = timeline.noted(self._began_s)
+            course = timeline.Course(self._all.entries, events)
+            timeline.write(
+                recording, self.path, steps=self.steps, course=course
+            )
         except (RuntimeError, ValueError, OSError) as error:
             self._say(str(error))
             return

@@ -54,10 +54,11 @@ def command(
                 "Expected TF_CONFIG to name the cluster that trains, as for "
                 "its tasks. Received none."
             )
-        spans = timeline.record(cluster.tasks, seconds)
-        timeline.write(spans, output, steps=steps)
+        recording = timeline.record(cluster.tasks, seconds)
+        timeline.write(recording, output, steps=steps)
     files = [f"{output}.png", f"{output}.json"]
     if as_json:
-        print_json({"spans": len(spans), "files": files})
+        print_json({"spans": len(recording.spans), "files": files})
     else:
-        click.echo(f"{len(spans)} operations: {files[0]} and {files[1]}.")
+        count = len(recording.spans)
+        click.echo(f"{count} operations: {files[0]} and {files[1]}.")

@@ -77,7 +77,7 @@ def run(
         split = _score(model, steps, settings, images)
         advance()
     with progress("Recording who computes what", 1) as advance:
-        spans = _record(model, strategy, settings, images, split.step_s)
+        recording = _record(model, strategy, settings, images, split.step_s)
         advance()
     with progress("Exporting, and reloading elsewhere", 1) as advance:
         difference = _export(model, settings, images)
@@ -98,7 +98,7 @@ def run(
         cores=settings.cores,
     )
     plots.draw_losses(report, settings.output / "losses.png")
-    timeline.write(spans, settings.output / "timeline", steps=_SHOWN_STEPS)
+    timeline.write(recording, settings.output / "timeline", steps=_SHOWN_STEPS)
     return report
 
 
@@ -143,20 +143,20 @@ def _record(
     settings: Settings,
     images: data.Images,
     step_s: float,
-) -> list[timeline.Span]:
-    """Spans of some more training steps, which no median counts."""
+) -> timeline.Recording:
+    """Some more training steps, which no median counts."""
     tasks = strategy.cluster.tasks
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
 
         class Recorder(keras.callbacks.Callback):
-            spans: Any = None
+            recording: Any = None
 
             def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-                if self.spans is None:
-                    self.spans = pool.submit(
+                if self.recording is None:
+                    self.recording = pool.submit(
                         timeline.record, tasks, _RECORDED_STEPS * step_s
                     )
-                elif self.spans.done():
+                elif self.recording.done():
                     self.model.stop_training = True
 
         recorder = Recorder()
@@ -167,7 +167,7 @@ def _record(
             verbose=0,
             callbacks=[recorder],
         )
-        return recorder.spans.result()
+        return recorder.recording.result()
 
 
 def _export(

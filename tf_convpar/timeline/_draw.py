@@ -6,8 +6,14 @@ import os
 from collections.abc import Iterable
 
 from matplotlib.figure import Figure
+from matplotlib.figure import FigureBase
 
 from tf_convpar.timeline import _kinds
+from tf_convpar.timeline._course import CHANGES
+from tf_convpar.timeline._course import Course
+from tf_convpar.timeline._draw_course import draw_course
+from tf_convpar.timeline._draw_course import height_of
+from tf_convpar.timeline._draw_course import mark
 from tf_convpar.timeline._kinds import KINDS
 from tf_convpar.timeline._rows import DeviceRow
 from tf_convpar.timeline._rows import rows_of
@@ -32,23 +38,26 @@ def draw(
     *,
     steps: int = 3,
     title: str = "Who computed what, when",
+    course: Course | None = None,
 ) -> None:
     """Draws what each device did in the last steps of a trace.
 
     ```python
-    draw(record(cluster.tasks, 1.0), "timeline.png")
+    draw(record(cluster.tasks, 1.0).spans, "timeline.png")
     ```
 
     Each device has a row, in which time goes from left to right. Each kind of
     work has a colour, and operations that overlap lie in lanes. At the right of
     a row stands the part of the time in which any operation ran, including the
-    time that it waited for a core.
+    time that it waited for a core. If something happened in the `fit`, what all
+    its steps took is drawn below, with marks.
 
     Args:
         spans: Spans of any tasks.
         path: The image to write; its ending says in which format.
         steps: Number of training steps to show, the last ones of the trace.
         title: Title of the picture.
+        course: That of the `fit`, on the time axis of the spans.
 
     Raises:
         ValueError: There are no spans.
@@ -60,8 +69,18 @@ def draw(
             "Expected spans of at least one operation. Received none: did "
             "anything train while it was recorded?"
         )
-    figure = Figure(figsize=(11, 1.9 + 0.62 * len(rows)), layout="constrained")
-    axes = figure.add_subplot()
+    height = 1.9 + 0.62 * len(rows)
+    below = 0.0
+    if course is not None and any(e.row == CHANGES for e in course.events):
+        below = height_of(course)
+    figure = Figure(figsize=(11, height + below), layout="constrained")
+    upper: FigureBase = figure
+    if course is not None and below:
+        upper, lower = figure.subfigures(
+            2, height_ratios=(height, below), squeeze=False
+        ).flat
+        draw_course(lower.add_subplot(), course, (start, end))
+    axes = upper.add_subplot()
     for index, row in enumerate(rows):
         _draw_row(axes, row, index, start)
         axes.annotate(
@@ -72,6 +91,14 @@ def draw(
         )
     for begin in _begins(shown, start, end):
         axes.axvline((begin - start) * 1e3, color="0.35", lw=0.8, ls="--")
+    if course is not None:
+        for event in course.events:
+            if event.row == CHANGES and start < event.end_s <= end:
+                mark(
+                    axes,
+                    (event.start_s - start) * 1e3,
+                    (event.end_s - start) * 1e3,
+                )
     axes.set_yticks(range(len(rows)), [row.label for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(0, (end - start) * 1e3)
@@ -85,7 +112,7 @@ def draw(
         axes.barh([0], [0], color=_COLOURS[kind], label=kind)
         for kind in KINDS
     ]
-    figure.legend(
+    upper.legend(
         handles=handles, loc="outside lower center", ncols=6, frameon=False
     )
     figure.savefig(path, dpi=150)

@@ -17,7 +17,7 @@ import grpc
 
 from tf_convpar.strategy.spec import Task
 from tf_convpar.timeline import _messages
-from tf_convpar.timeline._spans import Span
+from tf_convpar.timeline._spans import Recording
 from tf_convpar.timeline._spans import from_traces
 
 # The name of the only task, where there is no cluster.
@@ -30,12 +30,12 @@ _PATIENCE_S = 30.0
 _HOST_LEVEL = 2
 
 
-def record(tasks: Iterable[Task] | None, duration_s: float) -> list[Span]:
+def record(tasks: Iterable[Task] | None, duration_s: float) -> Recording:
     """Records what every task does in the next seconds.
 
     ```python
-    spans = record(strategy.cluster.tasks, duration_s=1.0)
-    draw(spans, "timeline.png")
+    recording = record(strategy.cluster.tasks, duration_s=1.0)
+    draw(recording.spans, "timeline.png")
     ```
 
     Blocks for that time. To record a training, call it from another thread, or
@@ -48,8 +48,8 @@ def record(tasks: Iterable[Task] | None, duration_s: float) -> list[Span]:
         duration_s: Seconds to record.
 
     Returns:
-        Spans in the order of their start. An operation that ran when the
-        trace began or ended is missing.
+        Spans, and when they began. An operation that ran when the trace began
+        or ended is missing.
 
     Raises:
         RuntimeError: A task did not answer, or refused, perhaps because

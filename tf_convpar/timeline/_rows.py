@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
+from typing import TypeVar
 
 from tf_convpar.machines import task_of
+from tf_convpar.timeline._course import Event
 from tf_convpar.timeline._kinds import STEP
 from tf_convpar.timeline._spans import Span
+
+_T = TypeVar("_T", Span, Event)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +40,7 @@ def rows_of(spans: Iterable[Span]) -> list[DeviceRow]:
         if span.kind != STEP:
             found.setdefault((span.task, span.device), []).append(span)
     return [
-        DeviceRow(f"{_in_words(task)}, {device}", _lanes(found[task, device]))
+        DeviceRow(f"{_in_words(task)}, {device}", lanes_of(found[task, device]))
         for task, device in sorted(found, key=lambda key: _order(*key))
     ]
 
@@ -50,8 +54,9 @@ def _order(task: str, device: str) -> tuple[str, int, str]:
     return (*task_of(task), device)
 
 
-def _lanes(spans: Iterable[Span]) -> tuple[tuple[Span, ...], ...]:
-    lanes: list[list[Span]] = []
+def lanes_of(spans: Iterable[_T]) -> tuple[tuple[_T, ...], ...]:
+    """Lanes of what began one after the other; within one nothing overlaps."""
+    lanes: list[list[_T]] = []
     for span in spans:
         free = (lane for lane in lanes if lane[-1].end_s <= span.start_s)
         lane = next(free, None)

@@ -38,6 +38,20 @@ class Span:
     end_s: float
 
 
+@dataclasses.dataclass(frozen=True)
+class Recording:
+    """What all tasks did while they were recorded.
+
+    Attributes:
+        spans: In the order of their start.
+        began_s: When the first task's trace began, which is 0 in spans: seconds
+            since 1970, by that task's clock.
+    """
+
+    spans: list[Span]
+    began_s: float
+
+
 def last_steps(
     spans: Iterable[Span], count: int
 ) -> tuple[list[Span], tuple[float, float]]:
@@ -69,7 +83,7 @@ def last_steps(
     return inside, (start, end)
 
 
-def from_traces(traces: Mapping[str, Any]) -> list[Span]:
+def from_traces(traces: Mapping[str, Any]) -> Recording:
     """Spans of the `Space` message of each task, on one time axis.
 
     Times are by the clock of each task, so those of several machines agree as
@@ -83,7 +97,8 @@ def from_traces(traces: Mapping[str, Any]) -> list[Span]:
         for plane in space.planes
         for span in _of_plane(task, plane, begins[task] - first)
     ]
-    return sorted(spans, key=lambda span: span.start_s)
+    spans.sort(key=lambda span: span.start_s)
+    return Recording(spans, first / 1e9)
 
 
 def _begin_ns(space: Any) -> int:

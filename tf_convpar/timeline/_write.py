@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Sequence
 
 from tf_convpar.timeline._chrome import to_chrome
+from tf_convpar.timeline._course import Course
 from tf_convpar.timeline._draw import draw
-from tf_convpar.timeline._spans import Span
+from tf_convpar.timeline._spans import Recording
 
 
 def write(
-    spans: Sequence[Span], path: str | os.PathLike[str], *, steps: int = 3
+    recording: Recording,
+    path: str | os.PathLike[str],
+    *,
+    steps: int = 3,
+    course: Course | None = None,
 ) -> None:
     """Writes a picture, and all spans for ui.perfetto.dev.
 
@@ -21,9 +25,10 @@ def write(
     ```
 
     Args:
-        spans: Spans of any tasks.
+        recording: What any tasks did.
         path: Where to, without an ending; its folder is made if it is missing.
         steps: Number of training steps in the picture, the last ones.
+        course: That of the `fit` meanwhile, by the chief's clock.
 
     Raises:
         ValueError: There are no spans.
@@ -31,5 +36,7 @@ def write(
     """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    draw(spans, f"{path}.png", steps=steps)
-    to_chrome(spans, f"{path}.json")
+    if course is not None:
+        course = course.later(-recording.began_s)
+    draw(recording.spans, f"{path}.png", steps=steps, course=course)
+    to_chrome(recording.spans, f"{path}.json", course)
