@@ -21,6 +21,8 @@ HERE = pathlib.Path(__file__).parent
 OURS = "ConvParallel, auto"
 SIDES = ["Keras", "Keras, XLA", "PyTorch", "PyTorch, channels last", OURS]
 NETWORKS = ["500:1500", "50:500", "VGG16", "ResNet50"]
+# Those of `torch_networks.py`; any application of Keras may be named.
+IN_PYTORCH = NETWORKS
 
 
 class Side:
@@ -50,11 +52,10 @@ class Side:
         self.process.wait()
 
 
-def compare(network, threads, rounds, progress):
+def compare(network, threads, rounds, progress, names=SIDES):
     """Median times of each side, their ratios to ours, and first losses."""
-    names = SIDES
-    if importlib.util.find_spec("torch") is None:
-        names = [name for name in SIDES if "PyTorch" not in name]
+    if network not in IN_PYTORCH or importlib.util.find_spec("torch") is None:
+        names = [name for name in names if "PyTorch" not in name]
     task = progress.add_task(
         f"{network}, {threads} thread(s)", total=rounds + len(names)
     )
@@ -94,6 +95,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--networks", nargs="*", default=NETWORKS)
+    parser.add_argument("--sides", nargs="*", default=SIDES, choices=SIDES)
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     rows = []
@@ -102,7 +104,12 @@ def main():
     ) as progress:
         for network in options.networks:
             for threads in options.threads:
-                rows.append(compare(network, threads, options.rounds, progress))
+                rows.append(
+                    compare(
+                        *(network, threads, options.rounds, progress),
+                        names=[OURS, *(n for n in options.sides if n != OURS)],
+                    )
+                )
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
     table = rich.table.Table("network", "threads", *SIDES)

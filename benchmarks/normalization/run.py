@@ -1,11 +1,13 @@
-"""Times batch normalization, forward and backward, in three ways.
+"""Times batch normalization, forward and backward, in several ways.
 
-These are Keras' own layer, TensorFlow's fused op, and what this package does
-with a shard before anything is exchanged. Each is one `tf.function`. They run
-on the same feature maps, in turns (A B C A B C ...).
+These are Keras' own layer, TensorFlow's fused op, what this package does with a
+shard before anything is exchanged, and what it does on one device. Each is one
+`tf.function`. They run on the same feature maps, in turns (A B C A B C ...).
+With an activation, that follows the normalization.
 """
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -18,6 +20,8 @@ import rich.console
 import rich.table
 import tensorflow as tf
 
+from tf_convpar import ops
+from tf_convpar.sharding import _fused
 from tf_convpar.sharding.rules import normalization
 from tf_convpar.strategy import memory
 
@@ -29,7 +33,13 @@ SHAPES = [
     (16, 14, 14, 512),
     (16, 4, 4, 2048),
 ]
-WAYS = ("keras", "tensorflow", "on_shards")
+WAYS = ("keras", "tensorflow", "on_shards", "fused")
+ACTIVATIONS = {
+    "linear": tf.identity,
+    "relu": tf.nn.relu,
+    "relu6": tf.nn.relu6,
+    "silu": tf.nn.silu,
+}
 WARM_UP = 2
 
 
@@ -46,30 +56,45 @@ def learned(layer, call):
     return step
 
 
-def by_keras(layer, x):
-    return layer(x, training=True)
+def by_keras(layer, x, activation):
+    return ACTIVATIONS[activation](layer(x, training=True))
 
 
-def by_tensorflow(layer, x):
+def by_tensorflow(layer, x, activation):
     y, *_ = tf.compat.v1.nn.fused_batch_norm(
         x, layer.gamma, layer.beta, epsilon=layer.epsilon, is_training=True
     )
-    return y
+    return ACTIVATIONS[activation](y)
 
 
-def on_shards(layer, x):
+def on_shards(layer, x, activation):
     given = {weight.name: tf.identity(weight) for weight in layer.weights}
     y, mean, variance = normalization.on_shard(layer, x, 3, given, True, None)
     layer.moving_mean.assign(mean)
     layer.moving_variance.assign(variance)
-    return y
+    return ACTIVATIONS[activation](y)
 
 
-def milliseconds(shape, repeats):
+def fused(layer, x, activation):
+    moments = tf.unstack(ops.channel_moments(x))
+    old = [layer.moving_mean, layer.moving_variance]
+    values = [tf.convert_to_tensor(variable) for variable in old]
+    new = normalization.moved(layer, values, moments)
+    for variable, value in zip(old, new, strict=True):
+        variable.assign(value)
+    of = _fused.Statistics(
+        *map(tf.stop_gradient, moments), layer.epsilon, True, ("gamma", "beta")
+    )
+    weights = tf.identity(layer.gamma), tf.identity(layer.beta)
+    return _fused.combined([_fused.Term(x, weights, of)], activation)
+
+
+def milliseconds(shape, repeats, activation):
     """Median milliseconds of each way."""
     x, dy = tf.random.normal(shape), tf.random.normal(shape)
     steps = []
-    for call in (by_keras, by_tensorflow, on_shards):
+    for way in (by_keras, by_tensorflow, on_shards, fused):
+        call = functools.partial(way, activation=activation)
         layer = keras.layers.BatchNormalization()
         layer.build(shape)
         steps.append(learned(layer, call))
@@ -86,6 +111,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--activation", choices=ACTIVATIONS, default="linear")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     tf.config.threading.set_intra_op_parallelism_threads(options.threads)
@@ -94,7 +120,11 @@ def main():
         {
             "shape": shape,
             **dict(
-                zip(WAYS, milliseconds(shape, options.repeats), strict=True)
+                zip(
+                    WAYS,
+                    milliseconds(shape, options.repeats, options.activation),
+                    strict=True,
+                )
             ),
         }
         for shape in SHAPES
@@ -103,11 +133,11 @@ def main():
         print(json.dumps(rows, indent=2))
         return
     table = rich.table.Table("maps", title="median ms, forward and backward")
-    for way in (*WAYS, "Keras / on shards"):
+    for way in (*WAYS, "Keras / fused"):
         table.add_column(way.replace("_", " "), justify="right")
     for row in rows:
         times = [row[way] for way in WAYS]
-        ratio = row["keras"] / row["on_shards"]
+        ratio = row["keras"] / row["fused"]
         table.add_row(
             "x".join(map(str, row["shape"])),
             *(f"{ms:.2f}" for ms in times),

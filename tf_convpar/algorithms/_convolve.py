@@ -135,6 +135,7 @@ def convolve(
         data_format=(
             "channels_last" if windows.channels_last else "channels_first"
         ),
+        algorithm=algorithm,
     )
     return _add_bias(maps, bias, windows)
 

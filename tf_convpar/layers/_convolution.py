@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -16,9 +15,6 @@ from tf_convpar.algorithms import convolve
 from tf_convpar.layers._base import ConvParallel
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import device_type
-from tf_convpar.placement import on_device
-from tf_convpar.strategy.devices import default_devices
-from tf_convpar.strategy.strategy import ConvParallelStrategy
 
 
 class Convolution(ConvParallel):
@@ -77,22 +73,11 @@ class Convolution(ConvParallel):
         cluster. The chief of a cluster has threads enough to compute both
         gradients at once; `on_device` keeps it from that.
         """
-        strategy = tf.distribute.get_strategy()
-        if isinstance(strategy, ConvParallelStrategy):
-            device, alone = strategy.chief_device, strategy.cluster is None
-        else:
-            device, alone = default_devices()[0], True
+        device, alone = self._chief()
         direct = self.algorithm in (None, "direct")
         if (direct and alone) or device_type(device) != "CPU":
             return super()._call_whole(inputs)
-        part = functools.partial(
-            self._run_shard, self._convolve, device=device, first=0
-        )
-        weights = [getattr(self, name) for name in self._with_bias()]
-        outputs = on_device(part, device, input_first=True)(
-            inputs, *map(tf.convert_to_tensor, weights)
-        )
-        return self.activation(outputs) if self.activation else outputs
+        return self._call_on(device, inputs)
 
 
 def _is_inference() -> bool:

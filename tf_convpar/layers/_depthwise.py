@@ -58,6 +58,9 @@ class Depthwise(ConvParallel):
     def _all_filters(self) -> tuple[Callable[..., tf.Tensor], list[str]]:
         return self._convolve, self._with_bias()
 
+    def _call_whole(self, inputs: tf.Tensor) -> Any:
+        return whole(self, inputs, super()._call_whole)
+
     def _convolve(
         self,
         x: tf.Tensor,
@@ -67,7 +70,8 @@ class Depthwise(ConvParallel):
         device: str,
         first: int,
     ) -> tf.Tensor:
-        y = depthwise(self, x, kernel, channels_last)
+        algorithm = self._algorithm_on(device)
+        y = depthwise(self, x, kernel, channels_last, algorithm)
         return add_bias(y, bias, channels_last)
 
 
@@ -87,8 +91,22 @@ def channels(layer: Any, input_shape: Sequence[int | None]) -> int:
     return found
 
 
+def whole(
+    layer: Any, inputs: tf.Tensor, of_keras: Callable[[tf.Tensor], Any]
+) -> Any:
+    """Computes a layer on one device: as Keras does, unless by `"auto"`."""
+    device, _ = layer._chief()
+    if layer._algorithm_on(device) != "auto":
+        return of_keras(inputs)
+    return layer._call_on(device, inputs)
+
+
 def depthwise(
-    layer: Any, x: tf.Tensor, kernel: tf.Tensor, channels_last: bool
+    layer: Any,
+    x: tf.Tensor,
+    kernel: tf.Tensor,
+    channels_last: bool,
+    algorithm: str,
 ) -> tf.Tensor:
     """Computes the depthwise convolution of a Keras layer for some channels."""
     return depthwise_conv(
@@ -98,6 +116,7 @@ def depthwise(
         padding=layer.padding,
         dilation_rate=layer.dilation_rate,
         data_format=data_format(channels_last),
+        algorithm=algorithm,
     )
 
 
@@ -138,7 +157,8 @@ class DepthwiseConv2D(Depthwise, keras.layers.DepthwiseConv2D):
     It takes every argument of `keras.layers.DepthwiseConv2D`, then `shards`,
     `wire_dtype`, `algorithm` and `split`, which are those of `ConvParallel2D`.
     Here `shards` refer to channels of the input, and every algorithm is
-    direct.
+    direct; with `"auto"` the kernel gradient of larger windows is an op of this
+    package's.
 
     Input shape: `(batch, height, width, channels)`, or with
     `data_format="channels_first"` `(batch, channels, height, width)`.

@@ -15,6 +15,7 @@ from tf_convpar.algorithms import convolve
 from tf_convpar.layers._base import ConvParallel
 from tf_convpar.layers._depthwise import channels
 from tf_convpar.layers._depthwise import depthwise
+from tf_convpar.layers._depthwise import whole
 from tf_convpar.layers._shards import Split
 from tf_convpar.layers._shards import resolve_shards
 from tf_convpar.placement import AnyLayout
@@ -123,6 +124,9 @@ class Separable(ConvParallel):
             self._pointwise, copies, self._with_bias("pointwise_kernel")
         )
 
+    def _call_whole(self, inputs: tf.Tensor) -> Any:
+        return whole(self, inputs, super()._call_whole)
+
     def _all_filters(self) -> tuple[Callable[..., tf.Tensor], list[str]]:
         def both(
             x: tf.Tensor,
@@ -144,7 +148,8 @@ class Separable(ConvParallel):
         device: str,
         first: int,
     ) -> tf.Tensor:
-        return depthwise(self, x, kernel, channels_last)
+        algorithm = self._algorithm_on(device)
+        return depthwise(self, x, kernel, channels_last, algorithm)
 
     def _pointwise(
         self,

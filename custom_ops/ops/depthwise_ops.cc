@@ -1,0 +1,43 @@
+// What the op on depthwise convolutions looks like from outside.
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tf_convpar {
+namespace {
+
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+REGISTER_OP("TfConvpar>DepthwiseKernelGradient")
+    .Input("images: float")
+    .Input("gradients: float")
+    .Output("value: float")
+    .Attr("window: list(int)")
+    .Attr("stride: int")
+    .Attr("padding: {'SAME', 'VALID'}")
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
+      ShapeHandle images;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 4, &images));
+      std::vector<int32_t> window;
+      TF_RETURN_IF_ERROR(c->GetAttr("window", &window));
+      if (window.size() != 2) {
+        return absl::InvalidArgumentError(
+            "DepthwiseKernelGradient: Expected a window of two sizes");
+      }
+      c->set_output(0,
+                    c->MakeShape({c->MakeDim(window[0]), c->MakeDim(window[1]),
+                                  c->Dim(images, 3)}));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+The kernel gradient of a depthwise convolution, channels last, of the shape
+[height, width, channels] of the window.
+)doc");
+
+}  // namespace
+}  // namespace tf_convpar

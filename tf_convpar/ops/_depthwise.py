@@ -1,0 +1,87 @@
+"""The kernel gradient of a depthwise convolution, in vectors of channels."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from . import _library
+from ._devices import same_device
+
+
+def depthwise_kernel_gradient(
+    images: tf.Tensor,
+    gradients: tf.Tensor,
+    window: Sequence[int],
+    stride: int = 1,
+    padding: str = "same",
+    *,
+    native: bool | None = None,
+) -> tf.Tensor:
+    """The gradient by the kernel, of one kernel for each channel.
+
+    ```python
+    dk = depthwise_kernel_gradient(x, dy, (7, 7))  # (7, 7, channels)
+    ```
+
+    TensorFlow's own op has fast loops for windows of 3x3, and copies the image
+    once for each pixel of a larger window.
+
+    Args:
+        images: Images `(batch, height, width, channels)`.
+        gradients: Gradients of the feature maps, with as many channels.
+        window: Height and width of the window.
+        stride: Stride on both axes.
+        padding: `"same"` or `"valid"`.
+        native: True for the compiled op, which takes float32 on a CPU; False
+            for TensorFlow's own; None for the compiled one if `load()` finds
+            it.
+
+    Returns:
+        A tensor `(*window, channels)`.
+    """
+    images = tf.convert_to_tensor(images)
+    if images.dtype == tf.float32 and (
+        _library.load() if native is None else native
+    ):
+        return _library.module().tf_convpar_depthwise_kernel_gradient(
+            images=images,
+            gradients=gradients,
+            window=list(window),
+            stride=stride,
+            padding=padding.upper(),
+        )
+    found = tf.raw_ops.DepthwiseConv2dNativeBackpropFilter(
+        input=images,
+        filter_sizes=[*window, images.shape[-1], 1],
+        out_backprop=gradients,
+        strides=[1, stride, stride, 1],
+        padding=padding.upper(),
+    )
+    # TensorFlow writes nothing for an empty batch.
+    found = tf.where(tf.size(gradients) > 0, found, tf.zeros_like(found))
+    return tf.squeeze(found, -1)
+
+
+@tf.RegisterGradient("TfConvpar>DepthwiseKernelGradient")
+def _gradient(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
+    """It is linear in the images, and in the gradients."""
+    images, gradients = op.inputs
+    stride = op.get_attr("stride")
+    options: dict[str, Any] = {
+        "strides": [1, stride, stride, 1],
+        "padding": op.get_attr("padding").decode(),
+    }
+    with same_device(op.outputs[0].device):
+        kernel = tf.expand_dims(upstream, -1)
+        return [
+            tf.raw_ops.DepthwiseConv2dNativeBackpropInput(
+                input_sizes=tf.shape(images),
+                filter=kernel,
+                out_backprop=gradients,
+                **options,
+            ),
+            tf.raw_ops.DepthwiseConv2dNative(
+                input=images, filter=kernel, **options
+            ),
+        ]
