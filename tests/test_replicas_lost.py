@@ -1,11 +1,19 @@
 """Replicas whose worker dies or hangs while they learn, and returns."""
 
 import os
+import types
 from pathlib import Path
 
 import forks
 import numpy as np
 import pytest
+import tensorflow as tf
+from replica_cases import network
+
+import tf_convpar as convpar
+from tf_convpar.machines import task_of
+from tf_convpar.replicas import _replicated
+from tf_convpar.strategy.spec import Task
 
 PROGRAM = Path(__file__).parent / "programs/replicas_lost.py"
 METHODS = ["SyncSGD", "AsyncEASGD"]
@@ -45,6 +53,24 @@ def test_nothing_that_others_had_learned_is_lost(found):
     expected = found["undisturbed"]["weights"]
     for a, b in zip(found["SyncSGD"]["weights"], expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_an_error_names_those_with_whom_the_last_replica_went(
+    strategy, monkeypatch
+):
+    """Not TensorFlow's, which names one of them and no cure."""
+    with strategy.scope():
+        model = network()
+    replicas = convpar.replicas.SyncSGD(model, devices=strategy.devices[:2])
+    gone = Task(*task_of(strategy.devices[0]), "a:2222")
+    cluster = types.SimpleNamespace(lost=lambda: [gone])
+    monkeypatch.setattr(_replicated, "members", lambda: cluster)
+
+    def fails():
+        raise tf.errors.UnavailableError(None, None, "Connection reset")
+
+    with pytest.raises(RuntimeError, match=r"a replica.*lost localhost 0.*Let"):
+        replicas._survived(fails)
 
 
 def check(case):

@@ -207,14 +207,25 @@ class Replicated(abc.ABC):
         The centre goes on; if it was lost, from the mean of those left.
 
         Returns:
-            Whether any task was gone, and there still is a replica.
+            Whether any task was gone.
+
+        Raises:
+            RuntimeError: No replica is left.
         """
         found = members()
         gone = found.lost() if found else []
         tasks = {(task.job, task.index) for task in gone}
         lost = [bool(tasks & set(map(task_of, g))) for g in self.groups]
-        if not found or not gone or all(lost):
+        if not found or not gone:
             return False
+        names = ", ".join(f"{task.job} {task.index}" for task in gone)
+        if all(lost):
+            raise RuntimeError(
+                f"Expected a replica to be left. Received none: lost {names}, "
+                "where all of them were. Let the chief have one as well "
+                "(`devices=strategy.devices`), or resume with "
+                "keras.callbacks.BackupAndRestore."
+            ) from None
         found.leave(gone)
         if not self.replicas:
             return True
@@ -231,7 +242,6 @@ class Replicated(abc.ABC):
             )
             self.centre.assign(tf.add_n(weights) / len(weights))
         self._make()
-        names = ", ".join(f"{task.job} {task.index}" for task in gone)
         print_msg(
             f"{self.model.name}: lost {names}. {len(self.replicas)} of "
             f"{len(every)} replicas go on."
@@ -242,7 +252,8 @@ class Replicated(abc.ABC):
         """In an epoch, with data that is cut anew.
 
         Raises:
-            Exception: The given error, if no task is gone or none is left.
+            Exception: The given error, if no task is gone.
+            RuntimeError: No replica is left.
         """
         if not self._leave_lost_out():
             raise error
