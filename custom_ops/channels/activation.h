@@ -1,5 +1,6 @@
-// Activations that follow a normalization, and their derivatives. They are
-// written so that compilers make vectors of them.
+// Activations that follow a normalization, and their derivatives, of several
+// numbers at once. Compilers make no vectors of the same for one number: they
+// make branches of comparisons.
 
 #ifndef TF_CONVPAR_CUSTOM_OPS_CHANNELS_ACTIVATION_H_
 #define TF_CONVPAR_CUSTOM_OPS_CHANNELS_ACTIVATION_H_
@@ -16,59 +17,85 @@ namespace channels {
 
 enum class Activation { kLinear, kRelu, kRelu6, kSilu };
 
-// `value(u)` is the activation, `slope(u)` its derivative.
+constexpr int kLanes = 8;
+typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));
+typedef int32_t Bits __attribute__((vector_size(kLanes * sizeof(int32_t))));
+
+// `count` numbers, at most kLanes, and zeros.
+TF_CONVPAR_INLINE Lanes Load(const float* p, int64_t count) {
+  Lanes found = {};
+  std::memcpy(&found, p, count * sizeof(float));
+  return found;
+}
+
+TF_CONVPAR_INLINE void Store(Lanes lanes, int64_t count, float* p) {
+  std::memcpy(p, &lanes, count * sizeof(float));
+}
+
+TF_CONVPAR_INLINE Lanes Both(float value) { return value - Lanes{}; }
+
+// `lanes` where the comparison holds, 0 elsewhere.
+TF_CONVPAR_INLINE Lanes Where(Bits holds, Lanes lanes) {
+  return (Lanes)((Bits)lanes & holds);
+}
+
+TF_CONVPAR_INLINE Lanes AtMost(Lanes lanes, float most) {
+  return Where(lanes < most, lanes) + Where(lanes >= most, Both(most));
+}
+
+TF_CONVPAR_INLINE Lanes AtLeast(Lanes lanes, float least) {
+  return Where(lanes > least, lanes) + Where(lanes <= least, Both(least));
+}
+
+// `Value(u)` is the activation, `Passed(u, dy)` its derivative at u times dy.
 struct Linear {
-  static TF_CONVPAR_INLINE float value(float u) { return u; }
-  static TF_CONVPAR_INLINE float slope(float) { return 1.0f; }
+  static TF_CONVPAR_INLINE Lanes Value(Lanes u) { return u; }
+  static TF_CONVPAR_INLINE Lanes Passed(Lanes, Lanes dy) { return dy; }
 };
 
 struct Relu {
-  static TF_CONVPAR_INLINE float value(float u) { return u > 0.0f ? u : 0.0f; }
-  static TF_CONVPAR_INLINE float slope(float u) {
-    return u > 0.0f ? 1.0f : 0.0f;
+  static TF_CONVPAR_INLINE Lanes Value(Lanes u) { return Where(u > 0.0f, u); }
+  static TF_CONVPAR_INLINE Lanes Passed(Lanes u, Lanes dy) {
+    return Where(u > 0.0f, dy);
   }
 };
 
 struct Relu6 {
-  static TF_CONVPAR_INLINE float value(float u) {
-    const float low = u > 0.0f ? u : 0.0f;
-    return low < 6.0f ? low : 6.0f;
+  static TF_CONVPAR_INLINE Lanes Value(Lanes u) {
+    return AtMost(Where(u > 0.0f, u), 6.0f);
   }
-  static TF_CONVPAR_INLINE float slope(float u) {
-    return (u > 0.0f ? 1.0f : 0.0f) * (u < 6.0f ? 1.0f : 0.0f);
+  static TF_CONVPAR_INLINE Lanes Passed(Lanes u, Lanes dy) {
+    return Where((u > 0.0f) & (u < 6.0f), dy);
   }
 };
 
 // exp(x) where |x| <= 87, to 2 units in the last place: 2^n e^r, with a
 // polynomial for e^r on half an octave (Cephes, `expf`).
-TF_CONVPAR_INLINE float Exp(float x) {
-  x = x < -87.0f ? -87.0f : x;
-  x = x > 87.0f ? 87.0f : x;
-  const float half = x < 0.0f ? -0.5f : 0.5f;
-  const int32_t n = static_cast<int32_t>(x * 1.44269504f + half);
-  const float whole = static_cast<float>(n);
-  const float r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
+TF_CONVPAR_INLINE Lanes Exp(Lanes x) {
+  x = AtMost(AtLeast(x, -87.0f), 87.0f);
+  // Rounded to the nearest: a half of the sign of x is added, and cut off.
+  const Bits sign = (Bits)x & INT32_MIN;
+  const Lanes half = (Lanes)((Bits)Both(0.5f) | sign);
+  const Bits n = __builtin_convertvector(x * 1.44269504f + half, Bits);
+  const Lanes whole = __builtin_convertvector(n, Lanes);
+  const Lanes r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+  Lanes p = r * 1.9875691500e-4f + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = (p * r) * r + r + 1.0f;
-  const int32_t bits = (n + 127) << 23;
-  float power;
-  std::memcpy(&power, &bits, sizeof(power));
-  return p * power;
+  return p * (Lanes)((n + 127) << 23);
 }
 
 struct Silu {
-  static TF_CONVPAR_INLINE float gate(float u) {
+  static TF_CONVPAR_INLINE Lanes Gate(Lanes u) {
     return 1.0f / (1.0f + Exp(-u));
   }
-  static TF_CONVPAR_INLINE float value(float u) { return u * gate(u); }
-  static TF_CONVPAR_INLINE float slope(float u) {
-    const float s = gate(u);
-    return s + u * (s * (1.0f - s));
+  static TF_CONVPAR_INLINE Lanes Value(Lanes u) { return u * Gate(u); }
+  static TF_CONVPAR_INLINE Lanes Passed(Lanes u, Lanes dy) {
+    const Lanes gate = Gate(u);
+    return dy * (gate + u * (gate * (1.0f - gate)));
   }
 };
 

@@ -14,6 +14,8 @@
 #define CLONES
 #endif
 
+#define ALWAYS_INLINE __attribute__((always_inline))
+
 namespace tf_convpar {
 namespace channels {
 namespace {
@@ -95,16 +97,25 @@ CLONES void AddProducts(const float* __restrict y, const float* __restrict x,
   }
 }
 
-// Not `__restrict`: `y` may be `a` or `b`, in which each number is read before
-// it is written.
+// Calls `run(c, count)` for channels from c on, as many as there are lanes; for
+// the last ones once more, with what is left.
+template <typename Run>
+TF_CONVPAR_INLINE void InLanes(int64_t width, const Run& run) {
+  int64_t c = 0;
+  for (; c + kLanes <= width; c += kLanes) run(c, kLanes);
+  if (c < width) run(c, width - c);
+}
+
+// `y` may be `a` or `b`: each number is read before it is written.
 template <typename F>
-TF_CONVPAR_INLINE void ScaleOneBy(const float* a, const float* __restrict s,
-                                  const float* __restrict offset, int64_t rows,
+TF_CONVPAR_INLINE void ScaleOneBy(const float* a, const float* s,
+                                  const float* offset, int64_t rows,
                                   int64_t width, float* y) {
   for (int64_t r = 0; r < rows; ++r, a += width, y += width) {
-#pragma GCC ivdep
-    for (int64_t c = 0; c < width; ++c)
-      y[c] = F::value(a[c] * s[c] + offset[c]);
+    InLanes(width, [&](int64_t c, int64_t n) ALWAYS_INLINE {
+      const Lanes u = Load(a + c, n) * Load(s + c, n) + Load(offset + c, n);
+      Store(F::Value(u), n, y + c);
+    });
   }
 }
 
@@ -115,18 +126,17 @@ struct Term {
 };
 
 template <typename F>
-TF_CONVPAR_INLINE void ScaleTwoBy(Term first, Term second,
-                                  const float* __restrict offset, int64_t rows,
-                                  int64_t width, float* y) {
+TF_CONVPAR_INLINE void ScaleTwoBy(Term first, Term second, const float* offset,
+                                  int64_t rows, int64_t width, float* y) {
   const float* a = first.maps;
   const float* b = second.maps;
-  const float* __restrict s = first.scale;
-  const float* __restrict t = second.scale;
   for (int64_t r = 0; r < rows; ++r, a += width, b += width, y += width) {
-#pragma GCC ivdep
-    for (int64_t c = 0; c < width; ++c) {
-      y[c] = F::value(a[c] * s[c] + b[c] * t[c] + offset[c]);
-    }
+    InLanes(width, [&](int64_t c, int64_t n) ALWAYS_INLINE {
+      const Lanes u = Load(a + c, n) * Load(first.scale + c, n) +
+                      Load(b + c, n) * Load(second.scale + c, n) +
+                      Load(offset + c, n);
+      Store(F::Value(u), n, y + c);
+    });
   }
 }
 
@@ -160,19 +170,19 @@ struct Affine {
 };
 
 template <typename F>
-TF_CONVPAR_INLINE void AddThroughBy(Affine of, const float* __restrict dy,
-                                    const float* __restrict x,
-                                    const float* __restrict mean, int64_t rows,
-                                    int64_t width, float* __restrict sums,
-                                    float* __restrict products) {
-  const float* __restrict s = of.scale;
-  const float* __restrict t = of.offset;
+TF_CONVPAR_INLINE void AddThroughBy(Affine of, const float* dy, const float* x,
+                                    const float* mean, int64_t rows,
+                                    int64_t width, float* sums,
+                                    float* products) {
   for (int64_t r = 0; r < rows; ++r, x += width, dy += width) {
-    for (int64_t c = 0; c < width; ++c) {
-      const float g = dy[c] * F::slope(x[c] * s[c] + t[c]);
-      sums[c] += g;
-      products[c] += g * (x[c] - mean[c]);
-    }
+    InLanes(width, [&](int64_t c, int64_t n) ALWAYS_INLINE {
+      const Lanes maps = Load(x + c, n);
+      const Lanes u = maps * Load(of.scale + c, n) + Load(of.offset + c, n);
+      const Lanes g = F::Passed(u, Load(dy + c, n));
+      Store(Load(sums + c, n) + g, n, sums + c);
+      const Lanes centred = maps - Load(mean + c, n);
+      Store(Load(products + c, n) + g * centred, n, products + c);
+    });
   }
 }
 
@@ -182,21 +192,19 @@ CLONES void AddThrough(Activation f, Affine of, const float* dy, const float* x,
   BY_ACTIVATION(f, AddThroughBy, of, dy, x, mean, rows, width, sums, products)
 }
 
-// Not `__restrict`, as for ScaleOneBy.
+// `dx` may be `dy` or `x`.
 template <typename F>
 TF_CONVPAR_INLINE void GradientBy(Affine of, const float* dy, const float* x,
                                   Affine by, int64_t rows, int64_t width,
                                   float* dx) {
-  const float* __restrict s = of.scale;
-  const float* __restrict t = of.offset;
-  const float* __restrict b = by.scale;
-  const float* __restrict e = by.offset;
   for (int64_t r = 0; r < rows; ++r, x += width, dy += width, dx += width) {
-#pragma GCC ivdep
-    for (int64_t c = 0; c < width; ++c) {
-      const float g = dy[c] * F::slope(x[c] * s[c] + t[c]);
-      dx[c] = g * s[c] + x[c] * b[c] + e[c];
-    }
+    InLanes(width, [&](int64_t c, int64_t n) ALWAYS_INLINE {
+      const Lanes maps = Load(x + c, n), scale = Load(of.scale + c, n);
+      const Lanes u = maps * scale + Load(of.offset + c, n);
+      const Lanes g = F::Passed(u, Load(dy + c, n));
+      Store(g * scale + maps * Load(by.scale + c, n) + Load(by.offset + c, n),
+            n, dx + c);
+    });
   }
 }
 
