@@ -39,6 +39,8 @@ CASES = [
     # What it had is with the other one; or with nobody.
     ("near", "samples", "train", 1, 4, 1),
     ("new", "filters", "train", 1, 0, 0),
+    # After the last step of an epoch, at whose end Keras waits for all.
+    ("late", "filters", "train", 1, 5, 0),
 ]
 OTHERS = [
     ("kill", "filters", "test", 1, 2, 0),

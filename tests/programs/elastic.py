@@ -3,7 +3,7 @@
 `kill` ends them, `stop` lets them hang, `apart` cuts them off from each other,
 `blink` only for a moment. They return after the next epoch. With `near` they
 are killed, and all copies but the first stay with the workers. With `new` they
-have not been there before.
+have not been there before. With `late` they are killed after the step.
 
 Prints one JSON object: history and weights of the training, those of plain
 Keras on the same batches, the devices after each epoch, and seconds of steps.
@@ -66,11 +66,11 @@ class Fault(keras.callbacks.Callback):
 
     def __init__(self, how, local, when, lost, strategy):
         super().__init__()
-        self.how, self.local = how, local
+        self.how, self.local, self.late = how, local, how == "late"
         self.when, self.lost = when, lost
         self.strategy = strategy
         self.devices, self.seconds, self.memory = [], [], []
-        if how in ("again", "near"):
+        if how in ("again", "near", "late"):
             self.how = "kill"
         if how == "again":
             self.join, members().join = members().join, self.joined
@@ -84,7 +84,8 @@ class Fault(keras.callbacks.Callback):
         self.epoch = epoch
 
     def on_train_batch_begin(self, batch, logs=None):
-        self.fault("train", batch)
+        if not self.late:
+            self.fault("train", batch)
         self.start = time.perf_counter()
 
     def on_train_batch_end(self, batch, logs=None):
@@ -92,6 +93,8 @@ class Fault(keras.callbacks.Callback):
         if self.epoch > self.when[1] + 1:
             # Who is back is asked for between steps.
             time.sleep(0.5 if self.how == "apart" else 0.05)
+        if self.late:
+            self.fault("train", batch)
 
     def on_test_batch_begin(self, batch, logs=None):
         self.fault("test", batch)

@@ -34,6 +34,10 @@ NAMES = {
         "keras.src.models.functional:Functional",
         "telling models that have a graph, which `keras.Model` may be or not",
     ),
+    "TFEpochIterator": Private(
+        "keras.src.backend.tensorflow.trainer:TFEpochIterator",
+        "workers that are lost while Keras waits for all at an epoch's end",
+    ),
     "Tracker": Private(
         "keras.src.utils.tracking:Tracker",
         "copies of what tracks variables, which goes by identity",
@@ -417,6 +421,12 @@ def wrap_builds(by: _Wrapper) -> None:
     import keras
 
     keras.Model._maybe_symbolic_build = by(keras.Model._maybe_symbolic_build)
+
+
+def wrap_syncs(by: _Wrapper) -> None:
+    """The method by which `fit` and the like wait for all tasks in the end."""
+    kind = NAMES["TFEpochIterator"].found()
+    kind.tf_sync = by(kind.tf_sync)
 
 
 def wrap_updates(by: _Wrapper) -> None:

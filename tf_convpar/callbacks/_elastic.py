@@ -22,6 +22,7 @@ from tf_convpar._compat.keras import print_msg
 from tf_convpar.callbacks._copies import Copies
 from tf_convpar.callbacks._every import seconds
 from tf_convpar.callbacks._snapshot import restore
+from tf_convpar.callbacks._syncs import survived
 from tf_convpar.layers import recovers
 from tf_convpar.machines import task_of
 from tf_convpar.sharding import HowSplit
@@ -176,6 +177,7 @@ class Elastic(keras.callbacks.Callback):
         if not self._inner:
             self._lasting.enter_context(watched())
             self._lasting.enter_context(recovers(self.model, self._go_on))
+            self._lasting.enter_context(survived(self._go_on))
         self._guard(mode)
 
     def _first_copy(self) -> None:

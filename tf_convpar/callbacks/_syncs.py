@@ -1,0 +1,53 @@
+"""Workers that are lost while Keras waits for all of them.
+
+When an epoch is at its end, `fit`, `evaluate` and `predict` wait for every task
+of the cluster, also for one that died after its last step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tf_convpar._compat.keras import wrap_syncs
+
+_recoveries: list[Callable[[], bool]] = []
+
+
+@contextlib.contextmanager
+def survived(recover: Callable[[], bool]) -> Iterator[None]:
+    """Within it, waiting for all tasks outlives those that are lost.
+
+    Args:
+        recover: Is called when it failed. Whether anybody was lost, and the
+            model is whole without them.
+    """
+    _recoveries.append(recover)
+    try:
+        yield
+    finally:
+        _recoveries.remove(recover)
+
+
+def _surviving(sync: Callable[[Any], None]) -> Callable[[Any], None]:
+    @functools.wraps(sync)
+    def wrapped(self: Any) -> None:
+        while True:
+            try:
+                sync(self)
+                return
+            except tf.errors.OutOfRangeError:
+                raise  # The end of the data.
+            except tf.errors.OpError:
+                if not any(recover() for recover in list(_recoveries)):
+                    raise
+
+    return wrapped
+
+
+wrap_syncs(_surviving)
