@@ -141,3 +141,10 @@ def test_a_step_that_stands_still(clock):
         clock.now += 50.0
         raise ValueError
     assert list(steps._took) == took
+    # The first of all traces, for as long as a minute.
+    first = Steps()
+    with first.one():
+        clock.now += 59.0
+        assert not first.stand_still()
+        clock.now += 2.0
+        assert first.stand_still()

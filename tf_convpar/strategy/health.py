@@ -30,6 +30,9 @@ _EVERY_S = 1.0
 # as on machines with more to do than cores.
 _LEAST_S = 5.0
 _SPREADS = 10.0
+# The first step of a program traces, which takes a minute for a large model, and
+# nothing is known yet of what is usual.
+_FIRST_STEP_S = 60.0
 # Answers, and steps, from which is known what is usual.
 _REMEMBERED = 60
 
@@ -174,7 +177,8 @@ class Steps:
     def stand_still(self) -> bool:
         """Whether one takes much longer than steps usually do."""
         start = min(list(self._begun.values()), default=math.inf)
-        return time.monotonic() - start >= deadline_s(self._took)
+        usual = deadline_s(self._took) if self._took else _FIRST_STEP_S
+        return time.monotonic() - start >= usual
 
 
 def deadline_s(took: Sequence[float]) -> float:
