@@ -61,6 +61,10 @@ class Count(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         self.totals.append(self.received.total())
 
+    def on_epoch_end(self, epoch, logs=None):
+        # Before `fit` ends, and with it the connections of those it asks.
+        self.all = self.received.total() - self.start
+
 
 found = {}
 for name in sys.argv[1:]:
@@ -85,7 +89,7 @@ for name in sys.argv[1:]:
     )
     if kind.startswith("Async"):
         # Others are under way when one arrives: all of the last epoch.
-        total = count.received.total() - count.start
+        total = count.all
         steps = len(method.arrivals) - count.arrived
     else:
         total = count.totals[-1] - count.totals[0]
