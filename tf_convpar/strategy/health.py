@@ -30,8 +30,8 @@ _EVERY_S = 1.0
 # as on machines with more to do than cores.
 _LEAST_S = 5.0
 _SPREADS = 10.0
-# The first step of a program traces, which takes a minute for a large model, and
-# nothing is known yet of what is usual.
+# The first step of a program traces, for as long as a minute, and nothing is
+# known yet of what is usual.
 _FIRST_STEP_S = 60.0
 # Answers, and steps, from which is known what is usual.
 _REMEMBERED = 60
