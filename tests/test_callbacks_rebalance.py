@@ -110,12 +110,17 @@ def test_nothing_moves_to_and_fro(
     assert [d.step for d in rebalance.decisions] == changes
 
 
-def changes(strategy, monkeypatch, looks, **options):
-    """Decisions where looks find this, one in 10 s; nothing is laid out."""
+def changes(
+    strategy, monkeypatch, looks, step_s=lambda split, look: 0.0, **options
+):
+    """Decisions where looks find this, one in 10 s; nothing is laid out.
+
+    A step takes what `step_s` says of the shares, and what looks find.
+    """
     split = [
         HowSplit(tuple(strategy.devices), {"a": ("filters", None, None, None)})
     ]
-    clock = iter(range(0, 10**6, 10))
+    clock = iter(range(10, 10**6, 10))
     now, coming = [0.0], [iter(seconds) for seconds in looks]
 
     class Looks:
@@ -141,8 +146,11 @@ def changes(strategy, monkeypatch, looks, **options):
         )
     )
     rebalance.on_train_begin()
-    for _ in looks[0]:
-        now[0] = next(clock)
+    for look in zip(*looks, strict=True):
+        end = next(clock)
+        now[0] = end - step_s(split[0], look)
+        rebalance.on_train_batch_begin(0)
+        now[0] = end
         rebalance.on_train_batch_end(0)
     return rebalance.decisions
 
@@ -194,6 +202,37 @@ def test_shares_go_back_though_that_saves_little(strategy, monkeypatch):
     assert away.step == 6
     assert (back.step, back.saves) == (21, pytest.approx(1 / 9))
     assert set(back.slower.values()) == {1.0}
+
+
+@pytest.mark.parametrize(("much", "left"), [(1.2, True), (0.1, False)])
+def test_a_device_is_left_out_that_holds_steps_up(
+    strategy, monkeypatch, much, left
+):
+    """By what it takes in and sends out, which shares do not change."""
+    slow = strategy.devices[2]
+
+    def step_s(split, look):
+        ratios = dict(zip(strategy.devices, look, strict=True))
+        share = split.speeds.get(slow, 1.0)
+        rest = much * (ratios[slow] - 1) if share else 0.0
+        return 3 * split.time(ratios, strategy.devices) + 0.2 + rest
+
+    script = [1.0] * 10 + [5.0] * 40 + [3.5] * 40 + [1.0] * 60
+    looks = [[1.0] * len(script), [1.0] * len(script), script]
+    made = changes(strategy, monkeypatch, looks, step_s)
+    text = f"{slow} takes 5.0 times as long as at first"
+    assert str(made[0]) == text
+    assert made[-1].slower[slow] == 1.0 and made[-1].left == ()
+    if left:
+        assert len(made) == 3
+        assert str(made[1]) == text + " and is left out"
+        # Of a step of 2.6 and some s. Some of it is not convolution, so it is
+        # shorter than what is promised.
+        assert made[1].saves == pytest.approx(0.75, abs=0.06)
+        # It stays so while it is not twice as fast.
+        assert made[2].step > 90
+    else:
+        assert all(d.left == () for d in made)
 
 
 def test_time_is_that_of_the_slowest_device():

@@ -3,6 +3,7 @@
 import concurrent.futures
 import contextlib
 import signal
+import threading
 import time
 
 import grpc
@@ -17,6 +18,7 @@ from tf_convpar.strategy.reach import Reach
 from tf_convpar.strategy.reach import apart
 from tf_convpar.strategy.reach import least
 from tf_convpar.strategy.spec import Task
+from tf_convpar.strategy.status import DeviceStatus
 from tf_convpar.strategy.status import ask
 
 CHIEF = Task("chief", 0, "a:2222")
@@ -141,10 +143,29 @@ def test_a_step_that_stands_still(clock):
         clock.now += 50.0
         raise ValueError
     assert list(steps._took) == took
-    # The first of all traces, for as long as a minute.
+    # The first of all, of which nothing is known, is looked into as soon.
     first = Steps()
+    assert steps.are_known and not first.are_known
     with first.one():
-        clock.now += 59.0
+        clock.now += 4.9
         assert not first.stand_still()
-        clock.now += 2.0
+        clock.now += 0.2
         assert first.stand_still()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_first_step_may_only_be_tracing(monkeypatch, known):
+    """One late answer parts nobody then; two do, and one once steps end."""
+    answers = [[(A, B)], [], [(A, B)], [(A, B)]]
+    monkeypatch.setattr(members_module, "apart", lambda *_: answers.pop(0))
+    device = DeviceStatus("/device:CPU:0", "CPU", 1 << 28, "")
+    members = Members(CHIEF, {A: (device,), B: (device,)})
+    if known:
+        with members.steps.one():
+            pass
+    over = threading.Event()
+    members._part(over)
+    assert members._hang == ({B} if known else set())
+    if not known:
+        members._part(over)
+        assert members._hang == {B} and not answers

@@ -1,4 +1,4 @@
-"""Compares training steps of this package, of plain Keras and of PyTorch.
+"""Compares steps of this package, of Keras, PyTorch and onnxruntime.
 
 Each side is a process, and all have the same cores. They take turns, step by
 step, in an order that moves on with each round. Ratios are taken within a
@@ -7,6 +7,7 @@ round.
 
 import argparse
 import importlib.util
+import itertools
 import json
 import pathlib
 import statistics
@@ -19,18 +20,26 @@ import rich.table
 
 HERE = pathlib.Path(__file__).parent
 OURS = "ConvParallel, auto"
-SIDES = ["Keras", "Keras, XLA", "PyTorch", "PyTorch, channels last", OURS]
+SIDES = [
+    *("Keras", "Keras, XLA", "PyTorch", "PyTorch, channels last"),
+    *("onnxruntime", OURS),
+]
 NETWORKS = ["500:1500", "50:500", "VGG16", "ResNet50"]
 # Those of `torch_networks.py`; any application of Keras may be named.
 IN_PYTORCH = NETWORKS
+EIGHT = [
+    *("ConvNeXtTiny", "DenseNet121", "EfficientNetB0", "InceptionV3"),
+    *("MobileNetV2", "ResNet50", "VGG16", "Xception"),
+]
 
 
 class Side:
     """A process that makes steps when told."""
 
-    def __init__(self, name, network, threads):
+    def __init__(self, name, asked):
+        asked = json.dumps({**asked, "side": name})
         self.process = subprocess.Popen(
-            [sys.executable, HERE / "networks.py", name, network, str(threads)],
+            [sys.executable, HERE / "networks.py", asked],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -38,7 +47,7 @@ class Side:
         )
 
     def step(self):
-        """Makes one step, and returns its seconds and its loss."""
+        """Makes one step, and returns its seconds and its number."""
         self.process.stdin.write("\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline().split()
@@ -52,19 +61,21 @@ class Side:
         self.process.wait()
 
 
-def compare(network, threads, rounds, progress, names=SIDES):
-    """Median times of each side, their ratios to ours, and first losses."""
+def compare(asked, rounds, progress, names=SIDES):
+    """Median times of each side, their ratios to ours, and first steps."""
+    network = asked["network"]
     if network not in IN_PYTORCH or importlib.util.find_spec("torch") is None:
         names = [name for name in names if "PyTorch" not in name]
-    task = progress.add_task(
-        f"{network}, {threads} thread(s)", total=rounds + len(names)
-    )
-    sides, losses = {}, {}
+    if asked["mode"] != "predict":
+        names = [name for name in names if name != "onnxruntime"]
+    title = ", ".join(f"{key} {value}" for key, value in asked.items())
+    task = progress.add_task(title, total=rounds + len(names))
+    sides, first = {}, {}
     for name in names:
         # Sides start one after the other: their first step compiles, and with
         # "auto" measures.
-        sides[name] = Side(name, network, threads)
-        losses[name] = sides[name].step()[1]
+        sides[name] = Side(name, asked)
+        first[name] = sides[name].step()
         progress.advance(task)
     times = {name: [] for name in names}
     for number in range(rounds + 1):
@@ -77,8 +88,7 @@ def compare(network, threads, rounds, progress, names=SIDES):
     for side in sides.values():
         side.close()
     return {
-        "network": network,
-        "threads": threads,
+        **asked,
         "median_ms": {n: statistics.median(t) * 1e3 for n, t in times.items()},
         "speedup": {
             n: statistics.median(
@@ -86,7 +96,8 @@ def compare(network, threads, rounds, progress, names=SIDES):
             )
             for n, t in times.items()
         },
-        "first_loss": losses,
+        "first_s": {name: seconds for name, (seconds, _) in first.items()},
+        "first_number": {name: number for name, (_, number) in first.items()},
     }
 
 
@@ -94,37 +105,49 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
-    parser.add_argument("--networks", nargs="*", default=NETWORKS)
+    parser.add_argument(
+        "--networks", nargs="*", default=NETWORKS, help="or `eight`"
+    )
+    parser.add_argument("--batch", type=int, nargs="*", default=[16])
+    parser.add_argument("--mode", choices=["train", "predict"], default="train")
     parser.add_argument("--sides", nargs="*", default=SIDES, choices=SIDES)
-    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--json", type=pathlib.Path, help="a line for each row")
     options = parser.parse_args()
+    networks = EIGHT if options.networks == ["eight"] else options.networks
+    names = [OURS, *(n for n in options.sides if n != OURS)]
     rows = []
     with rich.progress.Progress(
         console=rich.console.Console(stderr=True)
     ) as progress:
-        for network in options.networks:
-            for threads in options.threads:
-                rows.append(
-                    compare(
-                        *(network, threads, options.rounds, progress),
-                        names=[OURS, *(n for n in options.sides if n != OURS)],
-                    )
-                )
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
-    table = rich.table.Table("network", "threads", *SIDES)
+        for network, batch, threads in itertools.product(
+            networks, options.batch, options.threads
+        ):
+            asked = {
+                **{"network": network, "mode": options.mode},
+                **{"batch": batch, "threads": threads},
+            }
+            rows.append(compare(asked, options.rounds, progress, names))
+            if options.json:
+                with options.json.open("a") as file:
+                    file.write(json.dumps(rows[-1]) + "\n")
+    table = rich.table.Table(
+        "network", "batch", "threads", *SIDES, "first step, beside Keras'"
+    )
     for row in rows:
+        first = row["first_s"]
         table.add_row(
-            row["network"],
-            str(row["threads"]),
+            *(row["network"], str(row["batch"]), str(row["threads"])),
             *(
                 f"{row['median_ms'][n]:.1f} ms ({row['speedup'][n]:.2f})"
                 if n in row["median_ms"]
                 else "-"
                 for n in SIDES
             ),
+            f"{first[OURS] - first['Keras']:+.1f} s"
+            if "Keras" in first
+            else "-",
         )
-    rich.console.Console(width=140).print(table)
+    rich.console.Console(width=160).print(table)
 
 
 if __name__ == "__main__":

@@ -124,11 +124,14 @@ class Course(keras.callbacks.Callback):
         """Counts a turn, if the phase has come so far."""
         took_s = time.monotonic() - self.since
         moved = len(self.rebalance.decisions) > self.made
-        if moved and self.after_s is None:
+        if moved:
+            # Maybe once more: what counts is the last.
+            self.made = len(self.rebalance.decisions)
             self.after_s = self.now["after_s"] = took_s
+            self.left, self.now["with"] = self.turns, []
             return  # The first steps afterwards trace.
         late = took_s > self.most_s
-        if self.phase != "calm" and not moved and not late:
+        if self.phase != "calm" and self.after_s is None and not late:
             # Shares have yet to move. Others can be counted already.
             self.now["without"] += others
             return

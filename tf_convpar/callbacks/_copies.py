@@ -35,6 +35,8 @@ class Copies:
         self.since = Since()
         self._every_s, self._neighbours_s = every_s, neighbours_s
         self._snapshot: Snapshot | None = None
+        # Whether its variables were compared with the model's after a step.
+        self._compared = False
         self._nearby: Nearby | None = None
         # Where in `since` those are of that are under way, and the last nearby.
         self._at = self._near_at = 0
@@ -53,6 +55,18 @@ class Copies:
         """A plain model with the state of the last copy, on the chief."""
         return self._known().plain
 
+    def are_whole(self, model: keras.Model) -> bool:
+        """Whether there is a copy, of all variables that the model has.
+
+        The first step may make some, of metrics.
+        """
+        if self._snapshot is None:
+            return False
+        if self._compared:
+            return True
+        self._compared = True
+        return self._snapshot.is_of(model)
+
     def first(
         self,
         model: keras.Model,
@@ -63,12 +77,15 @@ class Copies:
         """The first copy, which is waited for.
 
         Args:
-            model: A model whose optimizer and metrics have all variables.
+            model: A model that is built.
             folder: Where copies are written to as well, if anywhere.
             place: Epoch, and steps of it that have been made.
             strategy: The model's.
         """
         start_s = time.time()
+        if self._snapshot is not None:
+            self._snapshot.settle()
+        self._compared = False
         self._snapshot = Snapshot(model, folder, place)
         note("copy of the model", start_s, COPIES)
         if self._neighbours_s is not None:

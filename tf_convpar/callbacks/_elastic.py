@@ -101,9 +101,11 @@ class Elastic(keras.callbacks.Callback):
         """Keras' loop calls this in the place of its function from now on."""
         self._trains = True
         self._over, self._stepped = 0, False
+        self._epoch = self._done = 0
         self._begin("train")
         if self.directory is not None:
             self._resume(self.directory)
+        self._first_copy()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Keras has begun its metrics anew."""
@@ -126,9 +128,7 @@ class Elastic(keras.callbacks.Callback):
         """Copies the model, if it is time."""
         if not self._stepped:
             return
-        if not self._copies.exist:
-            self._first_copy()
-        elif self._copies.keep_up(self.model):
+        if not self._first_copy() and self._copies.keep_up(self.model):
             self._copy_or_take_back()
 
     def on_train_end(self, logs: Any = None) -> None:
@@ -141,11 +141,11 @@ class Elastic(keras.callbacks.Callback):
     def on_test_begin(self, logs: Any = None) -> None:
         """As for training."""
         self._begin("test")
+        self._first_copy()
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Copies the model, if nobody trains it."""
-        if not self._copies.exist:
-            self._first_copy()
+        """The first makes variables that were missing."""
+        self._first_copy()
 
     def on_test_end(self, logs: Any = None) -> None:
         """As for training, of which it may be a part."""
@@ -155,11 +155,11 @@ class Elastic(keras.callbacks.Callback):
     def on_predict_begin(self, logs: Any = None) -> None:
         """As for training."""
         self._begin("predict")
+        self._first_copy()
 
     def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Copies the model, if nobody trains it."""
-        if not self._copies.exist:
-            self._first_copy()
+        """The first makes variables that were missing."""
+        self._first_copy()
 
     def on_predict_end(self, logs: Any = None) -> None:
         """As for training, of which it may be a part."""
@@ -180,8 +180,10 @@ class Elastic(keras.callbacks.Callback):
             self._lasting.enter_context(survived(self._go_on))
         self._guard(mode)
 
-    def _first_copy(self) -> None:
-        """After a step, which has made the variables of metrics."""
+    def _first_copy(self) -> bool:
+        """Whether the model had to be copied: it had variables without any."""
+        if not self.model.built or self._copies.are_whole(self.model):
+            return False
         # Before a worker is lost, which may still be missing later.
         HowSplit.last(self.model, self._strategy.devices)
         self._copies.first(
@@ -190,6 +192,7 @@ class Elastic(keras.callbacks.Callback):
             (self._epoch, self._done),
             self._strategy,
         )
+        return True
 
     def _end(self) -> None:
         for mode, function in self._inner.items():
@@ -202,11 +205,12 @@ class Elastic(keras.callbacks.Callback):
         """Goes on from the copy that an earlier program has written, if any."""
         place = restore(self.model, directory)
         if place is not None:
-            epoch, self._over = place
-            begin_at(self.model, epoch)
+            self._epoch, self._done = place
+            self._over = self._done
+            begin_at(self.model, self._epoch)
             print_msg(
                 f"{self.model.name}: going on after step {self._over} of epoch "
-                f"{epoch + 1}."
+                f"{self._epoch + 1}."
             )
 
     def _is_guarded(self, mode: str) -> bool:

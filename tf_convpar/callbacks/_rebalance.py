@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 import statistics
 import time
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
@@ -30,6 +32,12 @@ _FIRST = 3
 # Times `patience` looks that find all devices as at first, after which shares
 # go back though that saves less than the margin.
 _CALM = 4
+# Steps after a change that are not counted, as they trace, and the fewest and
+# the most by which is known what a step takes.
+_TRACES, _FEWEST, _MOST = 2, 5, 50
+# A device that was left out has a share again once so much of what made it
+# slower is gone.
+_GONE = 0.5
 # A change that follows another one sooner than so many pauses doubles the next
 # pause, up to a longest one in seconds.
 _SOON, _LONGEST_S = 4, 3600.0
@@ -46,7 +54,9 @@ class Rebalance(keras.callbacks.Callback):
     ms where it is as fast as in the beginning. Where other programs, heat or a
     quota have made one slower, the layers' shares of it are worth less by as
     much. If the convolutions of a step would take less with other shares,
-    kernels and slots move there, between two steps; results stay the same.
+    kernels and slots move there, between two steps; results stay the same. A
+    device without which steps are sure to be shorter is left out: what it must
+    receive and send does not shrink with its share of the kernels.
 
     A model that `plan="auto"` has split is planned again, by the measurements
     that it was planned by and the speeds of now, and moves if that is predicted
@@ -112,13 +122,26 @@ class Rebalance(keras.callbacks.Callback):
             maxlen=self.patience
         )
         self._calm, self._step = 0, 0
+        # Seconds of the last steps with these shares, and of one in the
+        # beginning; and how slow devices were that were left out.
+        self._took: collections.deque[float] = collections.deque(maxlen=_MOST)
+        self._first_s: float | None = None
+        self._left: dict[str, float] = {}
+        self._since = 0
         self._looked = self._changed = -float("inf")
         self._pause_s = self.cooldown_s
 
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Notes when."""
+        self._began = time.monotonic()
+
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Looks, if it is time; moves shares, if that has been found often."""
-        self._step += 1
         now = time.monotonic()
+        self._step += 1
+        self._since += 1
+        if self._since > _TRACES:
+            self._took.append(now - self._began)
         if now - self._looked < self.every_s:
             return
         try:
@@ -128,6 +151,8 @@ class Rebalance(keras.callbacks.Callback):
         self._looked = time.monotonic()
         self._looks.append(slower)
         self._calm = self._calm + 1 if set(slower.values()) == {1.0} else 0
+        if self._calm and not self.decisions and len(self._took) >= _FEWEST:
+            self._first_s = statistics.median(self._took)
         late = now - self._changed >= self._pause_s
         if late and len(self._looks) == self.patience:
             self._consider()
@@ -136,24 +161,57 @@ class Rebalance(keras.callbacks.Callback):
         """Moves shares, if that saves enough by all of the last looks."""
         devices = self._strategy.devices
         split = HowSplit.last(self.model, devices)
-        assumed = {d: 1 / split.speeds.get(d, 1.0) for d in devices}
+        assumed = {d: _inverse(split.speeds.get(d, 1.0)) for d in devices}
         slower = _agreed(self._looks, assumed)
         # What saves less than the margin has once been lost to it as well.
         back = slower != assumed and self._calm >= _CALM * self.patience
-        other = dataclasses.replace(
-            split, speeds={d: 1 / s for d, s in slower.items()}
-        )
+        left = {
+            device: ratio
+            for device, ratio in self._left.items()
+            if slower.get(device, 1.0) - 1 > (1 - _GONE) * (ratio - 1)
+        }
+        other = _at(split, slower, left)
         saves = 1 - other.time(slower, devices) / split.time(slower, devices)
         if not back and saves < self.margin:
+            self._leave(split, slower, left)
             return
         # The whole step, where the devices and links were measured.
         planned = self._strategy.planner().saves(self.model, slower)
         saves = saves if planned is None else planned
         if back or saves >= self.margin:
-            self._change(other, Decision(self._step, slower, saves))
+            self._change(other, Decision(self._step, slower, saves, (*left,)))
+            self._left = left
         else:
             self._changed = time.monotonic()
             self._looks.clear()
+
+    def _leave(
+        self,
+        split: HowSplit,
+        slower: Mapping[str, float],
+        left: dict[str, float],
+    ) -> None:
+        """Leaves the slowest device out, if steps are sure to be shorter.
+
+        They take at most as many times as long as in the beginning as the
+        convolutions do, since nothing else of a step grows.
+        """
+        known = self._first_s is not None and len(self._took) >= _FEWEST
+        own = {d: r for d, r in slower.items() if r > 1 and d not in left}
+        if not known or not own or split.planned:
+            return
+        slowest = max(own, key=lambda device: own[device])
+        left = left | {slowest: own[slowest]}
+        if len(left) == len(slower):
+            return
+        other, devices = _at(split, slower, left), self._strategy.devices
+        first = dataclasses.replace(split, speeds={})
+        longer = other.time(slower, devices) / first.time({}, devices)
+        at_most_s = longer * (self._first_s or 0.0)
+        saves = 1 - at_most_s / statistics.median(self._took)
+        if saves >= self.margin:
+            self._change(other, Decision(self._step, slower, saves, (*left,)))
+            self._left = left
 
     def _slower(self) -> dict[str, float]:
         """How many times slower each device is than in the beginning."""
@@ -180,6 +238,8 @@ class Rebalance(keras.callbacks.Callback):
         self._pause_s = longer if soon else self.cooldown_s
         self._changed = time.monotonic()
         self._looks.clear()
+        self._took.clear()
+        self._since = 0
         self.decisions.append(decision)
         note(f"moved shares: {short(str(decision))}", start_s)
         print_msg(
@@ -206,6 +266,18 @@ def _agreed(
     return found
 
 
+def _at(
+    split: HowSplit, slower: Mapping[str, float], left: Collection[str]
+) -> HowSplit:
+    """Shares by the speeds of now, without some devices."""
+    speeds = {d: 0.0 if d in left else 1 / s for d, s in slower.items()}
+    return dataclasses.replace(split, speeds=speeds)
+
+
+def _inverse(speed: float) -> float:
+    return 1 / speed if speed else math.inf
+
+
 @dataclasses.dataclass(frozen=True)
 class Decision:
     """Why shares were moved.
@@ -214,16 +286,19 @@ class Decision:
         step: Steps of the `fit` before it.
         slower: How many times slower each device is than in the beginning.
         saves: Part of the time of the convolutions that this is to save; of
-            the step, if the model was planned.
+            the step, if the model was planned or a device was left out.
+        left: Devices that have no share any more.
     """
 
     step: int
     slower: Mapping[str, float]
     saves: float
+    left: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         changed = [
             f"{device} takes {ratio:.1f} times as long as at first"
+            + " and is left out" * (device in self.left)
             for device, ratio in self.slower.items()
             if ratio != 1.0
         ]

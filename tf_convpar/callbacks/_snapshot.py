@@ -35,7 +35,7 @@ class Snapshot:
     variables; a thread fetches it.
 
     Args:
-        model: A model whose optimizer and metrics have all their variables.
+        model: A model that is built.
         folder: Where each is also written to, if anywhere.
         place: Epoch, and steps of it that have been made.
     """
@@ -113,9 +113,17 @@ class Snapshot:
         """The model has other variables from now on."""
         self._read = None
 
-    def end(self) -> None:
-        """Waits for all that is under way, and removes what was written."""
+    def is_of(self, model: keras.Model) -> bool:
+        """Whether a model has as many variables as when this was made."""
+        return len(_variables(model)) == len(self._own)
+
+    def settle(self) -> None:
+        """Waits for all that is under way; there will be no other."""
         self._thread.shutdown(wait=True)
+
+    def end(self) -> None:
+        """As `settle`, and removes what was written."""
+        self.settle()
         if self.folder is not None:
             remove(self.folder)
 

@@ -30,9 +30,6 @@ _EVERY_S = 1.0
 # as on machines with more to do than cores.
 _LEAST_S = 5.0
 _SPREADS = 10.0
-# The first step of a program traces, for as long as a minute, and nothing is
-# known yet of what is usual.
-_FIRST_STEP_S = 60.0
 # Answers, and steps, from which is known what is usual.
 _REMEMBERED = 60
 
@@ -170,6 +167,14 @@ class Steps:
             self._ended = time.monotonic()
             del self._begun[this]
 
+    @property
+    def are_known(self) -> bool:
+        """Whether one has ended, so that it is known what is usual.
+
+        The first of a program also traces, for as long as a minute.
+        """
+        return bool(self._took)
+
     def got_on_until(self) -> float:
         """Until when all steps that had begun also ended."""
         return min(list(self._begun.values()), default=self._ended)
@@ -177,8 +182,7 @@ class Steps:
     def stand_still(self) -> bool:
         """Whether one takes much longer than steps usually do."""
         start = min(list(self._begun.values()), default=math.inf)
-        usual = deadline_s(self._took) if self._took else _FIRST_STEP_S
-        return time.monotonic() - start >= usual
+        return time.monotonic() - start >= deadline_s(self._took)
 
 
 def deadline_s(took: Sequence[float]) -> float:
