@@ -250,6 +250,33 @@ def test_a_copy_has_all_of_a_state_or_nothing(strategy, monkeypatch):
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("name", ["__init__", "read"])
+def test_a_worker_dies_while_a_copy_begins(strategy, monkeypatch, name):
+    """Nothing is made of it; the next step would find out who it was."""
+    inner, calls = getattr(Snapshot, name), []
+
+    def failing(self, model, *place):
+        calls.append(len(model.metrics_variables))
+        if len(calls) == 2:
+            raise tf.errors.UnavailableError(None, None, "lost")
+        return inner(self, model, *place)
+
+    x, y = data()
+    with strategy.scope():
+        plain = network(keras.optimizers.Adam())
+        plain.compile(plain.optimizer, plain.loss, metrics=["accuracy"])
+        model = convpar.parallelize(plain, "equal")
+    monkeypatch.setattr(Snapshot, name, failing)
+    elastic = convpar.callbacks.Elastic(every=1e-3)
+    model.fit(x, y, epochs=5, batch_size=8, verbose=0, callbacks=[elastic])
+    if name == "__init__":
+        # Before the first step, after it in vain, and after the second.
+        assert len(calls) == 3
+        assert calls[0] < calls[1] == calls[2]
+    else:
+        assert len(calls) > 2
+
+
 def fails_for(variable, assign):
     def failing(self, value):
         if self is variable:

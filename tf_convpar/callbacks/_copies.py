@@ -83,10 +83,13 @@ class Copies:
             strategy: The model's.
         """
         start_s = time.time()
-        if self._snapshot is not None:
-            self._snapshot.settle()
         self._compared = False
-        self._snapshot = Snapshot(model, folder, place)
+        before, self._snapshot = (
+            self._snapshot,
+            Snapshot(model, folder, place),
+        )
+        if before is not None:
+            before.settle()
         note("copy of the model", start_s, COPIES)
         if self._neighbours_s is not None:
             self._nearby = Nearby(strategy.devices, strategy.chief_device)

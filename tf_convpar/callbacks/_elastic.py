@@ -17,10 +17,11 @@ import numpy as np
 import tensorflow as tf
 
 from tf_convpar._compat.keras import begin_at
-from tf_convpar._compat.keras import has_schedule
 from tf_convpar._compat.keras import print_msg
 from tf_convpar.callbacks._copies import Copies
 from tf_convpar.callbacks._every import seconds
+from tf_convpar.callbacks._since import rate_of
+from tf_convpar.callbacks._since import set_rate
 from tf_convpar.callbacks._snapshot import restore
 from tf_convpar.callbacks._syncs import survived
 from tf_convpar.layers import recovers
@@ -30,6 +31,7 @@ from tf_convpar.sharding import relayout
 from tf_convpar.strategy.cluster import members
 from tf_convpar.strategy.cluster import step
 from tf_convpar.strategy.cluster import watched
+from tf_convpar.strategy.members import Members
 from tf_convpar.strategy.spec import Task
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 from tf_convpar.timeline import note
@@ -128,8 +130,20 @@ class Elastic(keras.callbacks.Callback):
         """Copies the model, if it is time."""
         if not self._stepped:
             return
-        if not self._first_copy() and self._copies.keep_up(self.model):
-            self._copy_or_take_back()
+        try:
+            if self._first_copy() or not self._copies.keep_up(self.model):
+                return
+            cluster, back = members(), list[Task]()
+            if cluster is not None and cluster.absent:
+                found = cluster.returned(wait=False)
+                if found is None:
+                    return  # It is asked again after the next step.
+                back = found
+            self._copies.begin(self.model, (self._epoch, self._done))
+        except tf.errors.OpError:
+            return  # Somebody is lost, as the next step finds out.
+        if cluster is not None and back and self._copies.arrived(wait=True):
+            self._take_back(cluster, back)
 
     def on_train_end(self, logs: Any = None) -> None:
         """Keras has its own functions again."""
@@ -256,7 +270,7 @@ class Elastic(keras.callbacks.Callback):
         if mode == "train":
             self._stepped = True
             self._done += len(data)
-            self._copies.since.step(data, self._rate())
+            self._copies.since.step(data, rate_of(self.model))
         return logs
 
     def _passes(self, error: tf.errors.OpError) -> bool:
@@ -312,10 +326,10 @@ class Elastic(keras.callbacks.Callback):
             metrics: State of the metrics; None for what the steps give that
                 are made again.
         """
-        now, start_s = self._rate(), time.time()
+        now, start_s = rate_of(self.model), time.time()
         self._relay()
         self._copies.since.again(self._step_again, self.model.reset_metrics)
-        self._set_rate(now)
+        set_rate(self.model, now)
         if metrics is not None:
             for variable, value in zip(
                 self.model.metrics_variables, metrics, strict=True
@@ -327,7 +341,7 @@ class Elastic(keras.callbacks.Callback):
         )
 
     def _step_again(self, data: Any, rate: float | None) -> None:
-        self._set_rate(rate)
+        set_rate(self.model, rate)
         self._inner["train"](data)
 
     def _metrics(self) -> list[Any]:
@@ -351,17 +365,8 @@ class Elastic(keras.callbacks.Callback):
             getattr(self.model, f"make_{mode}_function")()
             self._guard(mode)
 
-    def _copy_or_take_back(self) -> None:
-        """Workers that have returned have their shares again, after a copy."""
-        cluster = members()
-        back: list[Task] | None = []
-        if cluster is not None and cluster.absent:
-            back = cluster.returned(wait=False)
-        if back is None:
-            return  # It is asked again after the next step.
-        self._copies.begin(self.model, (self._epoch, self._done))
-        if not back or cluster is None or not self._copies.arrived(wait=True):
-            return
+    def _take_back(self, cluster: Members, back: list[Task]) -> None:
+        """Workers that have returned have their shares again, by a copy."""
         start_s = time.time()
         try:
             cluster.join(back)
@@ -375,17 +380,6 @@ class Elastic(keras.callbacks.Callback):
             return
         note(f"{_names(back)} is back", start_s)
         print_msg(f"\n{self.model.name}: {_names(back)} is back.")
-
-    def _set_rate(self, rate: float | None) -> None:
-        if rate is not None:
-            self.model.optimizer.learning_rate = rate
-
-    def _rate(self) -> float | None:
-        """The learning rate, which callbacks may set; None of a schedule."""
-        optimizer = self.model.optimizer
-        if optimizer is None or has_schedule(optimizer):
-            return None
-        return float(optimizer.learning_rate)
 
 
 def _names(tasks: Iterable[Task]) -> str:

@@ -9,6 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_convpar._compat.keras import has_schedule
+
 # In the place of a step: the metrics begin anew, as an epoch does.
 _EPOCH = object()
 
@@ -75,6 +77,20 @@ class Since:
                 epoch()
             else:
                 step(*kept)
+
+
+def rate_of(model: keras.Model) -> float | None:
+    """The learning rate, which callbacks may set; None of a schedule."""
+    optimizer = model.optimizer
+    if optimizer is None or has_schedule(optimizer):
+        return None
+    return float(optimizer.learning_rate)
+
+
+def set_rate(model: keras.Model, rate: float | None) -> None:
+    """Sets the learning rate, unless it is that of a schedule (None)."""
+    if rate is not None:
+        model.optimizer.learning_rate = rate
 
 
 def _bytes(data: Any) -> int:
