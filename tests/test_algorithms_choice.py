@@ -535,3 +535,27 @@ def test_no_warning_without_reason():
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         _choose.choose(GEOMETRY)
+
+
+@pytest.mark.parametrize(
+    ("own", "budgets"),
+    [
+        # Far ahead in five rounds, or in four.
+        ([0.5] * 5, 0.0),
+        ([0.5] * 4, 1.0),
+        # Nowhere near in most rounds: there is nothing to find out.
+        ([1.0, 1.0, 0.9, 1.0, 1.0], 0.0),
+        ([0.95] * 5, 0.0),
+        ([1.0] * 4, 1.0),
+        # Ahead in some, or surely ahead by a little.
+        ([0.9, 0.9, 1.0, 1.0, 1.0], 1.0),
+        ([0.9] * 5, 1.0),
+        # By the median, and not surely.
+        ([0.9, 0.9, 0.9, 1.2, 1.2], 3.0),
+    ],
+)
+def test_how_long_a_race_is_worth(own, budgets):
+    assert _choose.worth([[1.0] * len(own), own]) == budgets
+    # One that was left behind in the second round says nothing more.
+    if budgets:
+        assert _choose.worth([[1.0] * len(own), own, [2.5, 2.5]]) == budgets

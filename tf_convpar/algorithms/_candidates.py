@@ -14,6 +14,8 @@ from tf_convpar.algorithms import _fft
 from tf_convpar.algorithms import _measure
 from tf_convpar.algorithms import _processor
 from tf_convpar.algorithms import _winograd
+from tf_convpar.algorithms._algorithm import FORWARD
+from tf_convpar.algorithms._algorithm import INPUT_GRADIENT
 from tf_convpar.algorithms._algorithm import Algorithm
 from tf_convpar.algorithms._algorithm import Geometry
 from tf_convpar.algorithms._bilinear import Bilinear
@@ -39,6 +41,8 @@ _FAR = 2
 # its feature maps that tell which algorithm is fastest, for each thread.
 _TELLING = 50_000_000
 _TELLING_PIXELS = 1024
+# Above so many channels or filters, numbers that are near race as one.
+_NARROW = 64
 # The fewest multiplications for which algorithms are measured: about 0.1 ms of
 # one core. The dispatch of several ops would cost as much.
 _SMALLEST = 10_000_000
@@ -92,6 +96,19 @@ def images(geometry: Geometry, threads: int) -> int:
     )
 
 
+def width(channels: int) -> int:
+    """A number of channels or filters near to the given one, of few.
+
+    Those are 64, 96, 128, 192, 256 and so on. What fills no vectors and few
+    columns of a product stays as it is.
+    """
+    if channels <= _NARROW or channels % 16:
+        return channels
+    power = 1 << (channels.bit_length() - 1)
+    near = (power, power * 3 // 2, power * 2)
+    return min(near, key=lambda other: abs(other - channels))
+
+
 def candidates(geometry: Geometry, which: str) -> list[Algorithm]:
     """Algorithms that may beat direct, the cheapest of each kind first."""
     found = []
@@ -100,23 +117,30 @@ def candidates(geometry: Geometry, which: str) -> list[Algorithm]:
         found.append(gemm)
     if not geometry.is_dense:
         return found
-    kinds: tuple[tuple[str, Callable[..., Any]], ...] = (
-        ("winograd", _winograd.tiles),
-        ("fft", _fft.tiles),
-    )
-    cheapest = []
-    for kind, tiles in kinds:
-        costs = []
-        for tile in tiles(geometry):
-            algorithm = Bilinear(kind, tile)
-            if algorithm.refuses(geometry, which) is None:
-                costs.append((_cost(algorithm, geometry, which), algorithm))
-        cheapest += sorted(costs, key=_first)[:_PER_KIND]
+    winograd = _cheapest("winograd", _winograd.tiles, geometry, which)
+    fft = _cheapest("fft", _fft.tiles, geometry, which)
+    if winograd and fft and fft[0][0] > winograd[0][0]:
+        # Complex products have won only where all others cost more, as with
+        # large windows.
+        fft = []
+    cheapest = winograd + fft
     most = min(
         MOST_MULTIPLICATIONS * geometry.multiplications,
         _FAR * min((cost for cost, _ in cheapest), default=0),
     )
     return found + [algorithm for cost, algorithm in cheapest if cost <= most]
+
+
+def _cheapest(
+    kind: str, tiles: Callable[..., Any], geometry: Geometry, which: str
+) -> list[tuple[int, Algorithm]]:
+    """The algorithms of a kind with the lowest costs, lowest first."""
+    costs: list[tuple[int, Algorithm]] = []
+    for tile in tiles(geometry):
+        algorithm = Bilinear(kind, tile)
+        if algorithm.refuses(geometry, which) is None:
+            costs.append((_cost(algorithm, geometry, which), algorithm))
+    return sorted(costs, key=_first)[:_PER_KIND]
 
 
 _first = operator.itemgetter(0)
@@ -175,9 +199,7 @@ def screened(
     within = [i for i, c in enumerate(found) if c.dropped is None]
     if len(within) == 1:
         return found
-    errors = _measure.relative_errors(
-        [algorithms[i] for i in within], geometry, which, device
-    )
+    errors = _errors([algorithms[i] for i in within], geometry, which, device)
     for i, error in zip(within, errors, strict=True):
         if isinstance(error, str):
             found[i] = dataclasses.replace(found[i], dropped=error)
@@ -190,3 +212,55 @@ def screened(
             dropped=None if accurate else f"error over {LARGEST_ERROR:g}",
         )
     return found
+
+
+# Relative errors that were measured, and the length of the sums; by device,
+# algorithm, window, pass and dtype.
+_measured: dict[Any, tuple[float, int]] = {}
+
+
+def _errors(
+    algorithms: Sequence[Algorithm],
+    geometry: Geometry,
+    which: str,
+    device: str,
+) -> list[float | str]:
+    """Relative errors, measured once for geometries with the same windows.
+
+    Rounding errors of longer sums are larger by the root of their length at
+    most: of more than half the limit, by that, they are measured again.
+    """
+    length = _sum_length(geometry, which)
+    keys = [
+        (device, a.name, geometry.window, which, geometry.dtype)
+        for a in algorithms
+    ]
+    known: list[float | str | None] = [None] * len(keys)
+    for i, key in enumerate(keys):
+        if key in _measured:
+            error, before = _measured[key]
+            longer = error * max(1.0, length / before) ** 0.5
+            known[i] = error if longer <= LARGEST_ERROR / 2 else None
+    missing = [i for i, error in enumerate(known) if error is None]
+    if missing:
+        # Direct is first: others are compared with it in float64.
+        some = sorted({0, *missing})
+        found = _measure.relative_errors(
+            [algorithms[i] for i in some], geometry, which, device
+        )
+        for i, said in zip(some, found, strict=True):
+            known[i] = said
+            if not isinstance(said, str):
+                _measured[keys[i]] = said, length
+    return [error for error in known if error is not None]
+
+
+def _sum_length(geometry: Geometry, which: str) -> int:
+    """How many products a number of the result is the sum of."""
+    window = math.prod(geometry.window)
+    if which == FORWARD:
+        return window * geometry.channels
+    if which == INPUT_GRADIENT:
+        return window * geometry.filters
+    pixels = math.prod(n or 1 for n in geometry.output)
+    return (geometry.batch or 1) * pixels

@@ -121,11 +121,15 @@ def as_with(filters: int | None) -> Iterator[None]:
 
 
 def raced(geometry: Geometry, device: str | None = None) -> Geometry:
-    """The convolution with the part of its batch that algorithms race with.
+    """The convolution that algorithms race with in the place of this one.
 
     ```python
     raced(Geometry((112, 112), 64, 64, window=(3, 3), batch=64)).batch  # 1
+    raced(Geometry((14, 14), 416, 128, batch=64)).channels  # 384
     ```
+
+    It has a part of the batch, and widths that others have too: layers whose
+    channels grow little by little, as DenseNet's, share a race.
 
     Args:
         geometry: Shape of the convolution.
@@ -135,8 +139,13 @@ def raced(geometry: Geometry, device: str | None = None) -> Geometry:
     name = _processor.cpu(device)
     if name is None or None in geometry.image:
         return geometry
-    images = _candidates.images(geometry, _processor.threads(name))
-    return dataclasses.replace(geometry, batch=min(batch, images))
+    like = dataclasses.replace(
+        geometry,
+        channels=_candidates.width(geometry.channels),
+        filters=_candidates.width(geometry.filters),
+    )
+    images = _candidates.images(like, _processor.threads(name))
+    return dataclasses.replace(like, batch=min(batch, images))
 
 
 @tf.autograph.experimental.do_not_convert
@@ -232,14 +241,21 @@ def worth(times: Sequence[Sequence[float]]) -> float:
     """How many times the budget may be spent on a race, by its times so far.
 
     The race ends where one algorithm is far ahead of direct, which is the
-    first, in every round: others like it would gain little over it. The budget
-    is larger while one looks faster without being sure, because more rounds
-    may change what `decide` says.
+    first, in every round: others like it would gain little over it; and where
+    none has been ahead in most rounds by what it must be. The budget is larger
+    while one looks faster without being sure, because more rounds may change
+    what `decide` says.
     """
     direct, *others = times
     if any(
         len(own) >= _CLEAR_ROUNDS and max(paired(own, direct)) <= _CLEAR
         for own in others
+    ):
+        return 0.0
+    if len(direct) >= _CLEAR_ROUNDS and all(
+        sorted(paired(own, direct))[len(own) // 4] > 1 - MARGIN
+        for own in others
+        if own
     ):
         return 0.0
     compared = [_compared(own, direct) for own in others if own]

@@ -161,7 +161,8 @@ def _consult(
 def _of_all(record: Any, which: str, geometry: Any, raced: Any) -> Any:
     """A record as plain data, with times and memory for the whole batch.
 
-    The algorithms may have raced with a part of the batch only.
+    The algorithms may have raced with a part of the batch only, and with widths
+    near to these.
     """
     from tf_convpar.algorithms import named
 
@@ -171,7 +172,8 @@ def _of_all(record: Any, which: str, geometry: Any, raced: Any) -> Any:
         candidate["workspace_bytes"] = algorithm.workspace(geometry, which)
         for name in ("time_ms", "spread_ms"):
             if candidate[name] is not None:
-                candidate[name] *= geometry.batch / raced.batch
+                more = geometry.multiplications / raced.multiplications
+                candidate[name] *= more
     return found
 
 
