@@ -543,9 +543,11 @@ def test_no_warning_without_reason():
         # Far ahead in five rounds, or in four.
         ([0.5] * 5, 0.0),
         ([0.5] * 4, 1.0),
-        # Nowhere near in most rounds: there is nothing to find out.
-        ([1.0, 1.0, 0.9, 1.0, 1.0], 0.0),
+        # Nowhere near: there is nothing to find out.
+        ([1.0, 1.0, 0.95, 1.0, 1.0], 0.0),
         ([0.95] * 5, 0.0),
+        # Near in one round, where others may have been held up.
+        ([1.0, 1.0, 0.6, 1.0, 1.0], 1.0),
         ([1.0] * 4, 1.0),
         # Ahead in some, or surely ahead by a little.
         ([0.9, 0.9, 1.0, 1.0, 1.0], 1.0),
