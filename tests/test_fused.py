@@ -149,6 +149,17 @@ def test_a_model_learns_as_plain_keras(eager):
     )
 
 
+def needed(graph):
+    """Kinds of the operations that the results are made of."""
+    found, left = set(), [x.op for x in graph.outputs]
+    while left:
+        op = left.pop()
+        if op not in found:
+            found.add(op)
+            left += [value.op for value in op.inputs]
+    return [op.type for op in found]
+
+
 def test_a_step_makes_no_result_that_nobody_uses():
     """A normalization before an activation costs one op of scaling."""
     inputs = keras.Input((9, 9, 4))
@@ -160,15 +171,7 @@ def test_a_step_makes_no_result_that_nobody_uses():
     graph = step.get_concrete_function(spec).graph
     names = [op.type for op in graph.get_operations()]
     assert names.count("TfConvpar>ScaleChannels") == 2
-    (out,) = graph.outputs
-    # What the result is made of.
-    needed, left = set(), [out.op]
-    while left:
-        op = left.pop()
-        if op not in needed:
-            needed.add(op)
-            left += [value.op for value in op.inputs]
-    kinds = [op.type for op in needed]
+    kinds = needed(graph)
     assert kinds.count("TfConvpar>ScaleChannels") == 1
     assert "Relu" not in kinds
 
@@ -253,3 +256,76 @@ def test_files_know_nothing_of_it(tmp_path):
     assert not any(
         isinstance(vars(x).get("call"), Fused) for x in merged.layers
     )
+
+
+def convolutions_before_normalizations():
+    """Four whose kernels may be scaled, and three others."""
+    keras.utils.clear_session(free_memory=False)
+    keras.utils.set_random_seed(2)
+    inputs = keras.Input((12, 12, 8))
+    x = L.Conv2D(6, 3, use_bias=False, groups=2, name="first")(inputs)
+    x = L.ReLU(6.0)(L.BatchNormalization()(x))
+    x = L.DepthwiseConv2D(3, depth_multiplier=2, padding="same")(x)
+    x = L.ReLU()(L.BatchNormalization()(x))
+    x = L.SeparableConv2D(10, 3, use_bias=False)(x)
+    x = L.BatchNormalization(scale=False)(x)
+    shortcut = x
+    x = L.BatchNormalization(center=False)(L.Conv2D(10, 1)(x))
+    x = L.Activation("silu")(L.Add()([x, shortcut]))
+    # Not: an activation between; used twice; more numbers than maps.
+    x = L.BatchNormalization()(L.Conv2D(10, 1, activation="tanh")(x))
+    twice = L.Conv2D(10, 1)(x)
+    x = L.Add()([L.Activation("tanh")(L.BatchNormalization()(twice)), twice])
+    x = L.BatchNormalization()(L.Conv2D(40, 8)(x))
+    model = keras.Model(inputs, L.GlobalAveragePooling2D()(x))
+    rng = np.random.default_rng(3)
+    for layer in model.layers:
+        for variable in layer.weights:
+            if variable.name in ("bias", "beta", "moving_mean"):
+                variable.assign(rng.normal(size=variable.shape))
+            elif variable.name in ("gamma", "moving_variance"):
+                variable.assign(rng.uniform(0.5, 2.0, variable.shape))
+    return model
+
+
+def test_normalizations_of_inference_are_a_part_of_kernels():
+    plain = convolutions_before_normalizations()
+    fused = convpar.parallelize(plain, algorithm="auto")
+    x = numbers((5, 12, 12, 8), 1)
+    near(fused.predict(x, verbose=0), plain.predict(x, verbose=0), 1e-5)
+    predict = tf.function(
+        lambda x: fused(x, training=False), autograph=False
+    ).get_concrete_function(tf.TensorSpec((None, 12, 12, 8)))
+    kinds = needed(predict.graph)
+    # Three normalizations, and none of four.
+    assert kinds.count("TfConvpar>ScaleChannels") == 3
+    near(predict(tf.constant(x)), plain.predict(x, verbose=0), 1e-5)
+    # Not one convolution is made twice; that in groups is two.
+    assert kinds.count("Conv2D") + kinds.count("TfConvpar>Bilinear") <= 7
+    # Outside of graphs nothing would be left out, and in training each is
+    # normalized by what it is itself.
+    near(fused(x, training=False), plain(x, training=False).numpy(), 1e-5)
+    near(fused(x, training=True), plain(x, training=True).numpy(), 1e-4)
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_programs_differentiate_by_what_kernels_were_scaled_for(graph):
+    x = tf.constant(numbers((5, 12, 12, 8), 1))
+    found = []
+    model = convolutions_before_normalizations()
+    for one in (model, convpar.parallelize(model, algorithm="auto")):
+        at = one.get_layer("first")
+        both = keras.Model(one.inputs, [at.output, one.outputs[0]])
+
+        def slopes(x, both=both, at=at):
+            with tf.GradientTape() as tape:
+                maps, outputs = both(x, training=False)
+                score = tf.reduce_sum(outputs[:, 0])
+            return tape.gradient(score, [maps, *at.trainable_variables])
+
+        found.append(tf.function(slopes)(x) if graph else slopes(x))
+    by_maps, by_kernel = zip(*found, strict=True)
+    for ours, expected in (by_maps[::-1], by_kernel[::-1]):
+        largest = np.abs(expected).max()
+        assert largest > 0
+        near(ours / largest, expected / largest, 1e-4)

@@ -76,11 +76,10 @@ def keras_step(asked, algorithm=None, jit=False):
         jit_compile=jit,
     )
     x, y = map(tf.constant, data(asked["network"], asked["batch"]))
+    if asked["mode"] == "predict":
+        return lambda: float(np.abs(model.predict_on_batch(x)).mean())
     # The whole batch's shape is known, as in `fit` with drop_remainder=True.
     batches = iter(tf.data.Dataset.from_tensors((x, y)).repeat())
-    if asked["mode"] == "predict":
-        model.make_predict_function()
-        return lambda: float(np.abs(model.predict_function(batches)).mean())
     model.make_train_function()
     return lambda: float(model.train_function(batches)["loss"])
 

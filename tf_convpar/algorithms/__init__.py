@@ -16,6 +16,7 @@ from tf_convpar.algorithms._algorithm import Algorithm as Algorithm
 from tf_convpar.algorithms._algorithm import Geometry as Geometry
 from tf_convpar.algorithms._batches import by_measurement as by_measurement
 from tf_convpar.algorithms._candidates import workspace_cap as workspace_cap
+from tf_convpar.algorithms._choose import ASSUMED_BATCH as ASSUMED_BATCH
 from tf_convpar.algorithms._choose import as_with as as_with
 from tf_convpar.algorithms._choose import choose as choose
 from tf_convpar.algorithms._choose import consult as consult

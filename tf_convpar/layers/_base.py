@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tf_convpar._compat.keras import in_stateless_scope
@@ -31,6 +32,8 @@ from tf_convpar._compat.keras import stored
 from tf_convpar.layers._activations import is_elementwise_activation
 from tf_convpar.layers._activations import is_per_sample_activation
 from tf_convpar.layers._files import is_merged
+from tf_convpar.layers._scaled import is_inference
+from tf_convpar.layers._scaled import leave_note
 from tf_convpar.layers._stored import InShards
 from tf_convpar.placement import AnyLayout
 from tf_convpar.placement import Move
@@ -211,8 +214,20 @@ class ConvParallel(InShards):
             self._run_shard, compute, device=device, first=0
         )
         weights = [tf.convert_to_tensor(getattr(self, n)) for n in names]
-        outputs = on_device(part, device, input_first=True)(inputs, *weights)
-        return self.activation(outputs) if self.activation else outputs
+        run = on_device(part, device, input_first=True)
+        outputs = run(inputs, *weights)
+        if self.activation not in (None, keras.activations.linear):
+            return self.activation(outputs)
+        shape = self._factors_shape()
+        if shape is not None and takes_shards() and is_inference():
+            count = len(names) - bool(self.use_bias)
+            kernels, bias = weights[:count], weights[count:]
+            leave_note(outputs, run, inputs, kernels, bias, shape)
+        return outputs
+
+    def _factors_shape(self) -> list[int] | None:
+        """The shape in which factors of all feature maps scale the kernel."""
+        return None
 
     def _with_bias(self, kernel: str = "kernel") -> list[str]:
         """The names of a kernel and, if the layer has one, of the bias."""
@@ -349,7 +364,8 @@ def add_bias(y: tf.Tensor, bias: Sequence[tf.Tensor], last: bool) -> tf.Tensor:
     if not bias:
         return y
     if last:
-        return y + bias[0]
+        # TensorFlow fuses this op with the convolution.
+        return tf.nn.bias_add(y, bias[0])
     return y + tf.reshape(bias[0], [-1] + [1] * (y.shape.rank - 2))
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_convpar._compat.keras import training_of_call
 from tf_convpar.algorithms import Windows
 from tf_convpar.algorithms import convolve
 from tf_convpar.layers._base import ConvParallel
+from tf_convpar.layers._scaled import is_inference
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import device_type
 
@@ -58,9 +58,12 @@ class Convolution(ConvParallel):
             filters=(first, self.filters),
             algorithm=self._algorithm_on(device),
             bias=bias[0] if bias else None,
-            remember=_is_inference(),
+            remember=is_inference(),
             device=device,
         )
+
+    def _factors_shape(self) -> list[int]:
+        return [self.filters]
 
     def _reach(self) -> int:
         """The number of steps that causal padding adds before the first."""
@@ -78,14 +81,6 @@ class Convolution(ConvParallel):
         if (direct and alone) or device_type(device) != "CPU":
             return super()._call_whole(inputs)
         return self._call_on(device, inputs)
-
-
-def _is_inference() -> bool:
-    """Whether Keras says that this is no training step, but inference.
-
-    The kernel is then likely to be the same next time.
-    """
-    return training_of_call() is False
 
 
 def _pad_before(x: tf.Tensor, steps: int, channels_last: bool) -> tf.Tensor:

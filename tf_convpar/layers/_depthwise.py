@@ -58,6 +58,9 @@ class Depthwise(ConvParallel):
     def _all_filters(self) -> tuple[Callable[..., tf.Tensor], list[str]]:
         return self._convolve, self._with_bias()
 
+    def _factors_shape(self) -> list[int]:
+        return list(self.kernel.shape[-2:])
+
     def _call_whole(self, inputs: tf.Tensor) -> Any:
         return whole(self, inputs, super()._call_whole)
 

@@ -124,6 +124,9 @@ class Separable(ConvParallel):
             self._pointwise, copies, self._with_bias("pointwise_kernel")
         )
 
+    def _factors_shape(self) -> list[int]:
+        return [self.filters]
+
     def _call_whole(self, inputs: tf.Tensor) -> Any:
         return whole(self, inputs, super()._call_whole)
 

@@ -23,6 +23,7 @@ from tf_convpar._compat.keras import stored
 from tf_convpar._compat.tensorflow import should_record_backprop
 from tf_convpar.layers import Attached
 from tf_convpar.layers import is_merged
+from tf_convpar.layers import note_of
 from tf_convpar.layers import takes_shards
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.sharding.rules import moved
@@ -86,10 +87,15 @@ class Fused(Attached):
     ```python
     layer.call = Fused(layer)
     ```
+
+    Args:
+        layer: The layer.
+        alone: Whether nothing else uses what it is called with.
     """
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Any, alone: bool = False) -> None:
         self._layer = layer
+        self._alone = alone
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Does what the layer's own `call` does."""
@@ -128,7 +134,11 @@ class Fused(Attached):
             found = moments
         mean, variance = map(tf.stop_gradient, found)
         of = Statistics(mean, variance, layer.epsilon, learns, names)
-        return _noted([Term(inputs, weights, of)])
+        term = Term(inputs, weights, of)
+        scaled = note_of(inputs)
+        if self._alone and not learns and scaled is not None:
+            return scaled(*term.affine())
+        return _noted([term])
 
     def _added(self, inputs: Any) -> tf.Tensor | None:
         terms = [
@@ -187,7 +197,8 @@ def activation_of(layer: Any) -> str | None:
 
 def without_note(x: Any) -> Any:
     """A tensor by which a program may differentiate: others are made of it."""
-    return tf.identity(x) if hasattr(x, _NOTE) else x
+    noted = hasattr(x, _NOTE) or note_of(x) is not None
+    return tf.identity(x) if noted else x
 
 
 def _joined(x: Any) -> Any:

@@ -23,6 +23,7 @@ from tf_convpar._compat.keras import Functional
 from tf_convpar._compat.keras import made_by
 from tf_convpar._compat.keras import nodes_by_depth
 from tf_convpar._compat.keras import wrap_graphs
+from tf_convpar.layers import ConvParallel
 from tf_convpar.layers import within_region
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.sharding._attach import joined
@@ -66,19 +67,22 @@ def _placed(
 ) -> Callable[..., Any]:
     """The call of an operation, which is given shards if it works on them."""
     call = operation_fn(operation)
+    on_shards = works_on_shards(operation)
+    # One that is whole may leave a note on its result.
+    within = on_shards or isinstance(operation, ConvParallel)
 
-    def on_shards(*args: Any, **kwargs: Any) -> Any:
+    def placed(*args: Any, **kwargs: Any) -> Any:
+        if not on_shards:
+            args, kwargs = joined((args, kwargs))
+        if not within:
+            return call(*args, **kwargs)
         with within_region():
             result = call(*args, **kwargs)
         if id(operation) in read:
             result = keras.tree.map_structure(_of_its_tensor, result)
         return result
 
-    def on_tensors(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = joined((args, kwargs))
-        return call(*args, **kwargs)
-
-    return on_shards if works_on_shards(operation) else on_tensors
+    return placed
 
 
 def _of_its_tensor(x: Any) -> Any:

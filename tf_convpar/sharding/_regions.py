@@ -8,6 +8,7 @@ are joined (`OnShards`).
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +39,8 @@ class Regions:
         self._copy = copy
         self._fuses = fuses
         self._settled: set[int] = set()
+        # How often each tensor goes into a layer.
+        self._uses: collections.Counter[int] = collections.Counter()
         self._leads_to: dict[int, Any] = {}
         self._lies: dict[int, AnyLayout | None] = {}
         self._to_place: list[tuple[Any, dict[str, Layout]]] = []
@@ -45,6 +48,8 @@ class Regions:
     def enter(self, model: Any) -> None:
         """Makes the new layers of a functional model."""
         self._leads_to.update(leading(model))
+        for node in _walk.nodes(model):
+            self._uses.update(id(x) for x in node.input_tensors)
         for node in _walk.nodes(model):
             if not node.is_input:
                 self._visit(node)
@@ -89,7 +94,8 @@ class Regions:
         if on_channels is None:
             shapes = [tensor.shape for tensor in node.input_tensors]
             if self._fuses and not known and fuses(layer, shapes):
-                made.call = Fused(made)
+                used = [self._uses[id(x)] for x in node.input_tensors]
+                made.call = Fused(made, alone=used == [1])
             return None
         rule, output = on_channels
         made.call = OnShards(made, rule, known)
