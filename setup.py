@@ -18,6 +18,7 @@ SOURCES = [
     "custom_ops/bilinear/passes_base.cc",
     "custom_ops/bilinear/sizes.cc",
     "custom_ops/channels/rows.cc",
+    "custom_ops/depthwise/forward.cc",
     "custom_ops/depthwise/kernel_gradient.cc",
     "custom_ops/ops/bilinear_ops.cc",
     "custom_ops/ops/channel_ops.cc",

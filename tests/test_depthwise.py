@@ -1,5 +1,7 @@
 """The kernel gradient of depthwise convolutions, and the layers that use it."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -64,6 +66,81 @@ def test_values(image, channels, window, stride, padding, native):
         near(found, expected, 1e-5)
 
 
+ACTIVATIONS = {
+    "linear": lambda u: u,
+    "relu": lambda u: np.maximum(u, 0),
+    "relu6": lambda u: np.clip(u, 0, 6),
+    "silu": lambda u: u / (1 + np.exp(-u)),
+}
+
+
+@pytest.mark.parametrize("zeros", [(0, 0, 0, 0), (0, 1, 0, 1), (3, 1, 2, 0)])
+@pytest.mark.parametrize(
+    ("image", "channels", "window", "stride"),
+    [*CASES, ((3, 14, 30), 24, (3, 3), 1), ((2, 30, 15), 40, (3, 3), 2)],
+)
+def test_feature_maps(image, channels, window, stride, zeros, native):
+    """Wide enough for columns side by side, and not; around every border."""
+    top, bottom, left, right = zeros
+    x = numbers((*image, channels), 1)
+    around = [(0, 0), (top, bottom), (left, right), (0, 0)]
+    kernel, bias = numbers((*window, channels), 2), numbers((channels,), 3)
+    wide = [a.astype("float64") for a in (np.pad(x, around), kernel, bias)]
+    for padding, (name, activation) in itertools.product(
+        ("same", "valid"), ACTIVATIONS.items()
+    ):
+        if padding == "valid" and min(wide[0].shape[1:3]) < max(window):
+            continue
+        seen = by_definition(wide[0], window, stride, padding)
+        given = np.einsum("nijcab,abc->nijc", seen, wide[1]) + wide[2]
+        for own in (True, False):
+            found = ops.depthwise(
+                *(x, kernel, bias, stride, padding, zeros, name), native=own
+            )
+            near(found, activation(given), 1e-5)
+
+
+@pytest.mark.parametrize("zeros", [(0, 0, 0, 0), (1, 2, 0, 1)])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("stride", [1, 2])
+def test_gradients_of_feature_maps(stride, activation, zeros, native):
+    """As those of TensorFlow's ops."""
+    given = [
+        tf.constant(numbers(shape, i))
+        for i, shape in enumerate([(2, 9, 8, 12), (3, 3, 12), (12,)])
+    ]
+    found = []
+    for own in (True, False):
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            y = ops.depthwise(
+                *(*given, stride, "same", zeros, activation), native=own
+            )
+            total = tf.reduce_sum(tf.square(y))
+        found.append(tape.gradient(total, given))
+    for a, b in zip(*found, strict=True):
+        near(a, b, 1e-5)
+
+
+def test_shapes_are_known_before(native):
+    for size, padding, out in (
+        ((9, 8), "same", (5, 4)),
+        ((9, None), "valid", (4, None)),
+    ):
+
+        @tf.function(input_signature=[tf.TensorSpec((None, *size, 12))])
+        def run(x, padding=padding):
+            y = ops.depthwise(x, tf.ones((3, 3, 12)), tf.ones(12), 2, padding)
+            run.shape = tuple(y.shape)
+            return y
+
+        run.get_concrete_function()
+        assert run.shape == (None, *out, 12)
+    assert ops.depthwise(
+        np.ones((0, 9, 9, 3), "float32"), np.ones((3, 3, 3)), np.ones(3)
+    ).shape == (0, 9, 9, 3)
+
+
 @pytest.mark.parametrize("batch", [0, 3])
 def test_threads_change_no_digit(batch, native, tmp_path):
     """And no images give no gradient."""
@@ -112,6 +189,7 @@ def models():
         [L.DepthwiseConv2D(7, strides=2, use_bias=False)],
         [L.SeparableConv2D(6, 5, padding="same")],
         [L.Conv2D(8, 7, groups=8, padding="same")],
+        [L.DepthwiseConv2D((5, 6)), L.DepthwiseConv2D((6, 5), padding="same")],
         # Not with the op: small, of several kernels, with dilation.
         [L.DepthwiseConv2D(3), L.DepthwiseConv2D(5, depth_multiplier=2)],
         [L.DepthwiseConv2D(5, dilation_rate=2, padding="same")],
@@ -122,7 +200,7 @@ def models():
         yield model
 
 
-@pytest.mark.parametrize("index", range(6))
+@pytest.mark.parametrize("index", range(7))
 def test_layers_learn_as_those_of_keras(index, native, monkeypatch):
     used = []
     own = ops.depthwise_kernel_gradient
@@ -138,7 +216,7 @@ def test_layers_learn_as_those_of_keras(index, native, monkeypatch):
         m.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0).history
         for m in (plain, fast)
     ]
-    assert bool(used) == (index < 4)
+    assert bool(used) == (index < 5)
     near(losses[1]["loss"], losses[0]["loss"], 1e-5)
     for a, b in zip(plain.get_weights(), fast.get_weights(), strict=True):
         near(b, a, 1e-5)

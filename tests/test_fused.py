@@ -259,14 +259,17 @@ def test_files_know_nothing_of_it(tmp_path):
 
 
 def convolutions_before_normalizations():
-    """Four whose kernels may be scaled, and three others."""
+    """Five whose kernels may be scaled, and three others."""
     keras.utils.clear_session(free_memory=False)
     keras.utils.set_random_seed(2)
-    inputs = keras.Input((12, 12, 8))
+    inputs = keras.Input((20, 20, 8))
     x = L.Conv2D(6, 3, use_bias=False, groups=2, name="first")(inputs)
     x = L.ReLU(6.0)(L.BatchNormalization()(x))
     x = L.DepthwiseConv2D(3, depth_multiplier=2, padding="same")(x)
     x = L.ReLU()(L.BatchNormalization()(x))
+    x = L.ZeroPadding2D(((0, 1), (1, 0)), name="padded")(x)
+    x = L.DepthwiseConv2D(3, strides=2, name="strided")(x)
+    x = L.ReLU(6.0)(L.BatchNormalization()(x))
     x = L.SeparableConv2D(10, 3, use_bias=False)(x)
     x = L.BatchNormalization(scale=False)(x)
     shortcut = x
@@ -276,7 +279,7 @@ def convolutions_before_normalizations():
     x = L.BatchNormalization()(L.Conv2D(10, 1, activation="tanh")(x))
     twice = L.Conv2D(10, 1)(x)
     x = L.Add()([L.Activation("tanh")(L.BatchNormalization()(twice)), twice])
-    x = L.BatchNormalization()(L.Conv2D(40, 8)(x))
+    x = L.BatchNormalization()(L.Conv2D(40, 7)(x))
     model = keras.Model(inputs, L.GlobalAveragePooling2D()(x))
     rng = np.random.default_rng(3)
     for layer in model.layers:
@@ -291,14 +294,18 @@ def convolutions_before_normalizations():
 def test_normalizations_of_inference_are_a_part_of_kernels():
     plain = convolutions_before_normalizations()
     fused = convpar.parallelize(plain, algorithm="auto")
-    x = numbers((5, 12, 12, 8), 1)
+    x = numbers((5, 20, 20, 8), 1)
     near(fused.predict(x, verbose=0), plain.predict(x, verbose=0), 1e-5)
     predict = tf.function(
         lambda x: fused(x, training=False), autograph=False
-    ).get_concrete_function(tf.TensorSpec((None, 12, 12, 8)))
+    ).get_concrete_function(tf.TensorSpec((None, 20, 20, 8)))
     kinds = needed(predict.graph)
-    # Three normalizations, and none of four.
+    # Three normalizations, and none of five.
     assert kinds.count("TfConvpar>ScaleChannels") == 3
+    # One with its zeros and its activation, and one of a separable layer.
+    assert kinds.count("TfConvpar>Depthwise") == 2
+    assert kinds.count("Relu6") == 1
+    assert not {"Pad", "PadV2"} & {*kinds}
     near(predict(tf.constant(x)), plain.predict(x, verbose=0), 1e-5)
     # Not one convolution is made twice; that in groups is two.
     assert kinds.count("Conv2D") + kinds.count("TfConvpar>Bilinear") <= 7
@@ -309,23 +316,24 @@ def test_normalizations_of_inference_are_a_part_of_kernels():
 
 
 @pytest.mark.parametrize("graph", [False, True])
-def test_programs_differentiate_by_what_kernels_were_scaled_for(graph):
-    x = tf.constant(numbers((5, 12, 12, 8), 1))
+@pytest.mark.parametrize("name", ["first", "padded", "strided"])
+def test_programs_differentiate_by_what_kernels_were_scaled_for(name, graph):
+    x = tf.constant(numbers((5, 20, 20, 8), 1))
     found = []
     model = convolutions_before_normalizations()
     for one in (model, convpar.parallelize(model, algorithm="auto")):
-        at = one.get_layer("first")
+        at = one.get_layer(name)
         both = keras.Model(one.inputs, [at.output, one.outputs[0]])
+        learns = one.get_layer("strided")
 
-        def slopes(x, both=both, at=at):
+        def slopes(x, both=both, learns=learns):
             with tf.GradientTape() as tape:
                 maps, outputs = both(x, training=False)
                 score = tf.reduce_sum(outputs[:, 0])
-            return tape.gradient(score, [maps, *at.trainable_variables])
+            return tape.gradient(score, [maps, *learns.trainable_variables])
 
         found.append(tf.function(slopes)(x) if graph else slopes(x))
-    by_maps, by_kernel = zip(*found, strict=True)
-    for ours, expected in (by_maps[::-1], by_kernel[::-1]):
+    for expected, ours in zip(*found, strict=True):
         largest = np.abs(expected).max()
         assert largest > 0
         near(ours / largest, expected / largest, 1e-4)

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <string>
 
 // Inlined into functions that are compiled for several instruction sets, whose
 // own each then has.
@@ -16,6 +17,14 @@ namespace tf_convpar {
 namespace channels {
 
 enum class Activation { kLinear, kRelu, kRelu6, kSilu };
+
+// The activation of that name, which ops check; linear for any other.
+inline Activation Named(const std::string& name) {
+  if (name == "relu") return Activation::kRelu;
+  if (name == "relu6") return Activation::kRelu6;
+  if (name == "silu") return Activation::kSilu;
+  return Activation::kLinear;
+}
 
 constexpr int kLanes = 8;
 typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));

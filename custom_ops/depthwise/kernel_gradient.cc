@@ -2,62 +2,12 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 
-// Compiled for several instruction sets, of which the loader takes the widest
-// that the processor has.
-#if defined(__x86_64__) && defined(__GLIBC__)
-#define CLONES \
-  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define CLONES
-#endif
-#define INLINE inline __attribute__((always_inline))
+#include "custom_ops/depthwise/lanes.h"
 
 namespace tf_convpar {
 namespace depthwise {
 namespace {
-
-typedef float Lane __attribute__((vector_size(8 * sizeof(float))));
-
-INLINE Lane Loaded(const float* p) {
-  Lane v;
-  std::memcpy(&v, p, sizeof(v));
-  return v;
-}
-
-INLINE void Store(Lane v, float* p) { std::memcpy(p, &v, sizeof(v)); }
-
-// Some channels, as so many vectors of eight: two fill a line of the cache.
-template <int kLanes>
-struct Wide {
-  static constexpr int64_t kChannels = 8 * kLanes;
-  Lane lanes[kLanes];
-
-  INLINE void Load(const float* p) {
-    for (int l = 0; l < kLanes; ++l) lanes[l] = Loaded(p + 8 * l);
-  }
-  INLINE void Add(const float* p, const Wide& factor) {
-    for (int l = 0; l < kLanes; ++l) {
-      lanes[l] += Loaded(p + 8 * l) * factor.lanes[l];
-    }
-  }
-  INLINE void Write(float* p) const {
-    for (int l = 0; l < kLanes; ++l) Store(lanes[l], p + 8 * l);
-  }
-};
-
-// What is left of them, one at a time.
-struct Narrow {
-  static constexpr int64_t kChannels = 1;
-  float lane;
-
-  INLINE void Load(const float* p) { lane = *p; }
-  INLINE void Add(const float* p, const Narrow& factor) {
-    lane += *p * factor.lane;
-  }
-  INLINE void Write(float* p) const { *p = lane; }
-};
 
 // Columns from `first` on of a row of the window, `kColumns` of them, for the
 // channels at `x`, `dy` and `sums`. Sums stay in registers along a row.
@@ -65,13 +15,9 @@ template <typename V, int kColumns>
 INLINE void AddColumns(const Sizes& of, const float* x, const float* dy,
                        int64_t first, float* sums) {
   const int64_t n = of.channels;
-  // Feature maps from `inner` to `outer` see pixels of the image alone.
   const int64_t shift = first - of.left;
-  const int64_t room = of.width - kColumns - shift;
-  const int64_t inner = std::min(
-      of.out_width, shift < 0 ? (of.stride - 1 - shift) / of.stride : 0);
-  const int64_t outer = std::max(
-      inner, room < 0 ? 0 : std::min(of.out_width, room / of.stride + 1));
+  int64_t inner, outer;
+  of.Inside(first, kColumns, &inner, &outer);
   V sum[kColumns];
 #pragma GCC unroll 8
   for (int b = 0; b < kColumns; ++b) sum[b].Load(sums + b * n);

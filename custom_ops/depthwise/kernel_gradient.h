@@ -11,18 +11,10 @@
 
 #include <cstdint>
 
+#include "custom_ops/depthwise/sizes.h"
+
 namespace tf_convpar {
 namespace depthwise {
-
-// Sizes of one image, of its feature maps and of the window.
-struct Sizes {
-  int64_t channels;
-  int64_t height, width;          // of the image
-  int64_t out_height, out_width;  // of the feature maps
-  int64_t window_height, window_width;
-  int64_t stride;
-  int64_t top, left;  // zeros before the image
-};
 
 // Adds to `sums`, [window, channels], what the feature maps' rows from `begin`
 // to `end` contribute. `x` and `dy` are of one image.

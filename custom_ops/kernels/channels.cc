@@ -184,9 +184,7 @@ class WithActivation : public tensorflow::OpKernel {
       : OpKernel(ctx) {
     std::string name;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("activation", &name));
-    if (name == "relu") activation_ = channels::Activation::kRelu;
-    if (name == "relu6") activation_ = channels::Activation::kRelu6;
-    if (name == "silu") activation_ = channels::Activation::kSilu;
+    activation_ = channels::Named(name);
   }
 
  protected:

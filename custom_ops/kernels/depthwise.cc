@@ -1,4 +1,4 @@
-// The kernel of the op on depthwise convolutions. Whatever the number of
+// The kernels of the ops on depthwise convolutions. Whatever the number of
 // threads, sums are of the same parts: results do not depend on it.
 
 #include <algorithm>
@@ -8,6 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "custom_ops/channels/activation.h"
+#include "custom_ops/depthwise/forward.h"
 #include "custom_ops/depthwise/kernel_gradient.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -96,8 +98,10 @@ class DepthwiseKernelGradientOp : public tensorflow::OpKernel {
     }
     of->channels = x.dim_size(3);
     of->stride = stride_;
-    Axis(x.dim_size(1), window_[0], &of->out_height, &of->top);
-    Axis(x.dim_size(2), window_[1], &of->out_width, &of->left);
+    depthwise::Along(x.dim_size(1), window_[0], stride_, same_, &of->out_height,
+                     &of->top);
+    depthwise::Along(x.dim_size(2), window_[1], stride_, same_, &of->out_width,
+                     &of->left);
     of->height = x.dim_size(1), of->width = x.dim_size(2);
     of->window_height = window_[0], of->window_width = window_[1];
     const TensorShape expected(
@@ -109,24 +113,92 @@ class DepthwiseKernelGradientOp : public tensorflow::OpKernel {
         x.shape().DebugString(), ". Received ", dy.shape().DebugString()));
   }
 
-  // As TensorFlow pads.
-  void Axis(int64_t size, int64_t window, int64_t* out, int64_t* before) const {
-    const int64_t stride = stride_;
-    if (same_) {
-      *out = (size + stride - 1) / stride;
-      const int64_t zeros =
-          std::max<int64_t>(0, (*out - 1) * stride + window - size);
-      *before = zeros / 2;
-    } else {
-      *out = std::max<int64_t>(0, (size - window + stride) / stride);
-      *before = 0;
-    }
-  }
-
   std::vector<int32_t> window_;
   int32_t stride_;
   bool same_;
 };
+
+class DepthwiseOp : public tensorflow::OpKernel {
+ public:
+  explicit DepthwiseOp(tensorflow::OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("stride", &stride_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("zeros", &zeros_));
+    std::string padding, activation;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("padding", &padding));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("activation", &activation));
+    same_ = padding == "SAME";
+    activation_ = channels::Named(activation);
+    OP_REQUIRES(
+        ctx,
+        stride_ > 0 && zeros_.size() == 4 &&
+            *std::min_element(zeros_.begin(), zeros_.end()) >= 0,
+        absl::InvalidArgumentError("Depthwise: Expected a stride of at least "
+                                   "1, and four numbers of zeros"));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor &x = ctx->input(0), &kernel = ctx->input(1),
+                 &bias = ctx->input(2);
+    OP_REQUIRES(
+        ctx,
+        x.dims() == 4 && kernel.dims() == 3 &&
+            kernel.dim_size(2) == x.dim_size(3) &&
+            bias.shape() == TensorShape({x.dim_size(3)}),
+        absl::InvalidArgumentError(absl::StrCat(
+            "Depthwise: Expected images [batch, height, width, channels], a "
+            "kernel [height, width, channels] and a bias [channels]. Received ",
+            x.shape().DebugString(), ", ", kernel.shape().DebugString(),
+            " and ", bias.shape().DebugString())));
+    depthwise::Sizes of;
+    of.channels = x.dim_size(3), of.stride = stride_;
+    of.height = x.dim_size(1), of.width = x.dim_size(2);
+    of.window_height = kernel.dim_size(0), of.window_width = kernel.dim_size(1);
+    depthwise::Along(of.height + zeros_[0] + zeros_[1], of.window_height,
+                     stride_, same_, &of.out_height, &of.top);
+    depthwise::Along(of.width + zeros_[2] + zeros_[3], of.window_width, stride_,
+                     same_, &of.out_width, &of.left);
+    of.top += zeros_[0], of.left += zeros_[2];
+    Tensor* y = nullptr;
+    OP_REQUIRES_OK(
+        ctx, ctx->allocate_output(0,
+                                  TensorShape({x.dim_size(0), of.out_height,
+                                               of.out_width, of.channels}),
+                                  &y));
+    if (y->NumElements() == 0) return;
+    const float *const from = x.flat<float>().data(),
+                       *const by = kernel.flat<float>().data(),
+                       *const plus = bias.flat<float>().data();
+    float* const to = y->flat<float>().data();
+    const int64_t pixels = of.height * of.width * of.channels;
+    const int64_t maps = of.out_height * of.out_width * of.channels;
+    const int64_t rows = of.out_height;
+    using Pool = tensorflow::thread::ThreadPool;
+    // Some four products in a cycle, and what it takes to read and write.
+    const int64_t cycles = of.out_width * of.channels *
+                           (of.window_height * of.window_width + 8) / 4;
+    ctx->device()->tensorflow_cpu_worker_threads()->workers->ParallelFor(
+        x.dim_size(0) * rows,
+        Pool::SchedulingParams::Adaptive(std::max<int64_t>(1, cycles)),
+        [&](int64_t begin, int64_t end) {
+          while (begin < end) {
+            const int64_t image = begin / rows, row = begin % rows;
+            const int64_t last = std::min(rows, row + end - begin);
+            depthwise::MakeRows(of, activation_, from + image * pixels, by,
+                                plus, row, last, to + image * maps);
+            begin += last - row;
+          }
+        });
+  }
+
+ private:
+  std::vector<int32_t> zeros_;
+  int32_t stride_;
+  bool same_;
+  channels::Activation activation_;
+};
+
+REGISTER_KERNEL_BUILDER(
+    Name("TfConvpar>Depthwise").Device(tensorflow::DEVICE_CPU), DepthwiseOp);
 
 REGISTER_KERNEL_BUILDER(
     Name("TfConvpar>DepthwiseKernelGradient").Device(tensorflow::DEVICE_CPU),

@@ -26,6 +26,7 @@ from tf_convpar.algorithms._convolve import Windows as Windows
 from tf_convpar.algorithms._convolve import check_algorithm as check_algorithm
 from tf_convpar.algorithms._convolve import convolve as convolve
 from tf_convpar.algorithms._groups import depthwise_conv as depthwise_conv
+from tf_convpar.algorithms._groups import is_own_depthwise as is_own_depthwise
 from tf_convpar.algorithms._measure import runners as runners
 from tf_convpar.algorithms._names import by_name as by_name
 from tf_convpar.algorithms._names import named as named

@@ -108,19 +108,21 @@ def depthwise_conv(
     Args:
         x: Images.
         kernel: Kernel, `(*window, channels, multiplier)`.
-        algorithm: With `"auto"` the kernel gradient of larger windows is an op
-            of this package's, where there is one for it.
+        algorithm: With `"auto"` this package's ops compute what they are faster
+            at, where there are some for it.
         **kwargs: As for `keras.ops.depthwise_conv`.
     """
-    if algorithm == "auto" and _has_own_gradient(x, kernel, **kwargs):
-        stride = kwargs["strides"][0]
-        return _by_own_gradient(x, kernel, stride, kwargs["padding"])
     if not x.shape[0]:
         kernel = _learning(kernel, tf.shape(x)[0] > 0)
+    if algorithm == "auto" and is_own_depthwise(x, kernel, **kwargs):
+        stride = kwargs["strides"][0]
+        large = math.prod(kernel.shape[:2]) >= _LARGE_WINDOW
+        if large or stride == 1:
+            return _by_own_ops(x, kernel, stride, kwargs["padding"], large)
     return keras.ops.depthwise_conv(x, kernel, **kwargs)
 
 
-def _has_own_gradient(
+def is_own_depthwise(
     x: tf.Tensor,
     kernel: tf.Tensor,
     strides: Sequence[int],
@@ -128,26 +130,27 @@ def _has_own_gradient(
     dilation_rate: Any,
     data_format: str,
 ) -> bool:
-    """Whether the op computes it, and faster than TensorFlow's.
+    """Whether this package's ops compute a depthwise convolution.
 
-    For windows of 5x5 and 7x7 it takes 0.3 to 0.65 of the time in the layers of
-    three models, but more where a large window leaves one feature map.
-    TensorFlow has loops of its own for 3x3 (`benchmarks/depthwise`).
+    Forward they take 0.3 to 0.9 of TensorFlow's time. The kernel gradient
+    of windows of 5x5 and 7x7 takes 0.3 to 0.65 of it in the layers of three
+    models, but more where a large window leaves one feature map; TensorFlow
+    has loops of its own for 3x3 (`benchmarks/depthwise`).
     """
     two_axes = x.shape.rank == 4 and data_format == "channels_last"
     alike = len(set(strides)) == 1 and set(_both(dilation_rate)) == {1}
-    large = math.prod(kernel.shape[:-2]) >= _LARGE_WINDOW
     one = kernel.shape[-1] == 1 and x.dtype == kernel.dtype == tf.float32
-    return bool(two_axes and alike and large and one and ops.load())
+    return bool(two_axes and alike and one and ops.load())
 
 
 def _both(rate: Any) -> Sequence[int]:
     return (rate,) if isinstance(rate, int) else tuple(rate)
 
 
-def _by_own_gradient(
-    x: tf.Tensor, kernel: tf.Tensor, stride: int, padding: str
+def _by_own_ops(
+    x: tf.Tensor, kernel: tf.Tensor, stride: int, padding: str, large: bool
 ) -> tf.Tensor:
+    """Forward, and for large windows both gradients, by this package's ops."""
     options: dict[str, Any] = {
         "strides": [1, stride, stride, 1],
         "padding": padding.upper(),
@@ -155,23 +158,49 @@ def _by_own_gradient(
 
     @tf.custom_gradient
     def run(x: tf.Tensor, kernel: tf.Tensor) -> Any:
-        y = tf.raw_ops.DepthwiseConv2dNative(input=x, filter=kernel, **options)
+        nothing = tf.zeros(kernel.shape[2], kernel.dtype)
+        y = ops.depthwise(x, kernel[..., 0], nothing, stride, padding)
 
         def gradient(dy: tf.Tensor) -> list[tf.Tensor]:
-            dk = ops.depthwise_kernel_gradient(
-                x, dy, kernel.shape[:2], stride, padding
-            )
-            dx = tf.raw_ops.DepthwiseConv2dNativeBackpropInput(
-                input_sizes=tf.shape(x),
-                filter=kernel,
-                out_backprop=dy,
-                **options,
-            )
-            return [dx, tf.expand_dims(dk, -1)]
+            if large:
+                found = ops.depthwise_kernel_gradient(
+                    x, dy, kernel.shape[:2], stride, padding
+                )
+                dk = tf.expand_dims(found, -1)
+            else:
+                dk = tf.raw_ops.DepthwiseConv2dNativeBackpropFilter(
+                    input=x,
+                    filter_sizes=kernel.shape,
+                    out_backprop=dy,
+                    **options,
+                )
+            if large and stride == 1:
+                # The same convolution, with the window turned around.
+                turned = kernel[::-1, ::-1, :, 0]
+                zeros = _around(kernel.shape[:2], padding)
+                dx = ops.depthwise(dy, turned, nothing, 1, "valid", zeros)
+            else:
+                dx = tf.raw_ops.DepthwiseConv2dNativeBackpropInput(
+                    input_sizes=tf.shape(x),
+                    filter=kernel,
+                    out_backprop=dy,
+                    **options,
+                )
+            return [dx, dk]
 
         return y, gradient
 
     return run(x, kernel)
+
+
+def _around(window: Sequence[int], padding: str) -> list[int]:
+    """Zeros around gradients: what of a window is outside on the other side."""
+    zeros = []
+    for size in window:
+        before = (size - 1) // 2 if padding == "same" else 0
+        after = size - 1 - before if padding == "same" else 0
+        zeros += [size - 1 - before, size - 1 - after]
+    return zeros
 
 
 def _learning(kernel: tf.Tensor, learns: tf.Tensor) -> tf.Tensor:

@@ -25,6 +25,8 @@ from tf_convpar.layers._files import recovers as recovers
 from tf_convpar.layers._geometries import KINDS as KINDS
 from tf_convpar.layers._geometries import convolutions as convolutions
 from tf_convpar.layers._geometries import geometry as geometry
+from tf_convpar.layers._scaled import has_note as has_note
+from tf_convpar.layers._scaled import leave_unpadded as leave_unpadded
 from tf_convpar.layers._scaled import note_of as note_of
 from tf_convpar.layers._separable import (
     SeparableConv1D as SeparableConvParallel1D,

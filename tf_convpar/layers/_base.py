@@ -210,11 +210,15 @@ class ConvParallel(InShards):
     def _call_on(self, device: str, inputs: tf.Tensor) -> Any:
         """Computes the layer on one device, by its algorithm."""
         compute, names = self._all_filters()
-        part = functools.partial(
-            self._run_shard, compute, device=device, first=0
-        )
+
+        def run(*given: tf.Tensor, **extra: Any) -> tf.Tensor:
+            own = functools.partial(compute, **extra) if extra else compute
+            part = functools.partial(
+                self._run_shard, own, device=device, first=0
+            )
+            return on_device(part, device, input_first=True)(*given)
+
         weights = [tf.convert_to_tensor(getattr(self, n)) for n in names]
-        run = on_device(part, device, input_first=True)
         outputs = run(inputs, *weights)
         if self.activation not in (None, keras.activations.linear):
             return self.activation(outputs)
@@ -222,8 +226,20 @@ class ConvParallel(InShards):
         if shape is not None and takes_shards() and is_inference():
             count = len(names) - bool(self.use_bias)
             kernels, bias = weights[:count], weights[count:]
-            leave_note(outputs, run, inputs, kernels, bias, shape)
+            inputs, extra = self._again(inputs, device)
+            leave_note(outputs, run, inputs, kernels, bias, shape, extra)
         return outputs
+
+    def _again(
+        self, inputs: tf.Tensor, device: str
+    ) -> tuple[tf.Tensor, dict[str, Any] | None]:
+        """What the layer is computed of in inference, of an input.
+
+        Returns:
+            The input, and what else `compute` then takes beside the name of an
+            activation; None if it takes none.
+        """
+        return inputs, None
 
     def _factors_shape(self) -> list[int] | None:
         """The shape in which factors of all feature maps scale the kernel."""

@@ -10,10 +10,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_convpar import ops
 from tf_convpar.algorithms import depthwise_conv
+from tf_convpar.algorithms import is_own_depthwise
 from tf_convpar.layers._base import ConvParallel
 from tf_convpar.layers._base import add_bias
 from tf_convpar.layers._base import data_format
+from tf_convpar.layers._scaled import unpadded
 from tf_convpar.placement import AnyLayout
 from tf_convpar.placement import Layout
 from tf_convpar.placement import ShardedTensor
@@ -72,10 +75,27 @@ class Depthwise(ConvParallel):
         channels_last: bool,
         device: str,
         first: int,
+        zeros: Sequence[int] = (0, 0, 0, 0),
+        activation: str | None = None,
     ) -> tf.Tensor:
+        if activation is not None:
+            return ops.depthwise(
+                *(x, kernel[..., 0], bias[0], self.strides[0], self.padding),
+                *(zeros, activation),
+            )
         algorithm = self._algorithm_on(device)
         y = depthwise(self, x, kernel, channels_last, algorithm)
         return add_bias(y, bias, channels_last)
+
+    def _again(
+        self, inputs: tf.Tensor, device: str
+    ) -> tuple[tf.Tensor, dict[str, Any] | None]:
+        kernel = tf.convert_to_tensor(self.kernel)
+        auto = self._algorithm_on(device) == "auto"
+        if not (auto and is_own_depthwise(inputs, kernel, **_windows(self))):
+            return inputs, None
+        image, zeros = unpadded(inputs)
+        return image, {"zeros": zeros}
 
 
 def channels(layer: Any, input_shape: Sequence[int | None]) -> int:
@@ -112,15 +132,18 @@ def depthwise(
     algorithm: str,
 ) -> tf.Tensor:
     """Computes the depthwise convolution of a Keras layer for some channels."""
-    return depthwise_conv(
-        x,
-        kernel,
-        strides=layer.strides,
-        padding=layer.padding,
-        dilation_rate=layer.dilation_rate,
-        data_format=data_format(channels_last),
-        algorithm=algorithm,
-    )
+    windows = _windows(layer) | {"data_format": data_format(channels_last)}
+    return depthwise_conv(x, kernel, algorithm=algorithm, **windows)
+
+
+def _windows(layer: Any) -> dict[str, Any]:
+    """How a layer's windows lie, as `keras.ops.depthwise_conv` takes it."""
+    return {
+        "strides": layer.strides,
+        "padding": layer.padding,
+        "dilation_rate": layer.dilation_rate,
+        "data_format": layer.data_format,
+    }
 
 
 @keras.saving.register_keras_serializable(

@@ -10,19 +10,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import Protocol
 
 import tensorflow as tf
 
 from tf_convpar._compat.keras import training_of_call
 from tf_convpar.algorithms import ASSUMED_BATCH
 
-# Where a tensor has its note.
-_NOTE = "_convpar_scaled"
+# Where a tensor has its note, and where an image with zeros around it has one.
+_NOTE, _UNPADDED = "_convpar_scaled", "_convpar_unpadded"
 
-# Makes feature maps again, with a factor and a summand of each.
-Scaled = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+class Scaled(Protocol):
+    """Makes feature maps again, with a factor and a summand of each.
+
+    Attributes:
+        activates: Whether it computes an activation in the same pass.
+    """
+
+    activates: bool
+
+    def __call__(
+        self, factor: tf.Tensor, summand: tf.Tensor, activation: str = ...
+    ) -> tf.Tensor:
+        """The feature maps; an activation only if `activates`."""
 
 
 def is_inference() -> bool:
@@ -40,6 +54,7 @@ def leave_note(
     kernels: Sequence[tf.Tensor],
     bias: Sequence[tf.Tensor],
     shape: Sequence[int],
+    extra: Mapping[str, Any] | None,
 ) -> None:
     """Notes how feature maps were made, where making them again may pay.
 
@@ -53,6 +68,7 @@ def leave_note(
         kernels: Its kernels; the last one is scaled.
         bias: Its bias, if it has one.
         shape: The shape in which factors scale the last kernel.
+        extra: What else `run` takes, if it takes the name of an activation.
     """
     batch = maps.shape[0] or ASSUMED_BATCH
     numbers = batch * math.prod(n or 1 for n in maps.shape[1:])
@@ -60,13 +76,48 @@ def leave_note(
     if tf.executing_eagerly() or numbers < math.prod(kernel.shape):
         return
 
-    def scaled(factor: tf.Tensor, summand: tf.Tensor) -> tf.Tensor:
+    def scaled(
+        factor: tf.Tensor, summand: tf.Tensor, activation: str = "linear"
+    ) -> tf.Tensor:
         if bias:
             summand += bias[0] * factor
         last = kernel * tf.reshape(factor, shape)
-        return run(inputs, *others, last, summand)
+        if extra is None:
+            return run(inputs, *others, last, summand)
+        return run(
+            inputs, *others, last, summand, activation=activation, **extra
+        )
 
-    setattr(maps, _NOTE, scaled)
+    found: Any = scaled
+    found.activates = extra is not None
+    setattr(maps, _NOTE, found)
+
+
+def leave_unpadded(
+    padded: tf.Tensor, image: tf.Tensor, zeros: Sequence[int]
+) -> None:
+    """Notes of what an image with zeros around it was made, in a graph.
+
+    Args:
+        padded: The image with its zeros.
+        image: The image.
+        zeros: Zeros above, below, left and right of it.
+    """
+    if not tf.executing_eagerly():
+        setattr(padded, _UNPADDED, (image, tuple(zeros)))
+
+
+def unpadded(x: tf.Tensor) -> tuple[tf.Tensor, tuple[int, ...]]:
+    """An image and the zeros around it; as far as a note says so."""
+    found: tuple[tf.Tensor, tuple[int, ...]] = getattr(
+        x, _UNPADDED, (x, (0, 0, 0, 0))
+    )
+    return found
+
+
+def has_note(x: Any) -> bool:
+    """Whether something else may be made of what a tensor was made of."""
+    return hasattr(x, _NOTE) or hasattr(x, _UNPADDED)
 
 
 def note_of(maps: Any) -> Scaled | None:

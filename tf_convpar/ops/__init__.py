@@ -10,6 +10,7 @@ from ._activated import passed_back as passed_back
 from ._channels import channel_moments as channel_moments
 from ._channels import channel_sums as channel_sums
 from ._channels import scale_channels as scale_channels
+from ._depthwise import depthwise as depthwise
 from ._depthwise import depthwise_kernel_gradient as depthwise_kernel_gradient
 from ._library import BuildReport as BuildReport
 from ._library import build_report as build_report

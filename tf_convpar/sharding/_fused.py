@@ -11,6 +11,7 @@ only what is needed in a step.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,15 +23,18 @@ from tf_convpar._compat.keras import in_stateless_scope
 from tf_convpar._compat.keras import stored
 from tf_convpar._compat.tensorflow import should_record_backprop
 from tf_convpar.layers import Attached
+from tf_convpar.layers import has_note
 from tf_convpar.layers import is_merged
+from tf_convpar.layers import leave_unpadded
 from tf_convpar.layers import note_of
 from tf_convpar.layers import takes_shards
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.sharding.rules import moved
 
 _L = keras.layers
-# Where a tensor has its note.
-_NOTE = "_convpar_sum"
+# Where a tensor has its note; and that of one which is a convolution's, how it
+# is made with an activation.
+_NOTE, _AGAIN = "_convpar_sum", "_convpar_again"
 # Terms that are added in one pass.
 _MOST_TERMS = 2
 
@@ -103,6 +107,8 @@ class Fused(Attached):
         if not (is_merged() or in_stateless_scope()) and takes_shards():
             if isinstance(self._layer, _L.BatchNormalization):
                 found = self._normalized(*args, **kwargs)
+            elif isinstance(self._layer, _L.ZeroPadding2D):
+                found = self._padded(*args, **kwargs)
             elif isinstance(self._layer, _L.Add):
                 found = self._added(*args, **kwargs)
             else:
@@ -137,7 +143,11 @@ class Fused(Attached):
         term = Term(inputs, weights, of)
         scaled = note_of(inputs)
         if self._alone and not learns and scaled is not None:
-            return scaled(*term.affine())
+            affine = term.affine()
+            result = scaled(*affine)
+            if scaled.activates:
+                setattr(result, _AGAIN, functools.partial(scaled, *affine))
+            return result
         return _noted([term])
 
     def _added(self, inputs: Any) -> tf.Tensor | None:
@@ -152,9 +162,19 @@ class Fused(Attached):
             return None
         return _noted(terms)
 
+    def _padded(self, inputs: Any) -> tf.Tensor:
+        result: tf.Tensor = type(self._layer).call(self._layer, inputs)
+        rows, columns = self._layer.padding
+        leave_unpadded(result, inputs, (*rows, *columns))
+        return result
+
     def _activated(self, inputs: Any, **kwargs: Any) -> tf.Tensor | None:
         terms = getattr(inputs, _NOTE, None)
         name = activation_of(self._layer)
+        again = getattr(inputs, _AGAIN, None)
+        if again is not None and name is not None and self._alone:
+            found: tf.Tensor = again(name)
+            return found
         if terms is None or name is None:
             return None
         if len(terms) > 1 and name != "relu":
@@ -177,6 +197,8 @@ def fuses(layer: Any, shapes: Sequence[Any]) -> bool:
         return plain and layer.axis % rank == rank - 1
     if type(layer) is _L.Add:
         return True
+    if type(layer) is _L.ZeroPadding2D:
+        return bool(layer.data_format == "channels_last")
     return type(layer) in (_L.ReLU, _L.Activation) and (
         activation_of(layer) is not None
     )
@@ -197,7 +219,7 @@ def activation_of(layer: Any) -> str | None:
 
 def without_note(x: Any) -> Any:
     """A tensor by which a program may differentiate: others are made of it."""
-    noted = hasattr(x, _NOTE) or note_of(x) is not None
+    noted = hasattr(x, _NOTE) or hasattr(x, _AGAIN) or has_note(x)
     return tf.identity(x) if noted else x
 
 

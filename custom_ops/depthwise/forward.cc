@@ -1,0 +1,112 @@
+#include "custom_ops/depthwise/forward.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "custom_ops/depthwise/lanes.h"
+
+namespace tf_convpar {
+namespace depthwise {
+namespace {
+
+// Feature maps side by side, which read each weight of the kernel once.
+constexpr int kColumns = 4;
+
+// `kMany` columns from `j` on of the row at `y`, of the channels at `x`.
+template <typename V, typename F, int kMany>
+INLINE void Make(const Sizes& of, const float* x, const float* kernel,
+                 const float* bias, int64_t above, int64_t below, int64_t from,
+                 int64_t to, int64_t j, float* y) {
+  const int64_t n = of.channels;
+  V sum[kMany];
+#pragma GCC unroll 4
+  for (int m = 0; m < kMany; ++m) sum[m].Load(bias);
+  for (int64_t a = above; a < below; ++a) {
+    const float* at = x + (a * of.width + j * of.stride - of.left) * n;
+    const float* weight = kernel + a * of.window_width * n;
+    for (int64_t b = from; b < to; ++b) {
+      V k;
+      k.Load(weight + b * n);
+#pragma GCC unroll 4
+      for (int m = 0; m < kMany; ++m) {
+        sum[m].Add(at + (m * of.stride + b) * n, k);
+      }
+    }
+  }
+#pragma GCC unroll 4
+  for (int m = 0; m < kMany; ++m) {
+    sum[m].template Apply<F>();
+    sum[m].Write(y + (j + m) * n);
+  }
+}
+
+// The same for all channels, one after the other: what neighbours of a feature
+// map read again is then still in the nearest cache.
+template <typename F, int kMany>
+INLINE void MakeAll(const Sizes& of, const float* x, const float* kernel,
+                    const float* bias, int64_t above, int64_t below,
+                    int64_t from, int64_t to, int64_t j, float* y) {
+  int64_t c = 0;
+  for (; c + 16 <= of.channels; c += 16) {
+    Make<Wide<2>, F, kMany>(of, x + c, kernel + c, bias + c, above, below, from,
+                            to, j, y + c);
+  }
+  for (; c + 8 <= of.channels; c += 8) {
+    Make<Wide<1>, F, kMany>(of, x + c, kernel + c, bias + c, above, below, from,
+                            to, j, y + c);
+  }
+  for (; c < of.channels; ++c) {
+    Make<Narrow, F, kMany>(of, x + c, kernel + c, bias + c, above, below, from,
+                           to, j, y + c);
+  }
+}
+
+template <typename F>
+INLINE void Rows(const Sizes& of, const float* x, const float* kernel,
+                 const float* bias, int64_t begin, int64_t end, float* y) {
+  int64_t inner, outer;
+  of.Inside(0, of.window_width, &inner, &outer);
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t first = i * of.stride - of.top;
+    const int64_t above = std::max<int64_t>(0, -first);
+    const int64_t below = std::min(of.window_height, of.height - first);
+    // Where its window begins.
+    const float* const own = x + first * of.width * of.channels;
+    float* const row = y + i * of.out_width * of.channels;
+    for (int64_t j = 0; j < of.out_width;) {
+      if (j >= inner && j + kColumns <= outer) {
+        MakeAll<F, kColumns>(of, own, kernel, bias, above, below, 0,
+                             of.window_width, j, row);
+        j += kColumns;
+        continue;
+      }
+      // At the border some of the window sees zeros.
+      const int64_t left = j * of.stride - of.left;
+      const int64_t from = std::max<int64_t>(0, -left);
+      const int64_t to = std::min(of.window_width, of.width - left);
+      MakeAll<F, 1>(of, own, kernel, bias, above, below, from, to, j, row);
+      ++j;
+    }
+  }
+}
+
+}  // namespace
+
+CLONES void MakeRows(const Sizes& of, channels::Activation activation,
+                     const float* x, const float* kernel, const float* bias,
+                     int64_t begin, int64_t end, float* y) {
+  using channels::Activation;
+  switch (activation) {
+    case Activation::kLinear:
+      return Rows<channels::Linear>(of, x, kernel, bias, begin, end, y);
+    case Activation::kRelu:
+      return Rows<channels::Relu>(of, x, kernel, bias, begin, end, y);
+    case Activation::kRelu6:
+      return Rows<channels::Relu6>(of, x, kernel, bias, begin, end, y);
+    case Activation::kSilu:
+      return Rows<channels::Silu>(of, x, kernel, bias, begin, end, y);
+  }
+}
+
+}  // namespace depthwise
+}  // namespace tf_convpar

@@ -1,0 +1,74 @@
+// Channels of an image in vectors, and what is compiled for which processor.
+
+#ifndef TF_CONVPAR_CUSTOM_OPS_DEPTHWISE_LANES_H_
+#define TF_CONVPAR_CUSTOM_OPS_DEPTHWISE_LANES_H_
+
+#include <cstdint>
+#include <cstring>
+
+// Compiled for several instruction sets, of which the loader takes the widest
+// that the processor has.
+#if defined(__x86_64__) && defined(__GLIBC__)
+#define CLONES \
+  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define CLONES
+#endif
+#define INLINE inline __attribute__((always_inline))
+
+namespace tf_convpar {
+namespace depthwise {
+
+typedef float Lane __attribute__((vector_size(8 * sizeof(float))));
+
+INLINE Lane Loaded(const float* p) {
+  Lane v;
+  std::memcpy(&v, p, sizeof(v));
+  return v;
+}
+
+INLINE void Store(Lane v, float* p) { std::memcpy(p, &v, sizeof(v)); }
+
+// Some channels, as so many vectors of eight: two fill a line of the cache.
+template <int kLanes>
+struct Wide {
+  static constexpr int64_t kChannels = 8 * kLanes;
+  Lane lanes[kLanes];
+
+  INLINE void Load(const float* p) {
+    for (int l = 0; l < kLanes; ++l) lanes[l] = Loaded(p + 8 * l);
+  }
+  INLINE void Add(const float* p, const Wide& factor) {
+    for (int l = 0; l < kLanes; ++l) {
+      lanes[l] += Loaded(p + 8 * l) * factor.lanes[l];
+    }
+  }
+  INLINE void Write(float* p) const {
+    for (int l = 0; l < kLanes; ++l) Store(lanes[l], p + 8 * l);
+  }
+  template <typename F>
+  INLINE void Apply() {
+    for (int l = 0; l < kLanes; ++l) lanes[l] = F::Value(lanes[l]);
+  }
+};
+
+// What is left of them, one at a time.
+struct Narrow {
+  static constexpr int64_t kChannels = 1;
+  float lane;
+
+  INLINE void Load(const float* p) { lane = *p; }
+  INLINE void Add(const float* p, const Narrow& factor) {
+    lane += *p * factor.lane;
+  }
+  INLINE void Write(float* p) const { *p = lane; }
+  template <typename F>
+  INLINE void Apply() {
+    lane = F::Value(lane - Lane{})[0];
+  }
+};
+
+}  // namespace depthwise
+}  // namespace tf_convpar
+
+#endif  // TF_CONVPAR_CUSTOM_OPS_DEPTHWISE_LANES_H_

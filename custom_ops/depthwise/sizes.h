@@ -1,0 +1,51 @@
+// Sizes of a depthwise convolution.
+
+#ifndef TF_CONVPAR_CUSTOM_OPS_DEPTHWISE_SIZES_H_
+#define TF_CONVPAR_CUSTOM_OPS_DEPTHWISE_SIZES_H_
+
+#include <algorithm>
+#include <cstdint>
+
+namespace tf_convpar {
+namespace depthwise {
+
+// Sizes of one image, of its feature maps and of the window.
+struct Sizes {
+  int64_t channels;
+  int64_t height, width;          // of the image
+  int64_t out_height, out_width;  // of the feature maps
+  int64_t window_height, window_width;
+  int64_t stride;
+  int64_t top, left;  // zeros before the image
+
+  // Columns of the feature maps, from `*inner` to `*outer`, for which all of
+  // so many columns of the window, from the first, see pixels of the image.
+  void Inside(int64_t first, int64_t columns, int64_t* inner,
+              int64_t* outer) const {
+    const int64_t shift = first - left;
+    const int64_t room = width - columns - shift;
+    *inner = std::min(out_width,
+                      shift < 0 ? (stride - 1 - shift) / stride : int64_t{0});
+    *outer =
+        std::max(*inner, room < 0 ? 0 : std::min(out_width, room / stride + 1));
+  }
+};
+
+// Feature maps along an axis, and zeros before the image, as TensorFlow pads.
+inline void Along(int64_t size, int64_t window, int64_t stride, bool same,
+                  int64_t* out, int64_t* before) {
+  if (same) {
+    *out = (size + stride - 1) / stride;
+    const int64_t zeros =
+        std::max<int64_t>(0, (*out - 1) * stride + window - size);
+    *before = zeros / 2;
+  } else {
+    *out = std::max<int64_t>(0, (size - window + stride) / stride);
+    *before = 0;
+  }
+}
+
+}  // namespace depthwise
+}  // namespace tf_convpar
+
+#endif  // TF_CONVPAR_CUSTOM_OPS_DEPTHWISE_SIZES_H_
