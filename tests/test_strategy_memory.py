@@ -60,6 +60,12 @@ def test_what_a_step_frees_serves_the_next():
     assert faults(STRATEGY) < 0.1 * pages
 
 
+def test_what_is_trimmed_is_asked_for_again():
+    pages = (320 << 20) // 4096
+    program = "memory.trim()\nprint(faults())"
+    assert faults(KEEP.format(True), program) > 0.9 * pages
+
+
 def test_what_one_thread_frees_serves_another():
     pages = (320 << 20) // 4096
     assert faults("", ON_A_THREAD) > 0.9 * pages

@@ -23,6 +23,7 @@ from tf_convpar.layers import Split
 from tf_convpar.sharding import _twins
 from tf_convpar.sharding._parallelize import parallelize
 from tf_convpar.strategy import graphs
+from tf_convpar.strategy import memory
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 
 
@@ -201,6 +202,7 @@ def relayout(
     model.test_function = None
     model.predict_function = None
     graphs.free(model)
+    memory.trim()
     _last[model] = how
 
 
