@@ -8,11 +8,13 @@ import forks
 import numpy as np
 import pytest
 import tensorflow as tf
+from replica_cases import data
 from replica_cases import network
 
 import tf_convpar as convpar
 from tf_convpar.machines import task_of
 from tf_convpar.replicas import _replicated
+from tf_convpar.replicas._data import Arrays
 from tf_convpar.strategy.spec import Task
 
 PROGRAM = Path(__file__).parent / "programs/replicas_lost.py"
@@ -73,9 +75,39 @@ def test_an_error_names_those_with_whom_the_last_replica_went(
         replicas._survived(fails)
 
 
+@pytest.mark.parametrize("often", [1, 2, 3])
+def test_what_fails_in_passing_is_tried_again(strategy, monkeypatch, often):
+    """All are there: a connection failed, or a call left from a hang."""
+    cluster = types.SimpleNamespace(lost=list, returned=list)
+    monkeypatch.setattr(_replicated, "members", lambda: cluster)
+    with strategy.scope():
+        model = network()
+    method = convpar.replicas.SyncSGD(model, devices=strategy.devices[:2])
+    method.fit(*data(), batch_size=8, steps_per_epoch=1, verbose=0)
+    batch, failed = Arrays.batch, []
+
+    def failing(self, replica):
+        # In the second step, and whenever it is made again.
+        if model.optimizer.iterations == 2 and len(failed) < often:
+            failed.append(replica)
+            raise tf.errors.AbortedError(None, None, "Cleanup 1")
+        return batch(self, replica)
+
+    monkeypatch.setattr(Arrays, "batch", failing)
+    options = {"batch_size": 8, "steps_per_epoch": 4, "verbose": 0}
+    if often < 3:
+        method.fit(*data(), **options)
+        assert model.optimizer.iterations == 5
+    else:
+        with pytest.raises(tf.errors.AbortedError, match="Cleanup"):
+            method.fit(*data(), **options)
+    assert len(failed) == often
+
+
 def check(case):
     everyone, lost = [0, 1, 2], case["lost"]
     left = [t for t in everyone if t not in lost]
+    assert case["echoed"]
     # The returned come last.
     assert case["tasks"] == [everyone, left, left, left + lost]
     assert case["steps"] == 4 * 8

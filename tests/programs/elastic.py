@@ -3,7 +3,8 @@
 `kill` ends them, `stop` lets them hang, `apart` cuts them off from each other,
 `blink` only for a moment. They return after the next epoch. With `near` they
 are killed, and all copies but the first stay with the workers. With `new` they
-have not been there before. With `late` they are killed after the step.
+have not been there before. With `late` they are killed after the step. With
+`echo` calls fail when they return that they had left when they hung.
 
 Prints one JSON object: history and weights of the training, those of plain
 Keras on the same batches, the devices after each epoch, and seconds of steps.
@@ -26,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import keras
 import numpy as np
 import psutil
+import tensorflow as tf
 from parted import parted_workers
 
 import tf_convpar as convpar
@@ -72,6 +74,11 @@ class Fault(keras.callbacks.Callback):
         self.devices, self.seconds, self.memory = [], [], []
         if how in ("again", "near", "late"):
             self.how = "kill"
+        if how == "echo":
+            self.how, self.failing = "stop", ["join", "change"]
+            self.join, members().join = members().join, self.fails_once
+            self.change = strategy.change_devices
+            strategy.change_devices = self.fails_once_more
         if how == "again":
             self.join, members().join = members().join, self.joined
 
@@ -79,6 +86,20 @@ class Fault(keras.callbacks.Callback):
         """Another worker dies while one is taken back."""
         self.join(tasks)
         self.local.workers[1 - self.lost[0]].kill()
+
+    def fails_once(self, tasks):
+        self.join(tasks)
+        self.fails("join")
+
+    def fails_once_more(self, devices):
+        if "join" not in self.failing:
+            self.fails("change")
+        self.change(devices)
+
+    def fails(self, what):
+        if what in self.failing:
+            self.failing.remove(what)
+            raise tf.errors.AbortedError(None, None, "Cleanup 1")
 
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch
@@ -215,6 +236,7 @@ def main(how, split, mode, epoch, batch, *lost):
             "devices": fault.devices,
             "again": re.findall(r"making (\d+) steps again", said.getvalue()),
             "seconds": fault.seconds,
+            "failing": getattr(fault, "failing", []),
             "memory": fault.memory,
             "after": after,
             "expected_after": plain.evaluate(x, y, verbose=0),

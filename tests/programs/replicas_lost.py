@@ -17,6 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import keras
+import tensorflow as tf
 from replica_cases import data
 from replica_cases import network
 
@@ -38,6 +39,15 @@ class Fault(keras.callbacks.Callback):
         self.hang = hang
         self.local, self.method, self.lost = local, method, lost
         self.tasks, self.seconds = [], []
+        self.inner, method._replica = method._replica, self.replica
+        self.echoed = False
+
+    def replica(self, *args):
+        """What it had left fails one call when it returns, as it may."""
+        if self.seconds and not self.echoed:
+            self.echoed = True
+            raise tf.errors.AbortedError(None, None, "Cleanup 1")
+        return self.inner(*args)
 
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch
@@ -101,6 +111,7 @@ def disturbed(name, local, workers, lost, hang):
     return {
         "tasks": fault.tasks,
         "seconds": fault.seconds,
+        "echoed": fault.echoed,
         "steps": int(model.optimizer.iterations),
         "losses": [before, *history["loss"]],
         "after": after,

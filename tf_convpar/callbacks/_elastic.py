@@ -31,13 +31,12 @@ from tf_convpar.sharding import relayout
 from tf_convpar.strategy.cluster import members
 from tf_convpar.strategy.cluster import step
 from tf_convpar.strategy.cluster import watched
+from tf_convpar.strategy.members import MOST_TRIES
 from tf_convpar.strategy.members import Members
+from tf_convpar.strategy.members import is_passing
 from tf_convpar.strategy.spec import Task
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 from tf_convpar.timeline import note
-
-# How often a step is made whose connections fail, while all tasks are there.
-_MOST_TRIES = 3
 
 
 class Elastic(keras.callbacks.Callback):
@@ -263,7 +262,7 @@ class Elastic(keras.callbacks.Callback):
             except tf.errors.OpError as error:
                 tries += 1
                 lost = self._left_out() or (
-                    tries < _MOST_TRIES and self._passes(error)
+                    tries < MOST_TRIES and self._passes(error)
                 )
                 if not lost:
                     raise
@@ -275,8 +274,7 @@ class Elastic(keras.callbacks.Callback):
 
     def _passes(self, error: tf.errors.OpError) -> bool:
         """Whether all tasks are there, and reach one another again."""
-        failed = isinstance(error, tf.errors.UnavailableError)
-        if not failed or members() is None or not self._copies.exist:
+        if not (is_passing(error) and members() and self._copies.exist):
             return False
         self._copies.settle()
         print_msg(f"\n{self.model.name}: a connection failed; trying again.")
@@ -367,17 +365,21 @@ class Elastic(keras.callbacks.Callback):
 
     def _take_back(self, cluster: Members, back: list[Task]) -> None:
         """Workers that have returned have their shares again, by a copy."""
-        start_s = time.time()
-        try:
-            cluster.join(back)
-            self._relay()
-        except TimeoutError:
-            return  # Gone again, before it was part of anything.
-        except tf.errors.OpError:
-            # It, or another one, is lost while shares move.
-            if not self._go_on():
-                raise
-            return
+        start_s, tries = time.time(), 0
+        while True:
+            try:
+                cluster.join([t for t in back if t in cluster.absent])
+                self._relay()
+                break
+            except TimeoutError:
+                return  # Gone again, before it was part of anything.
+            except tf.errors.OpError as error:
+                # It, or another one, is lost while shares move.
+                if self._go_on():
+                    return
+                tries += 1
+                if tries == MOST_TRIES or not self._passes(error):
+                    raise
         note(f"{_names(back)} is back", start_s)
         print_msg(f"\n{self.model.name}: {_names(back)} is back.")
 

@@ -15,6 +15,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_convpar._compat.keras import wrap_syncs
+from tf_convpar.strategy.members import MOST_TRIES
+from tf_convpar.strategy.members import is_passing
 
 _recoveries: list[Callable[[], bool]] = []
 
@@ -37,14 +39,19 @@ def survived(recover: Callable[[], bool]) -> Iterator[None]:
 def _surviving(sync: Callable[[Any], None]) -> Callable[[Any], None]:
     @functools.wraps(sync)
     def wrapped(self: Any) -> None:
+        failed = 0
         while True:
             try:
                 sync(self)
                 return
             except tf.errors.OutOfRangeError:
                 raise  # The end of the data.
-            except tf.errors.OpError:
-                if not any(recover() for recover in list(_recoveries)):
+            except tf.errors.OpError as error:
+                if any(recover() for recover in list(_recoveries)):
+                    continue
+                failed += 1
+                passes = is_passing(error) and failed < MOST_TRIES
+                if not (_recoveries and passes):
                     raise
 
     return wrapped

@@ -109,16 +109,18 @@ class Method(Replicated):
         with watched():
             for epoch in range(initial_epoch, epochs):
                 callbacks.on_epoch_begin(epoch)
-                self._take_back(source)
+                self._begin(source)
                 logs = self._epoch(steps, source, callbacks)
                 self._settle(source)
                 due = (epoch + 1) % validation_freq == 0
                 if validation_data is not None and due:
-                    found = model.evaluate(
-                        *_unpacked(validation_data),
-                        callbacks=callbacks,
-                        verbose=0,
-                        return_dict=True,
+                    found = self._survived(
+                        lambda: model.evaluate(
+                            *_unpacked(validation_data),
+                            callbacks=callbacks,
+                            verbose=0,
+                            return_dict=True,
+                        )
                     )
                     logs |= {f"val_{name}": v for name, v in found.items()}
                 callbacks.on_epoch_end(epoch, logs)
@@ -153,15 +155,25 @@ class Method(Replicated):
         with watched():
             return self._survived(call)
 
+    def _begin(self, source: Source) -> None:
+        """Begins an epoch: who was lost and has returned takes part."""
+        self._failed = 0
+        while True:
+            try:
+                self._take_back(source)
+                return
+            except tf.errors.OpError as error:
+                self._go_on_without_lost(source, error)
+
     def _settle(self, source: Source) -> None:
         """Ends an epoch: the model has the centre's weights."""
-        try:
-            self._finish()
-            self.to_model()
-        except tf.errors.OpError as error:
-            self._go_on_without_lost(source, error)
-            self._finish()
-            self.to_model()
+        while True:
+            try:
+                self._finish()
+                self.to_model()
+                return
+            except tf.errors.OpError as error:
+                self._go_on_without_lost(source, error)
 
     def _epoch(
         self, steps: int, source: Source, callbacks: Any
@@ -197,6 +209,7 @@ class Method(Replicated):
                 with contextlib.closing(self._steps(left, source)) as states:
                     for state in states:
                         done += self._at_once()
+                        self._failed = 0
                         yield state
             except tf.errors.OpError as error:
                 self._go_on_without_lost(source, error)

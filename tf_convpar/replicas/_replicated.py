@@ -25,6 +25,8 @@ from tf_convpar.strategy.cluster import members
 from tf_convpar.strategy.devices import available
 from tf_convpar.strategy.devices import check
 from tf_convpar.strategy.devices import default_devices
+from tf_convpar.strategy.members import MOST_TRIES
+from tf_convpar.strategy.members import is_passing
 
 
 class Replicated(abc.ABC):
@@ -75,6 +77,8 @@ class Replicated(abc.ABC):
         self.centre: Centre | None = None
         # Group, share and samples of a step of replicas that are lost.
         self._away: list[tuple[list[str], float, int]] = []
+        # Times in a row that something failed though nobody was lost.
+        self._failed = 0
 
     # Whether a step of one replica waits for those of others.
     _waits = False
@@ -194,12 +198,22 @@ class Replicated(abc.ABC):
 
     def _survived(self, call: Callable[[], Any]) -> Any:
         """The result of a call between steps, made again without the lost."""
+        self._failed = 0
         while True:
             try:
                 return call()
-            except tf.errors.OpError:
-                if not self._leave_lost_out():
+            except tf.errors.OpError as error:
+                if not self._leave_lost_out() and not self._passes(error):
                     raise
+
+    def _passes(self, error: tf.errors.OpError) -> bool:
+        """Whether to try again what failed though nobody is lost."""
+        self._failed += 1
+        passes = is_passing(error) and self._failed < MOST_TRIES
+        if passes and members():
+            print_msg(f"{self.model.name}: a connection failed; trying again.")
+            return True
+        return False
 
     def _leave_lost_out(self) -> bool:
         """Leaves replicas out whose task is gone, and the task as well.
@@ -235,7 +249,9 @@ class Replicated(abc.ABC):
         left = [(g, s, r) for g, s, r, off in every if not off]
         self._are(*map(list, zip(*left, strict=True)))
         centre = self._there()
-        if task_of(centre.device) in tasks:
+        # Also of those who left when this failed half-way.
+        absent = {(task.job, task.index) for task in found.absent}
+        if task_of(centre.device) in absent:
             weights = [tf.identity(r.weights.value) for r in self.replicas]
             self.centre = Centre(
                 centre.form, self._centre_device(), self._centre_optimizer()
@@ -252,31 +268,48 @@ class Replicated(abc.ABC):
         """In an epoch, with data that is cut anew.
 
         Raises:
-            Exception: The given error, if no task is gone.
+            Exception: The given error, if no task is gone, and it stays.
             RuntimeError: No replica is left.
         """
-        if not self._leave_lost_out():
-            raise error
-        self._place(source)
+        while True:
+            try:
+                if not self._leave_lost_out():
+                    if not self._passes(error):
+                        raise error
+                    self._make()
+                self._place(source)
+                return
+            except tf.errors.OpError as another:
+                # Another one is lost meanwhile.
+                if another is error:
+                    raise
+                error = another
 
     def _take_back(self, source: Source) -> None:
-        """Lets replicas whose task is there again begin at the centre."""
+        """Lets replicas whose task is there again begin at the centre.
+
+        Raises:
+            tf.errors.OpError: One of them, or another one, is lost meanwhile.
+        """
         found = members()
         if not found or not self._away:
             return
         back = found.returned()
-        if not back:
-            return
-        found.join(back)
+        if back:
+            try:
+                found.join(back)
+            except TimeoutError:
+                return  # Gone again, before it was part of anything.
         absent = {(task.job, task.index) for task in found.absent}
-        here = [not absent & set(map(task_of, g)) for g, _, _ in self._away]
         returned = [
-            a for a, is_back in zip(self._away, here, strict=True) if is_back
+            (group, share, batch)
+            for group, share, batch in self._away
+            if not absent & set(map(task_of, group))
         ]
-        self._away = [a for a in self._away if a not in returned]
-        groups, shares = list(self.groups), list(map(float, self.shares or []))
+        if not returned:
+            return
         replicas = list(self.replicas)
-        for group, share, batch in returned:
+        for group, _, batch in returned:
             made = self._replica(
                 self._there().form,
                 group,
@@ -285,13 +318,19 @@ class Replicated(abc.ABC):
                 source,
             )
             made.batch = batch
-            groups.append(group)
-            shares.append(share)
             replicas.append(made)
-        self._are(groups, shares, replicas)
+        self._away = [a for a in self._away if a not in returned]
+        groups, shares, _ = map(list, zip(*returned, strict=True))
+        self._are(
+            [*self.groups, *groups],
+            [*map(float, self.shares or []), *shares],
+            replicas,
+        )
         self._make()
         self._place(source)
-        names = ", ".join(f"{task.job} {task.index}" for task in back)
+        names = ", ".join(
+            sorted({" ".join(map(str, task_of(d))) for g in groups for d in g})
+        )
         print_msg(
             f"{self.model.name}: {names} is back. {len(replicas)} replicas."
         )

@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from tf_convpar.strategy.connections import Peer
 from tf_convpar.strategy.connections import cut
 from tf_convpar.strategy.connections import peers_of
@@ -30,6 +32,8 @@ from tf_convpar.strategy.spec import Task
 from tf_convpar.strategy.status import DeviceStatus
 from tf_convpar.strategy.status import ask
 
+# Tries, one after another, of what fails though no task is lost.
+MOST_TRIES = 3
 # Seconds in which a task answers that is alive, however busy its machine is.
 _ANSWER_S = 5.0
 # Seconds between looks for connections to a task that hangs: TensorFlow makes
@@ -229,6 +233,7 @@ class Members:
 
         Raises:
             TimeoutError: One does not answer.
+            tf.errors.OpError: One is lost meanwhile. None has joined.
         """
         found = ask(tasks, _ANSWER_S)
         silent = {t: why for t, why in found.items() if isinstance(why, str)}
@@ -242,7 +247,11 @@ class Members:
                 self._processes[task] = _process(devices)
             self.absent.remove(task)
             self._parted.pop(task, None)
-        self._change()
+        try:
+            self._change()
+        except tf.errors.OpError:
+            self.leave(found)
+            raise
 
     def _change(self) -> None:
         from tf_convpar._compat.tensorflow import change_cluster
@@ -266,6 +275,18 @@ class Members:
                 jobs[task.job] = server_def.cluster.job.add(name=task.job)
             jobs[task.job].tasks[task.index] = task.address
         return server_def
+
+
+def is_passing(error: tf.errors.OpError) -> bool:
+    """Whether it may be over on another try, though no task is lost.
+
+    A connection failed and works again; or a task that hung had calls left from
+    before, and TensorFlow clears them away under the number that those of the
+    cluster it has joined again go by ("Cleanup ...").
+    """
+    return isinstance(
+        error, tf.errors.UnavailableError | tf.errors.AbortedError
+    )
 
 
 def _peers(task: Task) -> set[Peer]:
