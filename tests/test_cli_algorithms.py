@@ -3,12 +3,14 @@
 import json
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 from choices import forget
 from click.testing import CliRunner
 from test_cli import run_json
 
+from tf_convpar.cli import _one_device
 from tf_convpar.cli import algorithms
 from tf_convpar.cli.algorithms import PASSES
 
@@ -58,6 +60,12 @@ def test_choices_of_a_model(model, tmp_path, monkeypatch):
     total = report["totals"]["all"]
     assert total["gain"] == total["direct_ms"] / total["chosen_ms"]
 
+    # Of whole steps too.
+    step = report["step"]
+    assert step["keras_ms"] > 0
+    assert step["auto_ms"] > 0
+    assert 0.05 < step["gain"] < 20
+
     # What this process shows next is read, not measured: it has its own
     # threads, and says that it has as many.
     written = (tmp_path / "algorithms.json").read_bytes()
@@ -68,6 +76,7 @@ def test_choices_of_a_model(model, tmp_path, monkeypatch):
     result = CliRunner().invoke(
         algorithms.command, [model, "--batch=6"], env={"COLUMNS": "150"}
     )
+    assert "A training step on this machine alone: " in result.output
     assert result.exit_code == 0, result.output
     output = result.output
     assert "14x14x32 -> 32, 3x3 same (2 layers)" in output
@@ -118,5 +127,25 @@ def test_one_pass_of_a_model_by_name(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
     assert set(report["totals"]) == {"forward", "all"}
+    assert report["step"] is None
     names = [n for c in report["convolutions"] for n in c["layers"]]
     assert names[:2] == ["conv1", "conv_pw_1"]
+
+
+def test_a_step_of_several_inputs_and_outputs_leaves_the_model_as_it_was():
+    """The sides have models of their own, whatever the user's has."""
+    layers = keras.layers
+    image, word = layers.Input((8, 8, 2)), layers.Input((3,), dtype="int32")
+    seen = layers.Conv2D(3, 3, activation="relu")(image)
+    read = layers.Flatten()(layers.Embedding(5, 2)(word))
+    model = keras.Model(
+        [image, word], [layers.Flatten()(seen), layers.Dense(1)(read)]
+    )
+    before = [np.array(w) for w in model.get_weights()]
+    said = []
+    found = _one_device.step(model, 2, said.append)
+    assert found["keras_ms"] > 0
+    assert said[-1] == "steps, round 5 of 5"
+    assert not model.compiled
+    for a, b in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)

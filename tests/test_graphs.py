@@ -1,9 +1,12 @@
 """What was traced for a model is freed when the model lies otherwise."""
 
 import gc
+import os
 import sys
 import weakref
+from pathlib import Path
 
+import forks
 import keras
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ import tensorflow as tf
 from replica_cases import data
 
 import tf_convpar as convpar
+from tf_convpar import ops
 from tf_convpar.placement import on_device
 from tf_convpar.sharding import HowSplit
 from tf_convpar.sharding import relayout
@@ -40,6 +44,34 @@ def gradients():
     from tf_convpar._compat.tensorflow import gradient_registry
 
     return set(gradient_registry.list())
+
+
+def test_parts_of_functions_are_freed_on_all_tasks():
+    """But for what replicas had when they were last made anew."""
+    program = Path(__file__).parent / "programs/functions.py"
+    found = forks.found([program], dict(os.environ))
+    assert found["layouts"] == 0
+    # There are as many for each time without that.
+    assert found["replicas"] <= 4
+
+
+def test_parts_are_left_without_the_compiled_op(monkeypatch):
+    """Only that can reach the runtime."""
+    monkeypatch.setattr(ops._library, "load", lambda: False)
+    assert ops.release_functions({"__inference_gone_1"}) == 0
+
+
+def test_what_is_not_gone_by_name_is_left(strategy):
+    """Nothing is released but what was asked for."""
+    assert ops.release_functions({"__inference_gone_1"}) == 0
+    assert ops.release_functions([]) == 0
+    double = tf.function(lambda x: 2.0 * x).get_concrete_function(
+        tf.TensorSpec([])
+    )
+    assert double(tf.constant(2.0)) == 4.0
+    name = tf.compat.as_text(double.name)
+    assert ops.release_functions([name + "0", name[:-1]]) == 0
+    assert double(tf.constant(3.0)) == 6.0
 
 
 def test_steps_are_freed_with_their_variables(strategy):

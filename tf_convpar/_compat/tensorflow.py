@@ -175,6 +175,11 @@ def change_cluster(server_def: Any) -> None:
     NAMES["context"].found()().update_server_def(server_def)
 
 
+def function_names() -> set[str]:
+    """Names of all functions that the runtime has now."""
+    return set(NAMES["context"].found()().list_function_names())
+
+
 def dismantle(graph: Any) -> None:
     """Frees the graph of a function, and gradients that it alone has."""
     known = NAMES["gradient_registry"].found()._registry

@@ -51,6 +51,13 @@ PASSES = ("forward", "input_gradient", "kernel_gradient")
     help="The passes to choose for.",
 )
 @click.option("--refresh", is_flag=True, help="Measure what is known already.")
+@click.option(
+    "--step/--no-step",
+    default=True,
+    show_default=True,
+    help="Also make whole training steps, plain and with what was chosen "
+    "(where all passes are asked for).",
+)
 @as_json
 def command(
     model: str,
@@ -59,9 +66,12 @@ def command(
     threads: int | None,
     passes: str,
     refresh: bool,
+    step: bool,
     as_json: bool,
 ) -> None:
     """Show which algorithm is fastest for each convolution of a model.
+
+    And what a training step on this machine alone gains by that.
 
     MODEL is a .keras file, or a model of keras.applications by name, such as
     ResNet50. What is not known yet is measured on this machine's CPU, which
@@ -82,13 +92,19 @@ def command(
             loaded = _models.load(model, image)
     from rich.console import Console
 
-    found = _consult(loaded, batch, wanted, refresh, Console(stderr=True))
+    console = Console(stderr=True)
+    found = _consult(loaded, batch, wanted, refresh, console)
     report = {
         "model": model,
         "batch": batch,
         "threads": threads,
         "convolutions": found,
         "totals": _totals(found, wanted),
+        "step": (
+            _step(loaded, batch, console)
+            if step and set(wanted) == set(PASSES)
+            else None
+        ),
     }
     if as_json:
         print_json(report)
@@ -156,6 +172,31 @@ def _consult(
                 }
             )
     return found
+
+
+def _step(model: Any, batch: int, console: Console) -> dict[str, float]:
+    from rich.progress import Progress
+    from rich.progress import TextColumn
+
+    from tf_convpar.cli import _one_device
+
+    with (
+        Progress(
+            TextColumn("A training step: {task.description}"),
+            console=console,
+            transient=True,
+            auto_refresh=False,  # As above.
+            disable=not console.is_terminal,
+        ) as progress,
+        messages_only(),
+    ):
+        task = progress.add_task("")
+
+        def report(doing: str) -> None:
+            progress.update(task, description=doing)
+            progress.refresh()
+
+        return _one_device.step(model, batch, report)
 
 
 def _of_all(record: Any, which: str, geometry: Any, raced: Any) -> Any:
@@ -250,6 +291,14 @@ def _print_table(report: dict[str, Any], console: Console) -> None:
                 "fast, where measured",
                 highlight=False,
             )
+    if step := report["step"]:
+        console.print(
+            "A training step on this machine alone: "
+            f"{step['keras_ms']:.0f} ms in Keras, {step['auto_ms']:.0f} ms by "
+            'parallelize(model, algorithm="auto"): '
+            f"[bold]{step['gain']:.2f} times as fast[/bold].",
+            highlight=False,
+        )
 
 
 def _words(which: str) -> str:

@@ -21,6 +21,7 @@ from tf_convpar.replicas._packed import check_packable
 from tf_convpar.replicas._replica import OnOneDevice
 from tf_convpar.replicas._replica import PackedState
 from tf_convpar.replicas._replica import Replica
+from tf_convpar.strategy import graphs
 from tf_convpar.strategy.cluster import members
 from tf_convpar.strategy.devices import available
 from tf_convpar.strategy.devices import check
@@ -86,6 +87,11 @@ class Replicated(abc.ABC):
     @abc.abstractmethod
     def _make(self) -> None:
         """Makes what steps, of `replicas` and `centre`."""
+
+    def _make_anew(self) -> None:
+        """Makes it of those that there are now."""
+        graphs.release(device for group in self.groups for device in group)
+        self._make()
 
     def _restart(self) -> None:  # noqa: B027 (rounds have no memory)
         """Forgets what steps remember of earlier ones, as `fit` begins."""
@@ -257,7 +263,7 @@ class Replicated(abc.ABC):
                 centre.form, self._centre_device(), self._centre_optimizer()
             )
             self.centre.assign(tf.add_n(weights) / len(weights))
-        self._make()
+        self._make_anew()
         print_msg(
             f"{self.model.name}: lost {names}. {len(self.replicas)} of "
             f"{len(every)} replicas go on."
@@ -276,7 +282,7 @@ class Replicated(abc.ABC):
                 if not self._leave_lost_out():
                     if not self._passes(error):
                         raise error
-                    self._make()
+                    self._make_anew()
                 self._place(source)
                 return
             except tf.errors.OpError as another:
@@ -326,7 +332,7 @@ class Replicated(abc.ABC):
             [*map(float, self.shares or []), *shares],
             replicas,
         )
-        self._make()
+        self._make_anew()
         self._place(source)
         names = ", ".join(
             sorted({" ".join(map(str, task_of(d))) for g in groups for d in g})

@@ -196,12 +196,13 @@ def relayout(
         if known is not None and isinstance(layer, ConvParallel):
             layer.algorithm = known[2]
     stays = of_a_fit(model)
+    graphs.look()
     vars(model).clear()
     vars(model).update(vars(new) | stays)
     model.train_function = None
     model.test_function = None
     model.predict_function = None
-    graphs.free(model)
+    graphs.free(model, strategy.devices)
     memory.trim()
     _last[model] = how
 

@@ -1,0 +1,93 @@
+// Releases the parts of functions that TensorFlow leaves behind.
+//
+// A function on several tasks is cut into a part for each device. When it goes,
+// ProcessFunctionLibraryRuntime::ReleaseMultiDeviceHandle releases one part
+// after the other, until it comes to one of another task: "not yet
+// implemented". That part, and those that come after it, stay for ever, with
+// their graphs and executors.
+
+#include <cstddef>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "absl/base/log_severity.h"
+#include "absl/log/globals.h"
+#include "tensorflow/core/common_runtime/function_body.h"
+#include "tensorflow/core/framework/function.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+
+namespace tf_convpar {
+namespace {
+
+using tensorflow::FunctionBody;
+using tensorflow::FunctionLibraryRuntime;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::tstring;
+
+// Between the name of a function and what tells its parts from one another.
+constexpr char kPart[] = "_partitioned_";
+// Where to give up, should the runtime number in another way one day.
+constexpr FunctionLibraryRuntime::Handle kMost = 1 << 22;
+
+// The function that an instantiated one is a part of; empty if it is none.
+std::string Whole(FunctionLibraryRuntime* runtime,
+                  FunctionLibraryRuntime::Handle handle) {
+  const FunctionBody* body = runtime->GetFunctionBody(handle);
+  if (body == nullptr || body->record == nullptr) return "";
+  const std::string& name = body->record->fdef().signature().name();
+  const std::size_t end = name.find(kPart);
+  return end == std::string::npos ? "" : name.substr(0, end);
+}
+
+// Nothing is logged meanwhile: the runtime complains of each number that it has
+// released already.
+class Silence {
+ public:
+  Silence() : before_(absl::MinLogLevel()) {
+    absl::SetMinLogLevel(absl::LogSeverityAtLeast::kFatal);
+  }
+  ~Silence() { absl::SetMinLogLevel(before_); }
+
+ private:
+  const absl::LogSeverityAtLeast before_;
+};
+
+class ReleaseFunctionsOp : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    const auto names = ctx->input(0).flat<tstring>();
+    std::unordered_set<std::string> gone;
+    for (int i = 0; i < names.size(); ++i) gone.insert(names(i));
+    const std::string own = ctx->input(1).flat<tstring>()(0);
+    FunctionLibraryRuntime* runtime = ctx->function_library();
+    std::vector<FunctionLibraryRuntime::Handle> parts;
+    int released = 0;
+    if (runtime != nullptr) {
+      const Silence silence;
+      for (FunctionLibraryRuntime::Handle h = 0; h < kMost; ++h) {
+        const std::string whole = Whole(runtime, h);
+        if (whole == own) break;
+        if (gone.count(whole) > 0) parts.push_back(h);
+      }
+      for (const auto part : parts)
+        released += runtime->ReleaseHandle(part).ok();
+    }
+    Tensor* found;
+    OP_REQUIRES_OK(
+        ctx, ctx->allocate_output(0, tensorflow::TensorShape({}), &found));
+    found->scalar<int>()() = released;
+  }
+};
+
+REGISTER_KERNEL_BUILDER(
+    Name("TfConvpar>ReleaseFunctions").Device(tensorflow::DEVICE_CPU),
+    ReleaseFunctionsOp);
+
+}  // namespace
+}  // namespace tf_convpar
