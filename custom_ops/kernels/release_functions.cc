@@ -7,6 +7,7 @@
 // their graphs and executors.
 
 #include <cstddef>
+#include <mutex>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -44,15 +45,21 @@ std::string Whole(FunctionLibraryRuntime* runtime,
 }
 
 // Nothing is logged meanwhile: the runtime complains of each number that it has
-// released already.
+// released already. One at a time, since the level is the whole process'.
 class Silence {
  public:
-  Silence() : before_(absl::MinLogLevel()) {
+  Silence() : lock_(Once()), before_(absl::MinLogLevel()) {
     absl::SetMinLogLevel(absl::LogSeverityAtLeast::kFatal);
   }
   ~Silence() { absl::SetMinLogLevel(before_); }
 
  private:
+  static std::mutex& Once() {
+    static auto* const mutex = new std::mutex;
+    return *mutex;
+  }
+
+  const std::lock_guard<std::mutex> lock_;
   const absl::LogSeverityAtLeast before_;
 };
 
