@@ -31,9 +31,9 @@ from tf_convpar.sharding import relayout
 from tf_convpar.strategy.cluster import members
 from tf_convpar.strategy.cluster import step
 from tf_convpar.strategy.cluster import watched
-from tf_convpar.strategy.members import MOST_TRIES
 from tf_convpar.strategy.members import Members
-from tf_convpar.strategy.members import is_passing
+from tf_convpar.strategy.passing import MOST_TRIES
+from tf_convpar.strategy.passing import is_passing
 from tf_convpar.strategy.spec import Task
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 from tf_convpar.timeline import note

@@ -15,8 +15,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_convpar._compat.keras import wrap_syncs
-from tf_convpar.strategy.members import MOST_TRIES
-from tf_convpar.strategy.members import is_passing
+from tf_convpar.strategy.passing import MOST_TRIES
+from tf_convpar.strategy.passing import is_passing
 
 _recoveries: list[Callable[[], bool]] = []
 

@@ -26,8 +26,8 @@ from tf_convpar.strategy.cluster import members
 from tf_convpar.strategy.devices import available
 from tf_convpar.strategy.devices import check
 from tf_convpar.strategy.devices import default_devices
-from tf_convpar.strategy.members import MOST_TRIES
-from tf_convpar.strategy.members import is_passing
+from tf_convpar.strategy.passing import MOST_TRIES
+from tf_convpar.strategy.passing import is_passing
 
 
 class Replicated(abc.ABC):

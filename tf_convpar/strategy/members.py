@@ -18,8 +18,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from tf_convpar.strategy.connections import Peer
 from tf_convpar.strategy.connections import cut
 from tf_convpar.strategy.connections import peers_of
@@ -32,8 +30,6 @@ from tf_convpar.strategy.spec import Task
 from tf_convpar.strategy.status import DeviceStatus
 from tf_convpar.strategy.status import ask
 
-# Tries, one after another, of what fails though no task is lost.
-MOST_TRIES = 3
 # Seconds in which a task answers that is alive, however busy its machine is.
 _ANSWER_S = 5.0
 # Seconds between looks for connections to a task that hangs: TensorFlow makes
@@ -249,7 +245,7 @@ class Members:
             self._parted.pop(task, None)
         try:
             self._change()
-        except tf.errors.OpError:
+        except Exception:
             self.leave(found)
             raise
 
@@ -275,18 +271,6 @@ class Members:
                 jobs[task.job] = server_def.cluster.job.add(name=task.job)
             jobs[task.job].tasks[task.index] = task.address
         return server_def
-
-
-def is_passing(error: tf.errors.OpError) -> bool:
-    """Whether it may be over on another try, though no task is lost.
-
-    A connection failed and works again; or a task that hung had calls left from
-    before, and TensorFlow clears them away under the number that those of the
-    cluster it has joined again go by ("Cleanup ...").
-    """
-    return isinstance(
-        error, tf.errors.UnavailableError | tf.errors.AbortedError
-    )
 
 
 def _peers(task: Task) -> set[Peer]:
