@@ -32,7 +32,6 @@ PROGRAM = Path(__file__).parent / "programs/elastic.py"
 # or of validation, in which epoch and step; and which workers are lost.
 CASES = [
     ("kill", "filters", "train", 1, 0, 1),
-    ("kill", "samples", "test", 0, 3, 0, 1),
     # Calls that it had left when it hung fail when it is back.
     ("echo", "samples", "train", 1, 2, 1),
     # The other one is killed while this one is taken back.
@@ -42,10 +41,11 @@ CASES = [
     ("new", "filters", "train", 1, 0, 0),
     # After the last step of an epoch, at whose end Keras waits for all.
     ("late", "filters", "train", 1, 5, 0),
-    # In the very first step.
-    ("kill", "filters", "train", 0, 0, 1),
 ]
 OTHERS = [
+    # In the very first step.
+    ("kill", "filters", "train", 0, 0, 1),
+    ("kill", "samples", "test", 0, 3, 0, 1),
     ("kill", "filters", "test", 1, 2, 0),
     ("kill", "samples", "train", 2, 0, 1),
     ("kill", "filters", "train", 1, 1, 0, 1),

@@ -32,8 +32,7 @@ from tf_convpar.strategy.cluster import members
 from tf_convpar.strategy.cluster import step
 from tf_convpar.strategy.cluster import watched
 from tf_convpar.strategy.members import Members
-from tf_convpar.strategy.passing import MOST_TRIES
-from tf_convpar.strategy.passing import is_passing
+from tf_convpar.strategy.passing import Tries
 from tf_convpar.strategy.spec import Task
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 from tf_convpar.timeline import note
@@ -242,7 +241,7 @@ class Elastic(keras.callbacks.Callback):
         source, data = iter(iterator), list[Any]()
         # A step that fails may have changed some of them.
         metrics = self._metrics() if mode == "test" else None
-        lost, tries = False, 0
+        lost, tries = False, Tries()
         while True:
             try:
                 if lost:
@@ -260,10 +259,7 @@ class Elastic(keras.callbacks.Callback):
                     logs = self._inner[mode](data)
                 break
             except tf.errors.OpError as error:
-                tries += 1
-                lost = self._left_out() or (
-                    tries < MOST_TRIES and self._passes(error)
-                )
+                lost = self._left_out() or self._passes(error, tries)
                 if not lost:
                     raise
         if mode == "train":
@@ -272,9 +268,9 @@ class Elastic(keras.callbacks.Callback):
             self._copies.since.step(data, rate_of(self.model))
         return logs
 
-    def _passes(self, error: tf.errors.OpError) -> bool:
+    def _passes(self, error: tf.errors.OpError, tries: Tries) -> bool:
         """Whether all tasks are there, and reach one another again."""
-        if not (is_passing(error) and members() and self._copies.exist):
+        if not (tries.again(error) and members() and self._copies.exist):
             return False
         self._copies.settle()
         print_msg(f"\n{self.model.name}: a connection failed; trying again.")
@@ -365,10 +361,11 @@ class Elastic(keras.callbacks.Callback):
 
     def _take_back(self, cluster: Members, back: list[Task]) -> None:
         """Workers that have returned have their shares again, by a copy."""
-        start_s, tries = time.time(), 0
+        start_s, tries = time.time(), Tries()
         while True:
             try:
-                cluster.join([t for t in back if t in cluster.absent])
+                if joins := [t for t in back if t in cluster.absent]:
+                    cluster.join(joins)
                 self._relay()
                 break
             except TimeoutError:
@@ -377,8 +374,7 @@ class Elastic(keras.callbacks.Callback):
                 # It, or another one, is lost while shares move.
                 if self._go_on():
                     return
-                tries += 1
-                if tries == MOST_TRIES or not self._passes(error):
+                if not self._passes(error, tries):
                     raise
         note(f"{_names(back)} is back", start_s)
         print_msg(f"\n{self.model.name}: {_names(back)} is back.")

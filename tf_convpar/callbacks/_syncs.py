@@ -15,8 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_convpar._compat.keras import wrap_syncs
-from tf_convpar.strategy.passing import MOST_TRIES
-from tf_convpar.strategy.passing import is_passing
+from tf_convpar.strategy.passing import Tries
 
 _recoveries: list[Callable[[], bool]] = []
 
@@ -39,7 +38,7 @@ def survived(recover: Callable[[], bool]) -> Iterator[None]:
 def _surviving(sync: Callable[[Any], None]) -> Callable[[Any], None]:
     @functools.wraps(sync)
     def wrapped(self: Any) -> None:
-        failed = 0
+        tries = Tries()
         while True:
             try:
                 sync(self)
@@ -49,9 +48,7 @@ def _surviving(sync: Callable[[Any], None]) -> Callable[[Any], None]:
             except tf.errors.OpError as error:
                 if any(recover() for recover in list(_recoveries)):
                     continue
-                failed += 1
-                passes = is_passing(error) and failed < MOST_TRIES
-                if not (_recoveries and passes):
+                if not (_recoveries and tries.again(error)):
                     raise
 
     return wrapped

@@ -16,6 +16,7 @@ from tf_convpar.replicas._data import Source
 from tf_convpar.replicas._data import source_of
 from tf_convpar.replicas._replicated import Replicated
 from tf_convpar.strategy.cluster import watched
+from tf_convpar.strategy.passing import Tries
 
 
 class Method(Replicated):
@@ -157,7 +158,7 @@ class Method(Replicated):
 
     def _begin(self, source: Source) -> None:
         """Begins an epoch: who was lost and has returned takes part."""
-        self._failed = 0
+        self._tries = Tries()
         while True:
             try:
                 self._take_back(source)
@@ -209,7 +210,7 @@ class Method(Replicated):
                 with contextlib.closing(self._steps(left, source)) as states:
                     for state in states:
                         done += self._at_once()
-                        self._failed = 0
+                        self._tries = Tries()
                         yield state
             except tf.errors.OpError as error:
                 self._go_on_without_lost(source, error)

@@ -26,8 +26,7 @@ from tf_convpar.strategy.cluster import members
 from tf_convpar.strategy.devices import available
 from tf_convpar.strategy.devices import check
 from tf_convpar.strategy.devices import default_devices
-from tf_convpar.strategy.passing import MOST_TRIES
-from tf_convpar.strategy.passing import is_passing
+from tf_convpar.strategy.passing import Tries
 
 
 class Replicated(abc.ABC):
@@ -78,8 +77,8 @@ class Replicated(abc.ABC):
         self.centre: Centre | None = None
         # Group, share and samples of a step of replicas that are lost.
         self._away: list[tuple[list[str], float, int]] = []
-        # Times in a row that something failed though nobody was lost.
-        self._failed = 0
+        # Of what has failed since something was last done.
+        self._tries = Tries()
 
     # Whether a step of one replica waits for those of others.
     _waits = False
@@ -204,7 +203,7 @@ class Replicated(abc.ABC):
 
     def _survived(self, call: Callable[[], Any]) -> Any:
         """The result of a call between steps, made again without the lost."""
-        self._failed = 0
+        self._tries = Tries()
         while True:
             try:
                 return call()
@@ -214,12 +213,10 @@ class Replicated(abc.ABC):
 
     def _passes(self, error: tf.errors.OpError) -> bool:
         """Whether to try again what failed though nobody is lost."""
-        self._failed += 1
-        passes = is_passing(error) and self._failed < MOST_TRIES
-        if passes and members():
-            print_msg(f"{self.model.name}: a connection failed; trying again.")
-            return True
-        return False
+        if not (self._tries.again(error) and members()):
+            return False
+        print_msg(f"{self.model.name}: a connection failed; trying again.")
+        return True
 
     def _leave_lost_out(self) -> bool:
         """Leaves replicas out whose task is gone, and the task as well.
