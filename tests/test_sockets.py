@@ -11,6 +11,7 @@ import pytest
 from tf_convpar.demo import sockets
 from tf_convpar.demo.sockets import BytesReceived
 from tf_convpar.demo.steps import byte_counter
+from tf_convpar.strategy.local_cluster import reserved_port
 
 N = 3_000_017  # Many segments, and no round number of them.
 
@@ -192,9 +193,11 @@ def test_a_connection_that_came_and_went_between_two_counts():
 
 
 def test_nobody_listens():
-    with listener() as server:
-        port = port_of(server)
-    with pytest.raises(RuntimeError, match=f"listens at port {port}"):
+    # Held, so that no other test is given it.
+    with (
+        reserved_port() as port,
+        pytest.raises(RuntimeError, match=f"listens at port {port}"),
+    ):
         BytesReceived([port])
 
 
