@@ -267,6 +267,15 @@ def test_a_step_is_traced_once(optimizer, strategy):
     assert all(v._value.layout == kernel.layout for v in slots)
 
 
+def test_a_step_is_traced_once_without_a_strategy_too():
+    model = network(parallel=True)
+    model.add(Counting())
+    model.compile("adam", LOSS)
+    before = Counting.calls
+    model.fit(X, Y, batch_size=30, epochs=2, verbose=0)
+    assert Counting.calls - before == 1
+
+
 def test_the_learning_rate_is_read_once(strategy):
     """By the whole step, not by each shard of each variable."""
     with strategy.scope():

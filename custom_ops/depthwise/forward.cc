@@ -3,18 +3,21 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "custom_ops/depthwise/lanes.h"
+#include "custom_ops/windows/lanes.h"
 
 namespace tf_convpar {
 namespace depthwise {
 namespace {
+
+using windows::Narrow;
+using windows::Wide;
 
 // Feature maps side by side, which read each weight of the kernel once.
 constexpr int kColumns = 4;
 
 // `kMany` columns from `j` on of the row at `y`, of the channels at `x`.
 template <typename V, typename F, int kMany>
-INLINE void Make(const Sizes& of, const float* x, const float* kernel,
+INLINE void Make(const windows::Sizes& of, const float* x, const float* kernel,
                  const float* bias, int64_t above, int64_t below, int64_t from,
                  int64_t to, int64_t j, float* y) {
   const int64_t n = of.channels;
@@ -43,9 +46,10 @@ INLINE void Make(const Sizes& of, const float* x, const float* kernel,
 // The same for all channels, one after the other: what neighbours of a feature
 // map read again is then still in the nearest cache.
 template <typename F, int kMany>
-INLINE void MakeAll(const Sizes& of, const float* x, const float* kernel,
-                    const float* bias, int64_t above, int64_t below,
-                    int64_t from, int64_t to, int64_t j, float* y) {
+INLINE void MakeAll(const windows::Sizes& of, const float* x,
+                    const float* kernel, const float* bias, int64_t above,
+                    int64_t below, int64_t from, int64_t to, int64_t j,
+                    float* y) {
   int64_t c = 0;
   for (; c + 16 <= of.channels; c += 16) {
     Make<Wide<2>, F, kMany>(of, x + c, kernel + c, bias + c, above, below, from,
@@ -62,7 +66,7 @@ INLINE void MakeAll(const Sizes& of, const float* x, const float* kernel,
 }
 
 template <typename F>
-INLINE void Rows(const Sizes& of, const float* x, const float* kernel,
+INLINE void Rows(const windows::Sizes& of, const float* x, const float* kernel,
                  const float* bias, int64_t begin, int64_t end, float* y) {
   int64_t inner, outer;
   of.Inside(0, of.window_width, &inner, &outer);
@@ -92,7 +96,7 @@ INLINE void Rows(const Sizes& of, const float* x, const float* kernel,
 
 }  // namespace
 
-CLONES void MakeRows(const Sizes& of, channels::Activation activation,
+CLONES void MakeRows(const windows::Sizes& of, channels::Activation activation,
                      const float* x, const float* kernel, const float* bias,
                      int64_t begin, int64_t end, float* y) {
   using channels::Activation;

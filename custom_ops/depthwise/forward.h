@@ -9,15 +9,15 @@
 #include <cstdint>
 
 #include "custom_ops/channels/activation.h"
-#include "custom_ops/depthwise/sizes.h"
+#include "custom_ops/windows/sizes.h"
 
 namespace tf_convpar {
 namespace depthwise {
 
 // Makes the feature maps' rows from `begin` to `end` of one image.
-void MakeRows(const Sizes& of, channels::Activation activation, const float* x,
-              const float* kernel, const float* bias, int64_t begin,
-              int64_t end, float* y);
+void MakeRows(const windows::Sizes& of, channels::Activation activation,
+              const float* x, const float* kernel, const float* bias,
+              int64_t begin, int64_t end, float* y);
 
 }  // namespace depthwise
 }  // namespace tf_convpar

@@ -3,17 +3,20 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "custom_ops/depthwise/lanes.h"
+#include "custom_ops/windows/lanes.h"
 
 namespace tf_convpar {
 namespace depthwise {
 namespace {
 
+using windows::Narrow;
+using windows::Wide;
+
 // Columns from `first` on of a row of the window, `kColumns` of them, for the
 // channels at `x`, `dy` and `sums`. Sums stay in registers along a row.
 template <typename V, int kColumns>
-INLINE void AddColumns(const Sizes& of, const float* x, const float* dy,
-                       int64_t first, float* sums) {
+INLINE void AddColumns(const windows::Sizes& of, const float* x,
+                       const float* dy, int64_t first, float* sums) {
   const int64_t n = of.channels;
   const int64_t shift = first - of.left;
   int64_t inner, outer;
@@ -48,7 +51,7 @@ INLINE void AddColumns(const Sizes& of, const float* x, const float* dy,
 }
 
 template <typename V>
-INLINE void AddRow(const Sizes& of, const float* x, const float* dy,
+INLINE void AddRow(const windows::Sizes& of, const float* x, const float* dy,
                    float* sums) {
   int64_t first = 0;
   while (first < of.window_width) {
@@ -72,8 +75,9 @@ INLINE void AddRow(const Sizes& of, const float* x, const float* dy,
 
 // Rows of the window go over the same rows of the image while these are close.
 template <typename V>
-INLINE void AddChannels(const Sizes& of, const float* x, const float* dy,
-                        int64_t begin, int64_t end, float* sums) {
+INLINE void AddChannels(const windows::Sizes& of, const float* x,
+                        const float* dy, int64_t begin, int64_t end,
+                        float* sums) {
   for (int64_t i = begin; i < end; ++i) {
     for (int64_t a = 0; a < of.window_height; ++a) {
       const int64_t row = i * of.stride + a - of.top;
@@ -87,7 +91,7 @@ INLINE void AddChannels(const Sizes& of, const float* x, const float* dy,
 
 }  // namespace
 
-CLONES void AddRows(const Sizes& of, const float* x, const float* dy,
+CLONES void AddRows(const windows::Sizes& of, const float* x, const float* dy,
                     int64_t begin, int64_t end, float* sums) {
   int64_t c = 0;
   for (; c + 16 <= of.channels; c += 16) {

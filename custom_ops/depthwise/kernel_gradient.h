@@ -11,15 +11,15 @@
 
 #include <cstdint>
 
-#include "custom_ops/depthwise/sizes.h"
+#include "custom_ops/windows/sizes.h"
 
 namespace tf_convpar {
 namespace depthwise {
 
 // Adds to `sums`, [window, channels], what the feature maps' rows from `begin`
 // to `end` contribute. `x` and `dy` are of one image.
-void AddRows(const Sizes& of, const float* x, const float* dy, int64_t begin,
-             int64_t end, float* sums);
+void AddRows(const windows::Sizes& of, const float* x, const float* dy,
+             int64_t begin, int64_t end, float* sums);
 
 }  // namespace depthwise
 }  // namespace tf_convpar

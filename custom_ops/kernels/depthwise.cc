@@ -46,7 +46,7 @@ class DepthwiseKernelGradientOp : public tensorflow::OpKernel {
 
   void Compute(OpKernelContext* ctx) override {
     const Tensor &x = ctx->input(0), &dy = ctx->input(1);
-    depthwise::Sizes of;
+    windows::Sizes of;
     OP_REQUIRES_OK(ctx, Read(x, dy, &of));
     Tensor* dk = nullptr;
     OP_REQUIRES_OK(
@@ -89,7 +89,7 @@ class DepthwiseKernelGradientOp : public tensorflow::OpKernel {
 
  private:
   absl::Status Read(const Tensor& x, const Tensor& dy,
-                    depthwise::Sizes* of) const {
+                    windows::Sizes* of) const {
     if (x.dims() != 4 || dy.dims() != 4) {
       return absl::InvalidArgumentError(absl::StrCat(
           "DepthwiseKernelGradient: Expected images and gradients of shape "
@@ -98,10 +98,10 @@ class DepthwiseKernelGradientOp : public tensorflow::OpKernel {
     }
     of->channels = x.dim_size(3);
     of->stride = stride_;
-    depthwise::Along(x.dim_size(1), window_[0], stride_, same_, &of->out_height,
-                     &of->top);
-    depthwise::Along(x.dim_size(2), window_[1], stride_, same_, &of->out_width,
-                     &of->left);
+    windows::Along(x.dim_size(1), window_[0], stride_, same_, &of->out_height,
+                   &of->top);
+    windows::Along(x.dim_size(2), window_[1], stride_, same_, &of->out_width,
+                   &of->left);
     of->height = x.dim_size(1), of->width = x.dim_size(2);
     of->window_height = window_[0], of->window_width = window_[1];
     const TensorShape expected(
@@ -149,14 +149,14 @@ class DepthwiseOp : public tensorflow::OpKernel {
             "kernel [height, width, channels] and a bias [channels]. Received ",
             x.shape().DebugString(), ", ", kernel.shape().DebugString(),
             " and ", bias.shape().DebugString())));
-    depthwise::Sizes of;
+    windows::Sizes of;
     of.channels = x.dim_size(3), of.stride = stride_;
     of.height = x.dim_size(1), of.width = x.dim_size(2);
     of.window_height = kernel.dim_size(0), of.window_width = kernel.dim_size(1);
-    depthwise::Along(of.height + zeros_[0] + zeros_[1], of.window_height,
-                     stride_, same_, &of.out_height, &of.top);
-    depthwise::Along(of.width + zeros_[2] + zeros_[3], of.window_width, stride_,
-                     same_, &of.out_width, &of.left);
+    windows::Along(of.height + zeros_[0] + zeros_[1], of.window_height, stride_,
+                   same_, &of.out_height, &of.top);
+    windows::Along(of.width + zeros_[2] + zeros_[3], of.window_width, stride_,
+                   same_, &of.out_width, &of.left);
     of.top += zeros_[0], of.left += zeros_[2];
     Tensor* y = nullptr;
     OP_REQUIRES_OK(

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "custom_ops/depthwise/sizes.h"
+#include "custom_ops/windows/sizes.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
@@ -48,9 +48,9 @@ REGISTER_OP("TfConvpar>Depthwise")
           continue;
         }
         int64_t out, before;
-        depthwise::Along(c->Value(size) + zeros[2 * axis] + zeros[2 * axis + 1],
-                         c->Value(window), stride, padding == "SAME", &out,
-                         &before);
+        windows::Along(c->Value(size) + zeros[2 * axis] + zeros[2 * axis + 1],
+                       c->Value(window), stride, padding == "SAME", &out,
+                       &before);
         sizes.push_back(c->MakeDim(out));
       }
       c->set_output(0, c->MakeShape({c->Dim(images, 0), sizes[0], sizes[1],

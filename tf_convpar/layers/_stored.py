@@ -16,6 +16,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_convpar._compat.keras import layers_of
 from tf_convpar._compat.keras import own_variables
 from tf_convpar._compat.keras import stored
 from tf_convpar.algorithms import check_algorithm
@@ -28,6 +29,7 @@ from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import ShardedVariable
 from tf_convpar.placement import place
 from tf_convpar.strategy.devices import default_devices
+from tf_convpar.strategy.keras_training import make_slots_first
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 from tf_convpar.strategy.strategy import check_wire_dtype
 
@@ -282,3 +284,9 @@ class InShards(keras.layers.Layer):
         if self._samples is not None:
             return self._samples.shares
         return self._layout.sizes if self._layout else self.shards
+
+
+# By the layers: without a strategy nothing else tells these models apart.
+make_slots_first(
+    lambda model: any(isinstance(one, InShards) for one in layers_of(model))
+)

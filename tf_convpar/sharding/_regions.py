@@ -22,6 +22,8 @@ from tf_convpar.sharding._attach import OnSamples
 from tf_convpar.sharding._attach import OnShards
 from tf_convpar.sharding._fused import Fused
 from tf_convpar.sharding._fused import fuses
+from tf_convpar.sharding._pooled import Pooled
+from tf_convpar.sharding._pooled import pools
 from tf_convpar.sharding._where import leading
 from tf_convpar.sharding._where import works_on_channels
 from tf_convpar.sharding._where import works_on_samples
@@ -96,6 +98,8 @@ class Regions:
             if self._fuses and not known and fuses(layer, shapes):
                 used = [self._uses[id(x)] for x in node.input_tensors]
                 made.call = Fused(made, alone=used == [1])
+            elif self._fuses and not known and pools(layer):
+                made.call = Pooled(made)
             return None
         rule, output = on_channels
         made.call = OnShards(made, rule, known)

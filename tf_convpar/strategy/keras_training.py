@@ -27,9 +27,7 @@ from tf_convpar._compat.keras import wrap_updates
 def wrap(kind: type[tf.distribute.Strategy]) -> None:
     """Lets Keras train under strategies of this kind as without a strategy."""
     wrap_builds(functools.partial(_built_when_traced, kind=kind))
-    keras.Model.make_train_function = _with_slots(
-        keras.Model.make_train_function, kind
-    )
+    make_slots_first(lambda model: isinstance(model.distribute_strategy, kind))
     for optimizer in (
         keras.optimizers.Optimizer,
         keras.optimizers.LossScaleOptimizer,
@@ -58,34 +56,40 @@ def _built_when_traced(
     return wrapped
 
 
-def _with_slots(
-    make: Callable[..., Any], kind: type[tf.distribute.Strategy]
-) -> Callable[..., Any]:
+def make_slots_first(ours: Callable[[keras.Model], bool]) -> None:
     """Makes the optimizer's slots before `Model.make_train_function`.
+
+    ```python
+    make_slots_first(is_parallel)
+    ```
 
     TensorFlow traces a step that makes variables twice, and tracing the step
     of a large model takes a minute. A program's own `train_step` may train
     only some of the variables; there the optimizer makes its slots itself.
+
+    Args:
+        ours: Whether it is done for a model.
     """
+    make = keras.Model.make_train_function
 
     @functools.wraps(make)
     def wrapped(self: keras.Model, *args: Any, **kwargs: Any) -> Any:
-        strategy = self.distribute_strategy
         optimizer = getattr(self, "optimizer", None)
         if (
-            isinstance(strategy, kind)
-            and optimizer is not None
+            optimizer is not None
             and not optimizer.built
+            and ours(self)
             and type(self).train_step is keras.Model.train_step
             and self.trainable_variables
             and all(layer.built for layer in (self, *layers_of(self)))
         ):
+            strategy = self.distribute_strategy
             _adopt(optimizer, strategy)
             with strategy.scope():
                 optimizer.build(self.trainable_variables)
         return make(self, *args, **kwargs)
 
-    return wrapped
+    keras.Model.make_train_function = wrapped
 
 
 def _adopt(

@@ -1,7 +1,7 @@
 // Channels of an image in vectors, and what is compiled for which processor.
 
-#ifndef TF_CONVPAR_CUSTOM_OPS_DEPTHWISE_LANES_H_
-#define TF_CONVPAR_CUSTOM_OPS_DEPTHWISE_LANES_H_
+#ifndef TF_CONVPAR_CUSTOM_OPS_WINDOWS_LANES_H_
+#define TF_CONVPAR_CUSTOM_OPS_WINDOWS_LANES_H_
 
 #include <cstdint>
 #include <cstring>
@@ -17,7 +17,7 @@
 #define INLINE inline __attribute__((always_inline))
 
 namespace tf_convpar {
-namespace depthwise {
+namespace windows {
 
 typedef float Lane __attribute__((vector_size(8 * sizeof(float))));
 
@@ -68,7 +68,7 @@ struct Narrow {
   }
 };
 
-}  // namespace depthwise
+}  // namespace windows
 }  // namespace tf_convpar
 
-#endif  // TF_CONVPAR_CUSTOM_OPS_DEPTHWISE_LANES_H_
+#endif  // TF_CONVPAR_CUSTOM_OPS_WINDOWS_LANES_H_

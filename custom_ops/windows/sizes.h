@@ -1,13 +1,13 @@
-// Sizes of a depthwise convolution.
+// Sizes of what is made of an image by a window that moves over it.
 
-#ifndef TF_CONVPAR_CUSTOM_OPS_DEPTHWISE_SIZES_H_
-#define TF_CONVPAR_CUSTOM_OPS_DEPTHWISE_SIZES_H_
+#ifndef TF_CONVPAR_CUSTOM_OPS_WINDOWS_SIZES_H_
+#define TF_CONVPAR_CUSTOM_OPS_WINDOWS_SIZES_H_
 
 #include <algorithm>
 #include <cstdint>
 
 namespace tf_convpar {
-namespace depthwise {
+namespace windows {
 
 // Sizes of one image, of its feature maps and of the window.
 struct Sizes {
@@ -45,7 +45,7 @@ inline void Along(int64_t size, int64_t window, int64_t stride, bool same,
   }
 }
 
-}  // namespace depthwise
+}  // namespace windows
 }  // namespace tf_convpar
 
-#endif  // TF_CONVPAR_CUSTOM_OPS_DEPTHWISE_SIZES_H_
+#endif  // TF_CONVPAR_CUSTOM_OPS_WINDOWS_SIZES_H_
