@@ -98,9 +98,11 @@ def test_direct_does_not_lose_to_itself():
 @pytest.mark.parametrize(
     ("own", "budgets"),
     [
-        # Far ahead in five rounds, or in four.
-        ([0.5] * 5, 0.0),
-        ([0.5] * 4, 1.0),
+        # Far ahead in five rounds, or in four; farther in three, or in two.
+        ([0.6] * 5, 0.0),
+        ([0.6] * 4, 1.0),
+        ([0.5] * 3, 0.0),
+        ([0.5] * 2, 1.0),
         # Nowhere near: there is nothing to find out.
         ([1.0, 1.0, 0.95, 1.0, 1.0], 0.0),
         ([0.95] * 5, 0.0),

@@ -106,13 +106,14 @@ def test_rounds_go_on_while_in_doubt(time):
     times = _measure.rounds(runs, 0.05, worth=worth)
     assert [len(t) for t in times] == [6, 6]
     for ratios, budgets in (
-        ([0.5, 0.5, 0.5], 1.0),
-        ([0.5, 0.5, 1.2], 3.0),
+        ([0.6, 0.6, 0.6], 1.0),
+        ([0.6, 0.6, 1.2], 3.0),
         ([0.97, 0.97, 1.2], 1.0),
         ([1.2, 1.2, 1.2], 1.0),
         # Not luck any more.
-        ([0.5, 0.5, 0.5, 0.5, 0.5], 0.0),
-        ([0.5, 0.5, 0.5, 0.5, 0.8], 1.0),
+        ([0.6, 0.6, 0.6, 0.6, 0.6], 0.0),
+        ([0.5, 0.5, 0.5], 0.0),
+        ([0.6, 0.6, 0.6, 0.6, 0.8], 1.0),
     ):
         direct = [1.0] * len(ratios)
         assert _choose.worth([direct, ratios]) == budgets

@@ -47,8 +47,10 @@ MARGIN = 0.08
 # than direct ten minutes later. So they must win again, after the races of the
 # other passes.
 _CLEAR = 0.65
-# After so many rounds it is no luck to have been that clear in all of them.
+# After so many rounds it is no luck to have taken at most that share of
+# direct's time in all of them.
 _CLEAR_ROUNDS = 5
+_SURELY_CLEAR = {3: 0.5, _CLEAR_ROUNDS: _CLEAR}
 # How many times the budget may be spent on a race whose result is in doubt.
 _PATIENCE = 3.0
 # The batch that is assumed where a model is traced for any batch.
@@ -248,8 +250,9 @@ def worth(times: Sequence[Sequence[float]]) -> float:
     """
     direct, *others = times
     if any(
-        len(own) >= _CLEAR_ROUNDS and max(paired(own, direct)) <= _CLEAR
+        len(own) >= rounds and max(paired(own, direct)) <= share
         for own in others
+        for rounds, share in _SURELY_CLEAR.items()
     ):
         return 0.0
     if len(direct) >= _CLEAR_ROUNDS and not any(

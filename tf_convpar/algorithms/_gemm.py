@@ -71,6 +71,9 @@ class Gemm(Algorithm):
         input_shape: Any,
     ) -> tf.Tensor:
         """The gradient for `x`; its shape follows from that of `dy`."""
+        if math.prod(geometry.window) == 1:
+            # The product turns the kernel as it reads it.
+            return _multiply(dy, kernel, (), geometry.strides, turned=True)
         return _multiply(
             dy, turn(kernel), geometry.turned_pads, geometry.strides
         )
@@ -117,16 +120,23 @@ def _multiply(
     pads: Sequence[tuple[Any, Any]],
     strides: Sequence[int],
     bias: tf.Tensor | None = None,
+    turned: bool = False,
 ) -> tf.Tensor:
     window = kernel.shape[:-2].as_list()
     channels, filters = sizes_of(kernel)[-2:]
+    if turned:
+        channels, filters = filters, channels
     wide = wide_dtype(x.dtype)
     rows = _unfold(tf.cast(x, wide), window, pads, strides)
     shape = sizes_of(rows)[: len(window) + 1]
     depth = math.prod(window) * channels
     maps = tf.matmul(
         tf.reshape(rows, [math.prod(shape), depth]),
-        tf.reshape(tf.cast(kernel, wide), [depth, filters]),
+        tf.reshape(
+            tf.cast(kernel, wide),
+            [filters, depth] if turned else [depth, filters],
+        ),
+        transpose_b=turned,
     )
     if bias is not None:
         # Right after the product: TensorFlow fuses the two into one op.
