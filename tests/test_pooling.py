@@ -9,6 +9,8 @@ from test_ops_channels import numbers
 
 import tf_convpar as convpar
 from tf_convpar import ops
+from tf_convpar.placement import Layout
+from tf_convpar.placement import ShardedTensor
 from tf_convpar.sharding._pooled import Pooled
 
 L = keras.layers
@@ -150,6 +152,15 @@ def test_a_model_trains_as_plain_keras_does():
         near(b, a, 1e-5)
     names = [op.type for op in _graph_of(ours, x, y).get_operations()]
     assert names.count("TfConvpar>MaxPoolGradient") == 1
+
+
+def test_shards_that_nobody_expected_are_joined():
+    devices = ("/device:CPU:0", "/device:CPU:0")
+    layout = Layout(devices[0], devices, (3, 5))
+    x = numbers((2, 6, 6, 8), 1)
+    layer = L.MaxPooling2D()
+    shards = ShardedTensor(tf.split(tf.constant(x), (3, 5), -1), layout)
+    np.testing.assert_array_equal(Pooled(layer)(shards), layer(x))
 
 
 def _graph_of(model, x, y):

@@ -56,7 +56,7 @@ _PATIENCE = 3.0
 # The batch that is assumed where a model is traced for any batch.
 ASSUMED_BATCH = 32
 # Seconds for the rounds of all three passes of a convolution.
-_BUDGET_S = 0.6
+_BUDGET_S = 0.36
 
 
 # It may be called while a graph is traced: without this AutoGraph would take it

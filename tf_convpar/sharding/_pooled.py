@@ -9,6 +9,7 @@ import keras
 from tf_convpar import ops
 from tf_convpar.layers import Attached
 from tf_convpar.layers import is_merged
+from tf_convpar.sharding._attach import joined
 
 
 class Pooled(Attached):
@@ -27,11 +28,11 @@ class Pooled(Attached):
 
     def __call__(self, inputs: Any) -> Any:
         """Does what the layer's own `call` does."""
-        layer = self._layer
+        layer, whole = self._layer, joined(inputs)
         if is_merged():
-            return type(layer).call(layer, inputs)
+            return type(layer).call(layer, whole)
         return ops.max_pool(
-            inputs, layer.pool_size, layer.strides[0], layer.padding
+            whole, layer.pool_size, layer.strides[0], layer.padding
         )
 
 
