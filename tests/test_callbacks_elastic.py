@@ -34,15 +34,15 @@ CASES = [
     ("kill", "filters", "train", 1, 0, 1),
     # Calls that it had left when it hung fail when it is back.
     ("echo", "samples", "train", 1, 2, 1),
+    ("new", "filters", "train", 1, 0, 0),
+]
+OTHERS = [
     # The other one is killed while this one is taken back.
     ("again", "filters", "train", 1, 2, 1),
     # What it had is with the other one; or with nobody.
     ("near", "samples", "train", 1, 4, 1),
-    ("new", "filters", "train", 1, 0, 0),
     # After the last step of an epoch, at whose end Keras waits for all.
     ("late", "filters", "train", 1, 5, 0),
-]
-OTHERS = [
     # In the very first step.
     ("kill", "filters", "train", 0, 0, 1),
     ("kill", "samples", "test", 0, 3, 0, 1),
@@ -316,6 +316,18 @@ def test_a_killed_program_goes_on_from_its_copy(tmp_path):
     assert found["steps"] == expected["steps"][12 * epoch :]
     for a, b in zip(found["state"], expected["state"], strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    assert not list(copies.iterdir())
+
+
+def test_a_copy_of_the_last_step_of_an_epoch(tmp_path):
+    """None of the epoch is left: its metrics have no result."""
+    copies = tmp_path / "copies"
+    run = [PROGRAM.with_name("elastic_chief.py"), copies]
+    assert forks.run([*run, 1, 3], dict(os.environ)).returncode == -9
+    names, values, (epoch, _) = _file.load(copies)
+    _file.save(copies, names, values, (epoch, 12))
+    found = forks.found(run, dict(os.environ))
+    assert len(found["steps"]) == (4 - epoch) * 12
     assert not list(copies.iterdir())
 
 

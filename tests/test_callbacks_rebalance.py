@@ -24,9 +24,8 @@ from tf_convpar.sharding import HowSplit
 PROGRAM = Path(__file__).parent / "programs/rebalance.py"
 
 
-@pytest.mark.parametrize(
-    "split", ["filters", pytest.param("samples", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("split", ["filters", "samples"])
 def test_shares_leave_a_slow_worker_and_come_back(split):
     """Then the other one dies, beside `Elastic`."""
     found = forks.found([PROGRAM, split], dict(os.environ))

@@ -207,6 +207,7 @@ class Elastic(keras.callbacks.Callback):
         return True
 
     def _end(self) -> None:
+        vars(self.model).pop("get_metrics_result", None)
         for mode, function in self._inner.items():
             setattr(self.model, f"{mode}_function", function)
         self._inner = {}
@@ -220,6 +221,9 @@ class Elastic(keras.callbacks.Callback):
             self._epoch, self._done = place
             self._over = self._done
             begin_at(self.model, self._epoch)
+            # Metrics have no result before a step, and the epoch that training
+            # goes on in may have none left.
+            self.model.get_metrics_result = dict
             print_msg(
                 f"{self.model.name}: going on after step {self._over} of epoch "
                 f"{self._epoch + 1}."
@@ -255,6 +259,7 @@ class Elastic(keras.callbacks.Callback):
                     self._over -= len(data)
                     self._done += len(data)
                     return {}
+                vars(self.model).pop("get_metrics_result", None)
                 with step():
                     logs = self._inner[mode](data)
                 break
