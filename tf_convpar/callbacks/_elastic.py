@@ -207,7 +207,7 @@ class Elastic(keras.callbacks.Callback):
         return True
 
     def _end(self) -> None:
-        vars(self.model).pop("get_metrics_result", None)
+        self.model.__dict__.pop("get_metrics_result", None)
         for mode, function in self._inner.items():
             setattr(self.model, f"{mode}_function", function)
         self._inner = {}
@@ -223,7 +223,7 @@ class Elastic(keras.callbacks.Callback):
             begin_at(self.model, self._epoch)
             # Metrics have no result before a step, and the epoch that training
             # goes on in may have none left.
-            self.model.get_metrics_result = dict
+            self.model.__dict__["get_metrics_result"] = dict
             print_msg(
                 f"{self.model.name}: going on after step {self._over} of epoch "
                 f"{self._epoch + 1}."
@@ -259,7 +259,7 @@ class Elastic(keras.callbacks.Callback):
                     self._over -= len(data)
                     self._done += len(data)
                     return {}
-                vars(self.model).pop("get_metrics_result", None)
+                self.model.__dict__.pop("get_metrics_result", None)
                 with step():
                     logs = self._inner[mode](data)
                 break
