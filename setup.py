@@ -35,6 +35,7 @@ SOURCES = [
     "custom_ops/kernels/convert.cc",
     "custom_ops/kernels/depthwise.cc",
     "custom_ops/kernels/pooling.cc",
+    "custom_ops/kernels/window.cc",
     "custom_ops/kernels/release_functions.cc",
     "custom_ops/kernels/shard_copy.cc",
     "custom_ops/kernels/split_shards.cc",

@@ -1,5 +1,7 @@
 """Every parallel layer, split by samples, is its Keras twin."""
 
+import collections
+
 import by_samples
 import families
 import keras
@@ -317,3 +319,33 @@ def test_what_is_refused(case):
     make, received = WRONG[case]
     with pytest.raises(ValueError, match=f"Expected .*Received: .*{received}"):
         make()
+
+
+@pytest.mark.parametrize("split", ["samples", "filters", None])
+def test_each_gradient_is_computed_once(split, strategy):
+    """Also of a layer of two convolutions, whose parts wait for each other."""
+    own = {"algorithm": "auto"} if split is None else {"split": split}
+    layer = convpar.SeparableConvParallel2D(6, 3, **own)
+    images_of = images(type(layer), size=9)
+    layer.build(images_of.shape)
+
+    @tf.function(autograph=False)
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x)
+        return y, tape.gradient(y, [x, *layer.trainable_variables])
+
+    graph = step.get_concrete_function(tf.constant(images_of)).graph
+    todo, needed = [x.op for x in graph.outputs], {}
+    while todo:
+        op = todo.pop()
+        if op.name not in needed:
+            needed[op.name] = op.type
+            todo += [*op.control_inputs, *(x.op for x in op.inputs)]
+    counts = collections.Counter(needed.values())
+    for op in (
+        *("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"),
+        "DepthwiseConv2dNativeBackpropFilter",
+    ):
+        assert counts[op] == (1 if split is None else 4), (op, counts)

@@ -11,6 +11,7 @@
 #include "custom_ops/channels/activation.h"
 #include "custom_ops/depthwise/forward.h"
 #include "custom_ops/depthwise/kernel_gradient.h"
+#include "custom_ops/kernels/window.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -31,27 +32,26 @@ class DepthwiseKernelGradientOp : public tensorflow::OpKernel {
  public:
   explicit DepthwiseKernelGradientOp(tensorflow::OpKernelConstruction* ctx)
       : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("window", &window_));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("stride", &stride_));
-    std::string padding;
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("padding", &padding));
-    same_ = padding == "SAME";
-    OP_REQUIRES(ctx,
-                window_.size() == 2 && std::min(window_[0], window_[1]) > 0 &&
-                    stride_ > 0,
-                absl::InvalidArgumentError(
-                    "DepthwiseKernelGradient: Expected a window of two sizes "
-                    "and a stride, each at least 1"));
+    OP_REQUIRES_OK(ctx, window_.Read(ctx, "DepthwiseKernelGradient"));
   }
 
   void Compute(OpKernelContext* ctx) override {
     const Tensor &x = ctx->input(0), &dy = ctx->input(1);
     windows::Sizes of;
-    OP_REQUIRES_OK(ctx, Read(x, dy, &of));
+    TensorShape shape;
+    OP_REQUIRES_OK(ctx, window_.Over(x, &of, &shape));
+    OP_REQUIRES(
+        ctx, dy.shape() == shape,
+        absl::InvalidArgumentError(absl::StrCat(
+            "DepthwiseKernelGradient: Expected gradients of shape ",
+            shape.DebugString(), ", as of the feature maps of images of shape ",
+            x.shape().DebugString(), ". Received ", dy.shape().DebugString())));
     Tensor* dk = nullptr;
     OP_REQUIRES_OK(
-        ctx, ctx->allocate_output(
-                 0, TensorShape({window_[0], window_[1], of.channels}), &dk));
+        ctx,
+        ctx->allocate_output(
+            0, TensorShape({of.window_height, of.window_width, of.channels}),
+            &dk));
     const int64_t images = x.dim_size(0), size = dk->NumElements();
     const int64_t bands = images < kManyImages ? kBands : 1;
     const int64_t rows = (of.out_height + bands - 1) / bands;
@@ -88,34 +88,7 @@ class DepthwiseKernelGradientOp : public tensorflow::OpKernel {
   }
 
  private:
-  absl::Status Read(const Tensor& x, const Tensor& dy,
-                    windows::Sizes* of) const {
-    if (x.dims() != 4 || dy.dims() != 4) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "DepthwiseKernelGradient: Expected images and gradients of shape "
-          "[batch, height, width, channels]. Received ",
-          x.shape().DebugString(), " and ", dy.shape().DebugString()));
-    }
-    of->channels = x.dim_size(3);
-    of->stride = stride_;
-    windows::Along(x.dim_size(1), window_[0], stride_, same_, &of->out_height,
-                   &of->top);
-    windows::Along(x.dim_size(2), window_[1], stride_, same_, &of->out_width,
-                   &of->left);
-    of->height = x.dim_size(1), of->width = x.dim_size(2);
-    of->window_height = window_[0], of->window_width = window_[1];
-    const TensorShape expected(
-        {x.dim_size(0), of->out_height, of->out_width, of->channels});
-    if (dy.shape() == expected) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(
-        "DepthwiseKernelGradient: Expected gradients of shape ",
-        expected.DebugString(), ", as of the feature maps of images of shape ",
-        x.shape().DebugString(), ". Received ", dy.shape().DebugString()));
-  }
-
-  std::vector<int32_t> window_;
-  int32_t stride_;
-  bool same_;
+  Window window_;
 };
 
 class DepthwiseOp : public tensorflow::OpKernel {

@@ -7,7 +7,7 @@ Keras addresses a layer in a weights file by its class.
 
 Kinds of layers differ in how weights lie (`InShards`) and in three members:
 where the input is needed (`_wanted`), what the devices compute when each has
-some of the filters (`_maps`), and what when each has all (`_all_filters`).
+some of the filters (`_maps`), and what when each has all (`_stages`).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from tf_convpar._compat.keras import is_adapted
 from tf_convpar._compat.keras import stored
 from tf_convpar.layers._activations import is_elementwise_activation
 from tf_convpar.layers._activations import is_per_sample_activation
+from tf_convpar.layers._channels import move_channels
 from tf_convpar.layers._files import is_merged
 from tf_convpar.layers._scaled import is_inference
 from tf_convpar.layers._scaled import leave_note
@@ -53,6 +54,9 @@ from tf_convpar.strategy.strategy import ConvParallelStrategy
 _to_shards: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "to_shards", default=False
 )
+
+# A function for `ConvParallel._on_shards`, and the names of its weights.
+Stage = tuple[Callable[..., tf.Tensor], list[str]]
 
 
 @contextlib.contextmanager
@@ -81,12 +85,15 @@ class ConvParallel(InShards):
         """Computes on each device the feature maps of its own filters."""
         raise NotImplementedError
 
-    def _all_filters(self) -> tuple[Callable[..., tf.Tensor], list[str]]:
-        """The function that computes all feature maps of some samples.
+    def _stages(self) -> list[Stage]:
+        """The functions that compute all feature maps of some samples.
+
+        Each is one convolution, whose gradients are put in an order: of two in
+        one function, what both need would be computed twice.
 
         Returns:
-            That function, which is called as `compute` of `_on_shards`, and
-            the names of the weights that it takes.
+            Functions that are called one after the other, as `compute` of
+            `_on_shards`, each with the names of the weights that it takes.
         """
         raise NotImplementedError
 
@@ -174,7 +181,9 @@ class ConvParallel(InShards):
         if self._samples is None:
             wanted = self._wanted()
             return [Move(shape, lies, wanted, layout.owner, width, before)]
-        kernels = [getattr(self, name) for name in self._all_filters()[1]]
+        kernels = [
+            getattr(self, name) for _, names in self._stages() for name in names
+        ]
         return [
             Move(shape, lies, self._samples, layout.owner, width, before),
             *(
@@ -209,14 +218,22 @@ class ConvParallel(InShards):
 
     def _call_on(self, device: str, inputs: tf.Tensor) -> Any:
         """Computes the layer on one device, by its algorithm."""
-        compute, names = self._all_filters()
+        stages = self._stages()
+        names = [name for _, names in stages for name in names]
 
-        def run(*given: tf.Tensor, **extra: Any) -> tf.Tensor:
-            own = functools.partial(compute, **extra) if extra else compute
-            part = functools.partial(
-                self._run_shard, own, device=device, first=0
-            )
-            return on_device(part, device, input_first=True)(*given)
+        def run(x: tf.Tensor, *given: tf.Tensor, **extra: Any) -> tf.Tensor:
+            for number, (compute, own) in enumerate(stages, 1):
+                part = functools.partial(
+                    self._run_shard,
+                    functools.partial(compute, **extra),
+                    device=device,
+                    first=0,
+                )
+                placed = on_device(part, device, input_first=True)
+                # A bias that it does not have is the last one's, too.
+                count = len(own) if number < len(stages) else len(given)
+                x, given = placed(x, *given[:count]), given[count:]
+            return x
 
         weights = [tf.convert_to_tensor(getattr(self, n)) for n in names]
         outputs = run(inputs, *weights)
@@ -300,20 +317,20 @@ class ConvParallel(InShards):
         """
         wire = self._wire_dtype_for(inputs.dtype).name
         layout = dataclasses.replace(layout, wire=wire)
-        compute, names = self._all_filters()
-        copies = [
-            everywhere_in_turn(
-                value_of(getattr(self, name)),
-                layout.devices,
-                layout.owner,
-                wire,
+        maps: Sequence[tf.Tensor] = apart(inputs, layout).shards
+        for compute, names in self._stages():
+            copies = [
+                everywhere_in_turn(
+                    value_of(getattr(self, name)),
+                    layout.devices,
+                    layout.owner,
+                    wire,
+                )
+                for name in names
+            ]
+            maps = self._on_devices(
+                compute, layout.devices, maps, copies, itertools.repeat(0)
             )
-            for name in names
-        ]
-        own = apart(inputs, layout).shards
-        maps = self._on_devices(
-            compute, layout.devices, own, copies, itertools.repeat(0)
-        )
         return ShardedTensor(maps, layout)
 
     def _on_devices(
@@ -368,25 +385,3 @@ class ConvParallel(InShards):
             first=first,
         )
         return move_channels(y, -1, 1) if moves else y
-
-
-def data_format(channels_last: bool) -> str:
-    """Keras' name of the data format."""
-    return "channels_last" if channels_last else "channels_first"
-
-
-def add_bias(y: tf.Tensor, bias: Sequence[tf.Tensor], last: bool) -> tf.Tensor:
-    """Adds the bias, if there is one, along the channel axis."""
-    if not bias:
-        return y
-    if last:
-        # TensorFlow fuses this op with the convolution.
-        return tf.nn.bias_add(y, bias[0])
-    return y + tf.reshape(bias[0], [-1] + [1] * (y.shape.rank - 2))
-
-
-def move_channels(x: tf.Tensor, source: int, target: int) -> tf.Tensor:
-    """Moves the channel axis from `source` to `target`."""
-    axes = list(range(x.shape.rank))
-    axes.insert(target % len(axes), axes.pop(source))
-    return tf.transpose(x, axes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ import tensorflow as tf
 from tf_convpar.algorithms import Windows
 from tf_convpar.algorithms import convolve
 from tf_convpar.layers._base import ConvParallel
+from tf_convpar.layers._base import Stage
 from tf_convpar.layers._scaled import is_inference
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import device_type
@@ -29,8 +29,8 @@ class Convolution(ConvParallel):
         copies = self._arranged(inputs)
         return self._on_shards(self._convolve, copies, self._with_bias())
 
-    def _all_filters(self) -> tuple[Callable[..., tf.Tensor], list[str]]:
-        return self._convolve, self._with_bias()
+    def _stages(self) -> list[Stage]:
+        return [(self._convolve, self._with_bias())]
 
     def _convolve(
         self,

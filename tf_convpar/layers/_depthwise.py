@@ -14,8 +14,9 @@ from tf_convpar import ops
 from tf_convpar.algorithms import depthwise_conv
 from tf_convpar.algorithms import is_own_depthwise
 from tf_convpar.layers._base import ConvParallel
-from tf_convpar.layers._base import add_bias
-from tf_convpar.layers._base import data_format
+from tf_convpar.layers._base import Stage
+from tf_convpar.layers._channels import add_bias
+from tf_convpar.layers._channels import data_format
 from tf_convpar.layers._scaled import unpadded
 from tf_convpar.placement import AnyLayout
 from tf_convpar.placement import Layout
@@ -58,8 +59,8 @@ class Depthwise(ConvParallel):
         own = self._arranged(inputs)
         return self._on_shards(self._convolve, own, self._with_bias())
 
-    def _all_filters(self) -> tuple[Callable[..., tf.Tensor], list[str]]:
-        return self._convolve, self._with_bias()
+    def _stages(self) -> list[Stage]:
+        return [(self._convolve, self._with_bias())]
 
     def _factors_shape(self) -> list[int]:
         return list(self.kernel.shape[-2:])

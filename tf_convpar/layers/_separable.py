@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ import tensorflow as tf
 from tf_convpar.algorithms import Windows
 from tf_convpar.algorithms import convolve
 from tf_convpar.layers._base import ConvParallel
+from tf_convpar.layers._base import Stage
 from tf_convpar.layers._depthwise import channels
 from tf_convpar.layers._depthwise import depthwise
 from tf_convpar.layers._depthwise import whole
@@ -130,18 +130,11 @@ class Separable(ConvParallel):
     def _call_whole(self, inputs: tf.Tensor) -> Any:
         return whole(self, inputs, super()._call_whole)
 
-    def _all_filters(self) -> tuple[Callable[..., tf.Tensor], list[str]]:
-        def both(
-            x: tf.Tensor,
-            depthwise_kernel: tf.Tensor,
-            *pointwise: tf.Tensor,
-            **where: Any,
-        ) -> tf.Tensor:
-            y = self._depthwise(x, depthwise_kernel, **where)
-            return self._pointwise(y, *pointwise, **where)
-
-        names = ["depthwise_kernel", *self._with_bias("pointwise_kernel")]
-        return both, names
+    def _stages(self) -> list[Stage]:
+        return [
+            (self._depthwise, ["depthwise_kernel"]),
+            (self._pointwise, self._with_bias("pointwise_kernel")),
+        ]
 
     def _depthwise(
         self,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tf_convpar.layers._base import ConvParallel
-from tf_convpar.layers._base import add_bias
-from tf_convpar.layers._base import data_format
+from tf_convpar.layers._base import Stage
+from tf_convpar.layers._channels import add_bias
+from tf_convpar.layers._channels import data_format
 from tf_convpar.placement import ShardedTensor
 
 
@@ -28,8 +28,8 @@ class Transposed(ConvParallel):
         copies = self._arranged(inputs)
         return self._on_shards(self._convolve, copies, self._with_bias())
 
-    def _all_filters(self) -> tuple[Callable[..., tf.Tensor], list[str]]:
-        return self._convolve, self._with_bias()
+    def _stages(self) -> list[Stage]:
+        return [(self._convolve, self._with_bias())]
 
     def _convolve(
         self,

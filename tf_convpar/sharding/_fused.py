@@ -28,7 +28,7 @@ from tf_convpar.layers import is_merged
 from tf_convpar.layers import leave_unpadded
 from tf_convpar.layers import note_of
 from tf_convpar.layers import takes_shards
-from tf_convpar.placement import ShardedTensor
+from tf_convpar.sharding._attach import joined
 from tf_convpar.sharding.rules import moved
 
 _L = keras.layers
@@ -103,7 +103,7 @@ class Fused(Attached):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Does what the layer's own `call` does."""
-        args, kwargs = keras.tree.map_structure(_joined, (args, kwargs))
+        args, kwargs = joined((args, kwargs))
         if not (is_merged() or in_stateless_scope()) and takes_shards():
             if isinstance(self._layer, _L.BatchNormalization):
                 found = self._normalized(*args, **kwargs)
@@ -221,10 +221,6 @@ def without_note(x: Any) -> Any:
     """A tensor by which a program may differentiate: others are made of it."""
     noted = hasattr(x, _NOTE) or hasattr(x, _AGAIN) or has_note(x)
     return tf.identity(x) if noted else x
-
-
-def _joined(x: Any) -> Any:
-    return x.joined() if isinstance(x, ShardedTensor) else x
 
 
 def _noted(terms: list[Term]) -> tf.Tensor:

@@ -289,17 +289,18 @@ class Works:
             values = {variable.name: value for variable, value in state}
             own = {"algorithm": self._algorithm} if self._algorithm else {}
             twin: Any = sharding.planned(layer, **own)
-            compute, names = twin._all_filters()
             # Algorithms race once for a layer, not once more for its parts.
             whole = layer.filters if getattr(layer, "groups", 0) == 1 else None
             with as_with(whole):
-                y = twin._run_shard(
-                    compute,
-                    inputs[0],
-                    *(values[name] for name in names),
-                    device=self._device,
-                    first=0,
-                )
+                y = inputs[0]
+                for compute, names in twin._stages():
+                    y = twin._run_shard(
+                        compute,
+                        y,
+                        *(values[name] for name in names),
+                        device=self._device,
+                        first=0,
+                    )
             return y if layer.activation is None else layer.activation(y)
         given = {
             id(x): value
