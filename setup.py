@@ -25,6 +25,7 @@ SOURCES = [
     "custom_ops/ops/channel_ops.cc",
     "custom_ops/ops/depthwise_ops.cc",
     "custom_ops/ops/function_ops.cc",
+    "custom_ops/ops/pointwise_ops.cc",
     "custom_ops/ops/pooling_ops.cc",
     "custom_ops/ops/shard_ops.cc",
     "custom_ops/kernels/bilinear_bytes.cc",
@@ -34,12 +35,14 @@ SOURCES = [
     "custom_ops/kernels/concat_shards.cc",
     "custom_ops/kernels/convert.cc",
     "custom_ops/kernels/depthwise.cc",
+    "custom_ops/kernels/pointwise.cc",
     "custom_ops/kernels/pooling.cc",
-    "custom_ops/kernels/window.cc",
     "custom_ops/kernels/release_functions.cc",
+    "custom_ops/kernels/remembered.cc",
     "custom_ops/kernels/shard_copy.cc",
     "custom_ops/kernels/split_shards.cc",
     "custom_ops/kernels/stream.cc",
+    "custom_ops/kernels/window.cc",
     "custom_ops/kernels/workspace.cc",
 ]
 

@@ -17,6 +17,13 @@
 namespace tf_convpar {
 namespace bilinear {
 
+// Some rows and panels of a product c = a b, where a is [rows, depth] and c
+// [rows, columns].
+struct ProductPart {
+  int64_t rows, depth, columns;
+  int64_t first_panel, panels;
+};
+
 // One instruction set's code. Sizes are those of the pass for as many threads
 // as the pool has, and `scratch` is as many floats as they say.
 struct Passes {
@@ -34,6 +41,11 @@ struct Passes {
                            const ForwardTensors&, float* scratch, Pool&);
   void (*gradient)(const Pass&, const GradientSizes&, const GradientTensors&,
                    float* scratch, Pool&);
+  // b, [depth, columns], to [panels, depth, panel].
+  void (*pack)(const float* b, int64_t depth, int64_t columns, float* panels);
+  // From those panels; `a` and `c` are where the part's rows begin.
+  void (*product)(const ProductPart&, const float* a, const float* panels,
+                  float* c);
 };
 
 // The environment variable that names the widest instruction set to use:

@@ -8,6 +8,7 @@
 #include "custom_ops/bilinear/kernels_impl.h"
 #include "custom_ops/bilinear/parts_impl.h"
 #include "custom_ops/bilinear/passes.h"
+#include "custom_ops/bilinear/product_impl.h"
 #include "custom_ops/bilinear/sizes.h"
 #include "custom_ops/bilinear/vectors_impl.h"
 
@@ -15,8 +16,8 @@ namespace tf_convpar {
 namespace bilinear {
 namespace TF_CONVPAR_ISA {
 
-extern const Passes kPasses = {kSet, Spectrum, Forward, ForwardByParts,
-                               Gradient};
+extern const Passes kPasses = {kSet,     Spectrum, Forward, ForwardByParts,
+                               Gradient, Pack,     Product};
 
 }  // namespace TF_CONVPAR_ISA
 }  // namespace bilinear

@@ -1,18 +1,16 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "custom_ops/bilinear/pass.h"
 #include "custom_ops/bilinear/passes.h"
 #include "custom_ops/bilinear/sizes.h"
 #include "custom_ops/kernels/bilinear_program.h"
+#include "custom_ops/kernels/remembered.h"
 #include "custom_ops/kernels/workspace.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -171,17 +169,6 @@ int64_t Places(const Geometry& g) {
   return g.window[0] * g.window[1] * g.window[2];
 }
 
-// The spectrum of a kernel, and the kernel it belongs to.
-struct Remembered {
-  Remembered(const Tensor& of, int64_t floats)
-      : kernel(tensorflow::DT_FLOAT, of.shape()), spectrum(floats) {
-    std::memcpy(Data(&kernel), Data(of), of.TotalBytes());
-  }
-
-  Tensor kernel;
-  Workspace spectrum;
-};
-
 class BilinearForwardOp : public OpKernel {
  public:
   explicit BilinearForwardOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
@@ -241,44 +228,31 @@ class BilinearForwardOp : public OpKernel {
       return;
     }
 
-    std::shared_ptr<Remembered> remembered = Recall(kernel);
-    const bool known = remembered != nullptr;
-    if (remember_ && !known) {
-      remembered = std::make_shared<Remembered>(kernel, sizes.spectrum);
-      OP_REQUIRES(ctx, remembered->spectrum.data() != nullptr,
-                  NoMemory(sizes.spectrum));
-    }
-    float* spectrum = remember_ ? remembered->spectrum.data()
-                                : scratch.data() + sizes.scratch;
-    if (!known) {
+    std::shared_ptr<const float> known;
+    if (remember_) known = remembered_.Find(kernel);
+    if (known == nullptr) {
+      std::shared_ptr<float> made;
+      if (remember_) {
+        made = Lasting(sizes.spectrum);
+        OP_REQUIRES(ctx, made != nullptr, NoMemory(sizes.spectrum));
+      }
+      float* const spectrum =
+          remember_ ? made.get() : scratch.data() + sizes.scratch;
       passes.spectrum(pass, sizes, tensors.kernel, spectrum, scratch.data(),
                       pool);
-      if (remember_) {
-        absl::MutexLock lock(&mutex_);
-        last_ = remembered;
-      }
+      tensors.kernel = spectrum;
+      if (remember_) remembered_.Keep(kernel, known = made);
+    } else {
+      tensors.kernel = known.get();
     }
-    tensors.kernel = spectrum;
     passes.forward(pass, sizes, tensors, scratch.data(), pool);
   }
 
  private:
-  // What is remembered of this kernel. Bits are compared: a variable does not
-  // say when it changed.
-  std::shared_ptr<Remembered> Recall(const Tensor& kernel) {
-    absl::MutexLock lock(&mutex_);
-    if (last_ == nullptr || kernel.shape() != last_->kernel.shape() ||
-        std::memcmp(Data(kernel), Data(last_->kernel), kernel.TotalBytes())) {
-      return nullptr;
-    }
-    return last_;
-  }
-
   Frame frame_;
   bool adjoint_, remember_;
   OwnedProgram image_, maps_, kernel_;
-  absl::Mutex mutex_;
-  std::shared_ptr<Remembered> last_;
+  Remembered remembered_;
 };
 
 class BilinearKernelGradientOp : public OpKernel {

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <iterator>
 #include <map>
+#include <memory>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -82,6 +84,17 @@ Workspace::~Workspace() {
 Workspace::Bytes Workspace::Statistics() {
   absl::MutexLock lock(&mutex);
   return bytes;
+}
+
+std::shared_ptr<float> Lasting(int64_t floats) {
+  constexpr size_t kLine = 64;
+  const size_t size = (floats * sizeof(float) + kLine - 1) / kLine * kLine;
+  if (size >= kPage / 2) {
+    const auto block = std::make_shared<Workspace>(floats);
+    return {block, block->data()};
+  }
+  return {static_cast<float*>(std::aligned_alloc(kLine, std::max(size, kLine))),
+          [](float* p) { std::free(p); }};
 }
 
 }  // namespace tf_convpar

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 namespace tf_convpar {
 
@@ -32,6 +33,10 @@ class Workspace {
   void* block_;
   size_t size_;
 };
+
+// Memory to be kept for long, of which a small block takes no whole pages.
+// Null if there is none.
+std::shared_ptr<float> Lasting(int64_t floats);
 
 }  // namespace tf_convpar
 

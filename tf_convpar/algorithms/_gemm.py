@@ -23,6 +23,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_convpar import ops
 from tf_convpar.algorithms._algorithm import INPUT_GRADIENT
 from tf_convpar.algorithms._algorithm import Algorithm
 from tf_convpar.algorithms._algorithm import Geometry
@@ -59,9 +60,10 @@ class Gemm(Algorithm):
         bias: tf.Tensor | None = None,
         remember: bool = False,
     ) -> tf.Tensor:
-        """The feature maps. Nothing is remembered."""
+        """The feature maps; the compiled op remembers the kernel's panels."""
         pads = _pads(sizes_of(x)[1:-1], geometry)
-        return _multiply(x, kernel, pads, geometry.strides, bias)
+        strides = geometry.strides
+        return _multiply(x, kernel, pads, strides, bias, remember=remember)
 
     def input_gradient(
         self,
@@ -121,6 +123,7 @@ def _multiply(
     strides: Sequence[int],
     bias: tf.Tensor | None = None,
     turned: bool = False,
+    remember: bool = False,
 ) -> tf.Tensor:
     window = kernel.shape[:-2].as_list()
     channels, filters = sizes_of(kernel)[-2:]
@@ -130,17 +133,19 @@ def _multiply(
     rows = _unfold(tf.cast(x, wide), window, pads, strides)
     shape = sizes_of(rows)[: len(window) + 1]
     depth = math.prod(window) * channels
-    maps = tf.matmul(
-        tf.reshape(rows, [math.prod(shape), depth]),
-        tf.reshape(
-            tf.cast(kernel, wide),
-            [filters, depth] if turned else [depth, filters],
-        ),
-        transpose_b=turned,
+    rows = tf.reshape(rows, [math.prod(shape), depth])
+    kernel = tf.reshape(
+        tf.cast(kernel, wide),
+        [filters, depth] if turned else [depth, filters],
     )
-    if bias is not None:
-        # Right after the product: TensorFlow fuses the two into one op.
-        maps = tf.nn.bias_add(maps, tf.cast(bias, wide))
+    bias = None if bias is None else tf.cast(bias, wide)
+    if remember and wide == tf.float32 and ops.load():
+        maps = ops.pointwise(rows, kernel, offset=bias, remember=True)
+    else:
+        maps = tf.matmul(rows, kernel, transpose_b=turned)
+        if bias is not None:
+            # Right after the product: TensorFlow fuses the two into one op.
+            maps = tf.nn.bias_add(maps, bias)
     return tf.cast(tf.reshape(maps, [*shape, filters]), x.dtype)
 
 

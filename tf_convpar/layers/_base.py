@@ -29,10 +29,13 @@ import tensorflow as tf
 from tf_convpar._compat.keras import in_stateless_scope
 from tf_convpar._compat.keras import is_adapted
 from tf_convpar._compat.keras import stored
+from tf_convpar.algorithms import Windows
+from tf_convpar.algorithms import is_own_pointwise
 from tf_convpar.layers._activations import is_elementwise_activation
 from tf_convpar.layers._activations import is_per_sample_activation
 from tf_convpar.layers._channels import move_channels
 from tf_convpar.layers._files import is_merged
+from tf_convpar.layers._scaled import Again
 from tf_convpar.layers._scaled import is_inference
 from tf_convpar.layers._scaled import leave_note
 from tf_convpar.layers._stored import InShards
@@ -223,15 +226,15 @@ class ConvParallel(InShards):
 
         def run(x: tf.Tensor, *given: tf.Tensor, **extra: Any) -> tf.Tensor:
             for number, (compute, own) in enumerate(stages, 1):
+                count = len(own)
+                if number == len(stages):
+                    # A bias that the layer does not have is the last one's.
+                    count = len(given)
+                    compute = functools.partial(compute, **extra)
                 part = functools.partial(
-                    self._run_shard,
-                    functools.partial(compute, **extra),
-                    device=device,
-                    first=0,
+                    self._run_shard, compute, device=device, first=0
                 )
                 placed = on_device(part, device, input_first=True)
-                # A bias that it does not have is the last one's, too.
-                count = len(own) if number < len(stages) else len(given)
                 x, given = placed(x, *given[:count]), given[count:]
             return x
 
@@ -243,20 +246,23 @@ class ConvParallel(InShards):
         if shape is not None and takes_shards() and is_inference():
             count = len(names) - bool(self.use_bias)
             kernels, bias = weights[:count], weights[count:]
-            inputs, extra = self._again(inputs, device)
-            leave_note(outputs, run, inputs, kernels, bias, shape, extra)
+            again = self._again(inputs, device)
+            leave_note(outputs, run, again, kernels, bias, shape)
         return outputs
 
-    def _again(
-        self, inputs: tf.Tensor, device: str
-    ) -> tuple[tf.Tensor, dict[str, Any] | None]:
-        """What the layer is computed of in inference, of an input.
+    def _again(self, inputs: tf.Tensor, device: str) -> Again:
+        """What the layer is computed of in inference, of an input."""
+        return Again(inputs)
 
-        Returns:
-            The input, and what else `compute` then takes beside the name of an
-            activation; None if it takes none.
-        """
-        return inputs, None
+    def _again_pointwise(
+        self, inputs: tf.Tensor, device: str, kernel: Any, windows: Windows
+    ) -> Again:
+        """If the last stage is a product, what scales it is a part of it."""
+        kernel = tf.convert_to_tensor(kernel)
+        auto = self._algorithm_on(device) == "auto"
+        if auto and is_own_pointwise(inputs, kernel, windows):
+            return Again(inputs, {}, by_itself=True)
+        return Again(inputs)
 
     def _factors_shape(self) -> list[int] | None:
         """The shape in which factors of all feature maps scale the kernel."""

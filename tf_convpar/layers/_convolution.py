@@ -12,6 +12,7 @@ from tf_convpar.algorithms import Windows
 from tf_convpar.algorithms import convolve
 from tf_convpar.layers._base import ConvParallel
 from tf_convpar.layers._base import Stage
+from tf_convpar.layers._scaled import Again
 from tf_convpar.layers._scaled import is_inference
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import device_type
@@ -40,27 +41,34 @@ class Convolution(ConvParallel):
         channels_last: bool,
         device: str,
         first: int,
+        **scaled: Any,
     ) -> tf.Tensor:
-        padding = self.padding
-        if padding == "causal":
+        if self.padding == "causal":
             x = _pad_before(x, self._reach(), channels_last)
-            padding = "valid"
         return convolve(
             x,
             kernel,
-            Windows(
-                self.strides,
-                padding,
-                self.dilation_rate,
-                self.groups,
-                channels_last,
-            ),
+            self._windows(channels_last),
             filters=(first, self.filters),
             algorithm=self._algorithm_on(device),
             bias=bias[0] if bias else None,
             remember=is_inference(),
             device=device,
+            **scaled,
         )
+
+    def _windows(self, channels_last: bool) -> Windows:
+        return Windows(
+            self.strides,
+            "valid" if self.padding == "causal" else self.padding,
+            self.dilation_rate,
+            self.groups,
+            channels_last,
+        )
+
+    def _again(self, inputs: tf.Tensor, device: str) -> Again:
+        windows = self._windows(self.data_format == "channels_last")
+        return self._again_pointwise(inputs, device, self.kernel, windows)
 
     def _factors_shape(self) -> list[int]:
         return [self.filters]

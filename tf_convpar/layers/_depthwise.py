@@ -17,6 +17,7 @@ from tf_convpar.layers._base import ConvParallel
 from tf_convpar.layers._base import Stage
 from tf_convpar.layers._channels import add_bias
 from tf_convpar.layers._channels import data_format
+from tf_convpar.layers._scaled import Again
 from tf_convpar.layers._scaled import unpadded
 from tf_convpar.placement import AnyLayout
 from tf_convpar.placement import Layout
@@ -88,15 +89,13 @@ class Depthwise(ConvParallel):
         y = depthwise(self, x, kernel, channels_last, algorithm)
         return add_bias(y, bias, channels_last)
 
-    def _again(
-        self, inputs: tf.Tensor, device: str
-    ) -> tuple[tf.Tensor, dict[str, Any] | None]:
+    def _again(self, inputs: tf.Tensor, device: str) -> Again:
         kernel = tf.convert_to_tensor(self.kernel)
         auto = self._algorithm_on(device) == "auto"
         if not (auto and is_own_depthwise(inputs, kernel, **_windows(self))):
-            return inputs, None
+            return Again(inputs)
         image, zeros = unpadded(inputs)
-        return image, {"zeros": zeros}
+        return Again(image, {"zeros": zeros})
 
 
 def channels(layer: Any, input_shape: Sequence[int | None]) -> int:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import NamedTuple
 from typing import Protocol
 
 import tensorflow as tf
@@ -39,6 +39,22 @@ class Scaled(Protocol):
         """The feature maps; an activation only if `activates`."""
 
 
+class Again(NamedTuple):
+    """Of what a layer is computed again, with its feature maps scaled.
+
+    Attributes:
+        inputs: What it is computed of.
+        extra: What else its last stage then takes beside the name of an
+            activation; None if it takes none.
+        by_itself: Whether that stage takes factors by themselves. Elsewhere
+            they scale the kernel.
+    """
+
+    inputs: tf.Tensor
+    extra: dict[str, Any] | None = None
+    by_itself: bool = False
+
+
 def is_inference() -> bool:
     """Whether Keras says that this is no training step, but inference.
 
@@ -50,30 +66,30 @@ def is_inference() -> bool:
 def leave_note(
     maps: tf.Tensor,
     run: Callable[..., tf.Tensor],
-    inputs: tf.Tensor,
+    again: Again,
     kernels: Sequence[tf.Tensor],
     bias: Sequence[tf.Tensor],
     shape: Sequence[int],
-    extra: Mapping[str, Any] | None,
 ) -> None:
     """Notes how feature maps were made, where making them again may pay.
 
-    It does in a graph, in which what nobody uses is never computed, and while
-    the last kernel has fewer numbers than the feature maps.
+    It does in a graph, in which what nobody uses is never computed. The last
+    kernel must have fewer numbers than the feature maps if it is scaled.
 
     Args:
         maps: The feature maps, channels last.
         run: What was called with the inputs, the kernels and the bias.
-        inputs: What the layer was called with.
+        again: Of what the layer is computed.
         kernels: Its kernels; the last one is scaled.
         bias: Its bias, if it has one.
         shape: The shape in which factors scale the last kernel.
-        extra: What else `run` takes, if it takes the name of an activation.
     """
     batch = maps.shape[0] or ASSUMED_BATCH
     numbers = batch * math.prod(n or 1 for n in maps.shape[1:])
     *others, kernel = kernels
-    if tf.executing_eagerly() or numbers < math.prod(kernel.shape):
+    inputs, extra, by_itself = again
+    large = not by_itself and numbers < math.prod(kernel.shape)
+    if tf.executing_eagerly() or large:
         return
 
     def scaled(
@@ -81,12 +97,11 @@ def leave_note(
     ) -> tf.Tensor:
         if bias:
             summand += bias[0] * factor
+        more = {} if extra is None else {**extra, "activation": activation}
+        if by_itself:
+            return run(inputs, *others, kernel, summand, factor=factor, **more)
         last = kernel * tf.reshape(factor, shape)
-        if extra is None:
-            return run(inputs, *others, last, summand)
-        return run(
-            inputs, *others, last, summand, activation=activation, **extra
-        )
+        return run(inputs, *others, last, summand, **more)
 
     found: Any = scaled
     found.activates = extra is not None

@@ -16,6 +16,8 @@ from tf_convpar.layers._base import Stage
 from tf_convpar.layers._depthwise import channels
 from tf_convpar.layers._depthwise import depthwise
 from tf_convpar.layers._depthwise import whole
+from tf_convpar.layers._scaled import Again
+from tf_convpar.layers._scaled import is_inference
 from tf_convpar.layers._shards import Split
 from tf_convpar.layers._shards import resolve_shards
 from tf_convpar.placement import AnyLayout
@@ -155,18 +157,27 @@ class Separable(ConvParallel):
         channels_last: bool,
         device: str,
         first: int,
+        **scaled: Any,
     ) -> tf.Tensor:
         return convolve(
             x,
             kernel,
-            Windows(
-                strides=[1] * self.rank,
-                dilation_rate=[1] * self.rank,
-                channels_last=channels_last,
-            ),
+            self._pointwise_windows(channels_last),
             algorithm=self._algorithm_on(device),
             bias=bias[0] if bias else None,
+            remember=is_inference(),
             device=device,
+            **scaled,
+        )
+
+    def _pointwise_windows(self, channels_last: bool) -> Windows:
+        ones = [1] * self.rank
+        return Windows(ones, dilation_rate=ones, channels_last=channels_last)
+
+    def _again(self, inputs: tf.Tensor, device: str) -> Again:
+        windows = self._pointwise_windows(self.data_format == "channels_last")
+        return self._again_pointwise(
+            inputs, device, self.pointwise_kernel, windows
         )
 
 

@@ -18,6 +18,7 @@ from ._library import build_report as build_report
 from ._library import functions as functions
 from ._library import load as load
 from ._library import module as module
+from ._pointwise import pointwise as pointwise
 from ._pooling import max_pool as max_pool
 from ._shards import concat_shards as concat_shards
 from ._shards import split_shards as split_shards
