@@ -80,6 +80,7 @@ def main():
     parser.add_argument("--batch", type=int, nargs="*", default=[1, 32])
     options = parser.parse_args()
     tf.config.threading.set_intra_op_parallelism_threads(options.threads)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
     memory.keep()
     ops.load()
     table = rich.table.Table("images", "filters", title="median ms of a layer")
