@@ -11,6 +11,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Several logical devices share one card.
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 
+import numpy as np
 import rich.console
 import rich.table
 import tensorflow as tf
@@ -51,6 +52,15 @@ def wanted(given):
     name = found[given.device.upper()]
     prefix = "/job:localhost/replica:0/task:0"
     return name if name.startswith("/job") else prefix + name
+
+
+def images(device, count, shape, classes):
+    """A batch that is on the device already, where a step finds it."""
+    rng = np.random.default_rng(0)
+    with tf.device(device):
+        x = tf.constant(rng.normal(size=(count, *shape)).astype("float32"))
+        y = tf.constant(rng.integers(0, classes, count))
+        return tf.identity(x), tf.identity(y)
 
 
 def turns(runs, repeats, warm=5):

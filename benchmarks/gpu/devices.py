@@ -9,7 +9,6 @@ import os
 import card
 import keras
 import models
-import numpy as np
 import tensorflow as tf
 
 import tf_convpar as convpar
@@ -27,20 +26,16 @@ def split_card(given, mib):
         )
 
 
-def seconds(name, image, batch, devices, plan, repeats):
+def step_of(name, image, batch, devices, plan):
+    """A training step of a model of its own on these devices."""
     keras.utils.set_random_seed(1)
     strategy = convpar.ConvParallelStrategy(devices=devices)
     with strategy.scope():
-        build = getattr(keras.applications, name)
-        model = build(weights=None, input_shape=(image, image, 3))
+        model = models.plain(name, image)
         model = convpar.parallelize(model, plan=plan, batch_size=batch)
         models.compiled(model)
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(batch, image, image, 3)).astype("float32")
-    y = rng.integers(0, 1000, batch)
-    (found,), _ = card.turns([lambda: model.train_on_batch(x, y)], repeats)
-    keras.backend.clear_session()
-    return found
+    x, y = card.images(strategy.chief_device, batch, (image, image, 3), 1000)
+    return lambda: model.train_on_batch(x, y)
 
 
 def main():
@@ -51,19 +46,20 @@ def main():
     host = "CPU:1" if given.device.upper().startswith("CPU") else "CPU:0"
     image, batch = (32, 4) if given.small else (224, 64)
     name = "VGG16" if given.small else "ResNet50"
-    rows = []
-    for label, devices, plan in (
-        ("one", [given.device], "equal"),
-        ("two logical, equal", [given.device, other], "equal"),
-        ("two logical, planned", [given.device, other], "auto"),
-        ("with the CPU, equal", [given.device, host], "equal"),
-        ("with the CPU, planned", [given.device, host], "auto"),
-        ("one again", [given.device], "equal"),
-    ):
-        found = seconds(name, image, batch, devices, plan, given.repeats)
-        rows.append({"model": name, "devices": label, "ms": 1e3 * found})
-    for row in rows:
-        row["of one"] = row["ms"] / rows[0]["ms"]
+    cases = {
+        "one": ([given.device], "equal"),
+        "two logical, equal": ([given.device, other], "equal"),
+        "two logical, planned": ([given.device, other], "auto"),
+        "with the CPU, equal": ([given.device, host], "equal"),
+        "with the CPU, planned": ([given.device, host], "auto"),
+        "one again": ([given.device], "equal"),
+    }
+    steps = [step_of(name, image, batch, *case) for case in cases.values()]
+    times, ratios = card.turns(steps, given.repeats)
+    rows = [
+        {"model": name, "devices": label, "ms": 1e3 * took, "of one": ratio}
+        for label, took, ratio in zip(cases, times, ratios, strict=True)
+    ]
     card.show(given, device, rows)
 
 

@@ -6,7 +6,6 @@ equal models means anything. `auto` is expected to change nothing on a card.
 
 import card
 import keras
-import numpy as np
 
 import tf_convpar as convpar
 
@@ -22,10 +21,17 @@ def compiled(model):
     return model
 
 
+def plain(name, image):
+    return getattr(keras.applications, name)(
+        weights=None,
+        input_shape=(image, image, 3),
+        classifier_activation=None,
+    )
+
+
 def made(name, image, how):
     keras.utils.set_random_seed(1)
-    build = getattr(keras.applications, name)
-    model = build(weights=None, input_shape=(image, image, 3))
+    model = plain(name, image)
     if how is None:
         return compiled(model)
     parallel = convpar.parallelize(model, plan="equal", algorithm=how)
@@ -38,9 +44,7 @@ def row(name, policy, image, batch, device, repeats):
         models = [
             made(name, image, how) for how in (None, "direct", "auto", None)
         ]
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(batch, image, image, 3)).astype("float32")
-    y = rng.integers(0, 1000, batch)
+    x, y = card.images(device, batch, (image, image, 3), 1000)
 
     def step(model):
         return lambda: model.train_on_batch(x, y)

@@ -2,7 +2,6 @@
 
 import card
 import keras
-import numpy as np
 
 import tf_convpar as convpar
 
@@ -41,10 +40,7 @@ def row(filters, order, policy, device, batch, repeats):
     strategy = convpar.ConvParallelStrategy(devices=[device])
     with strategy.scope():
         models = [network(filters, p, first) for p in (False, True, False)]
-    rng = np.random.default_rng(0)
-    shape = models[0].input_shape[1:]
-    x = rng.normal(size=(batch, *shape)).astype("float32")
-    y = rng.integers(0, 10, batch)
+    x, y = card.images(device, batch, models[0].input_shape[1:], 10)
 
     def step(model):
         return lambda: model.train_on_batch(x, y)
