@@ -10,7 +10,6 @@ import re
 import runpy
 import shutil
 import subprocess
-import sys
 
 import cuda_on_host
 import gpus
@@ -18,9 +17,11 @@ import numpy as np
 import pytest
 import setuptools
 import tensorflow as tf
+from click.testing import CliRunner
 
 from tf_convpar import ops
 from tf_convpar import placement
+from tf_convpar.cli.main import main
 from tf_convpar.ops import _kernels
 from tf_convpar.ops import _library
 
@@ -243,11 +244,12 @@ def test_a_gpu_computes_what_a_cpu_computes():
     np.testing.assert_array_equal(joined, expected)
 
 
-def test_check_build_tells_of_gpus():
-    done = subprocess.run(
-        [sys.executable, "-m", "tf_convpar", "check-build", "--json"],
-        capture_output=True,
-        text=True,
-    )
-    found = json.loads(done.stdout)
-    assert found["cuda"] == ops.build_report().cuda
+@pytest.mark.parametrize("command", ["check-build", "env"])
+def test_commands_tell_of_kernels_for_gpus(command):
+    report = ops.build_report()
+    if not report.exists:
+        pytest.skip(report.verdict)
+    told = CliRunner().invoke(main, [command, "--json"]).stdout
+    names = {"check-build": "cuda", "env": "kernels for gpus"}
+    assert report.cuda
+    assert json.loads(told)[names[command]] == report.cuda
