@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-SOURCES := $(wildcard custom_ops/*/*.cc custom_ops/*/*.h)
+SOURCES := $(wildcard custom_ops/*/*.cc custom_ops/*/*.cu custom_ops/*/*.h)
 
 .PHONY: demo test test-all bench lint setup clean
 

@@ -1,8 +1,11 @@
 """Builds the C++ op; all else about the package is in pyproject.toml."""
 
+import dataclasses
 import json
 import os
 import pathlib
+import re
+import shutil
 import subprocess
 import sys
 
@@ -36,6 +39,7 @@ SOURCES = [
     "custom_ops/kernels/convert.cc",
     "custom_ops/kernels/depthwise.cc",
     "custom_ops/kernels/pointwise.cc",
+    "custom_ops/kernels/device_copy.cc",
     "custom_ops/kernels/pooling.cc",
     "custom_ops/kernels/release_functions.cc",
     "custom_ops/kernels/remembered.cc",
@@ -45,6 +49,117 @@ SOURCES = [
     "custom_ops/kernels/window.cc",
     "custom_ops/kernels/workspace.cc",
 ]
+
+CUDA_SOURCES = ["custom_ops/cuda/launch.cu"]
+CUDA = "TF_CONVPAR_CUDA"
+ARCHITECTURES = "TF_CONVPAR_CUDA_ARCHITECTURES"
+RUNTIME = "libcudart_static.a"
+# One for each generation: its code runs on all cards of the generation. The
+# newest is added as PTX too, which drivers compile for cards to come.
+GENERATIONS = ("70", "75", "80", "90", "100", "120")
+
+
+@dataclasses.dataclass(frozen=True)
+class Nvcc:
+    """NVIDIA's compiler, and what it compiles for."""
+
+    path: str
+    version: str
+    architectures: tuple[str, ...]
+    folders: tuple[str, ...]
+
+    def __str__(self) -> str:
+        names = [f"sm_{each}" for each in self.architectures]
+        return (
+            f"nvcc {self.version} for {', '.join(names)}, "
+            f"PTX {self.architectures[-1]}"
+        )
+
+    def compile(self, source: str, target: pathlib.Path, cxx: str) -> None:
+        """Compiles one source to an object file."""
+        target.parent.mkdir(parents=True, exist_ok=True)
+        newest = self.architectures[-1]
+        command = [self.path, "--threads=0", f"-ccbin={cxx}", "-std=c++17"]
+        for each in self.architectures:
+            code = f"[sm_{each},compute_{each}]"
+            code = code if each == newest else f"sm_{each}"
+            command += ["-gencode", f"arch=compute_{each},code={code}"]
+        command += ["-O3", "-I.", "-Xcompiler=-fPIC,-fvisibility=hidden"]
+        command += ["-cudart=static", "-c", source, "-o", str(target)]
+        print(" ".join(command))
+        if subprocess.run(command, check=False).returncode != 0:
+            sys.exit(
+                f"{self.path} did not compile {source}. {CUDA}=0 builds "
+                "without kernels for GPUs."
+            )
+
+    def link_args(self) -> list[str]:
+        """The runtime is linked in: machines without a GPU have none."""
+        return [
+            *(f"-L{folder}" for folder in self.folders),
+            f"-l:{RUNTIME}",
+            f"-Wl,--exclude-libs,{RUNTIME}",
+            *("-ldl", "-lrt", "-lpthread"),
+        ]
+
+
+def find_nvcc() -> Nvcc | None:
+    """The compiler of kernels for GPUs, if there is one and it is wanted."""
+    wanted = os.environ.get(CUDA) or "auto"
+    if wanted not in ("0", "1", "auto"):
+        sys.exit(f"Expected {CUDA} to be 0, 1 or auto. Received: {wanted}")
+    places = [
+        pathlib.Path(home, "bin", "nvcc")
+        for home in (os.environ.get("CUDA_HOME"), "/usr/local/cuda")
+        if home
+    ]
+    places.insert(-1, pathlib.Path(shutil.which("nvcc") or "/no/nvcc"))
+    found = next((str(p) for p in places if p.is_file()), None)
+    if found is None and wanted == "1":
+        sys.exit(
+            f"Expected nvcc in $CUDA_HOME/bin, $PATH or /usr/local/cuda/bin, "
+            f"as {CUDA}=1. Received none"
+        )
+    if found is None or wanted == "0":
+        return None
+    # nvcc may be a script somewhere else: it says itself where its files are.
+    folders = tuple(
+        re.findall(
+            r'-L([^"\s]+)', _said(found, "--dryrun", "-x", "cu", "-c", __file__)
+        )
+    )
+    if not any(pathlib.Path(folder, RUNTIME).is_file() for folder in folders):
+        problem = f"{found} comes without {RUNTIME} in {', '.join(folders)}"
+        if wanted == "1":
+            sys.exit(f"{problem}, which {CUDA}=1 needs")
+        print(f"{problem}: no kernels for GPUs are built", file=sys.stderr)
+        return None
+    version = re.search(r"V([\d.]+)", _said(found, "--version"))
+    known = re.findall(r"sm_(\w+)", _said(found, "--list-gpu-code"))
+    given = re.findall(r"\w+", os.environ.get(ARCHITECTURES, ""))
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        sys.exit(
+            f"Expected {ARCHITECTURES} to be of {', '.join(known)}, what "
+            f"{found} compiles for. Received: {', '.join(unknown)}"
+        )
+    return Nvcc(
+        found,
+        version[1] if version else "of unknown version",
+        tuple(given or (each for each in GENERATIONS if each in known)),
+        folders,
+    )
+
+
+def _said(*command: str) -> str:
+    answer = subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return answer.stdout
 
 
 class BuildOp(build_ext):
@@ -62,6 +177,7 @@ class BuildOp(build_ext):
         # A newer TensorFlow does not make the sources newer, and the record
         # below must be of the library beside it.
         self.force = True
+        self.nvcc = find_nvcc()
         for extension in self.extensions:
             # TensorFlow's headers as the system's: their warnings are not ours.
             extension.extra_compile_args += [
@@ -74,10 +190,24 @@ class BuildOp(build_ext):
             "tensorflow": tf.__version__,
             "cxx11_abi": int(tf.sysconfig.CXX11_ABI_FLAG),
             "compiler": self._compiler(),
+            "cuda": str(self.nvcc or "none"),
         }
         text = json.dumps(record, indent=2) + "\n"
         for library in self._libraries():
             library.with_name("_build_info.json").write_text(text)
+
+    def build_extension(self, extension: setuptools.Extension) -> None:
+        """Adds the kernels for GPUs, if there is a compiler for them."""
+        if self.nvcc is not None:
+            for source in CUDA_SOURCES:
+                target = pathlib.Path(self.build_temp, source + ".o")
+                self.nvcc.compile(
+                    source, target, self.compiler.compiler_so_cxx[0]
+                )
+                extension.extra_objects.append(str(target))
+            extension.define_macros.append(("TF_CONVPAR_CUDA", "1"))
+            extension.extra_link_args += self.nvcc.link_args()
+        super().build_extension(extension)
 
     def _libraries(self) -> list[pathlib.Path]:
         filename = self.get_ext_filename(NAME)
@@ -88,10 +218,7 @@ class BuildOp(build_ext):
 
     def _compiler(self) -> str:
         command = self.compiler.compiler_so_cxx[0]
-        answer = subprocess.run(
-            [command, "--version"], capture_output=True, text=True, check=False
-        )
-        return (answer.stdout.splitlines() or [command])[0]
+        return (_said(command, "--version").splitlines() or [command])[0]
 
 
 class AnyPythonWheel(bdist_wheel):

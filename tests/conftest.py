@@ -25,6 +25,11 @@ tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0],
     [tf.config.LogicalDeviceConfiguration()] * 4,
 )
+# Two GPUs of one card. Several processes of tests share it.
+for card in tf.config.list_physical_devices("GPU")[:1]:
+    tf.config.set_logical_device_configuration(
+        card, [tf.config.LogicalDeviceConfiguration(memory_limit=2048)] * 2
+    )
 
 
 def pytest_collection_finish():

@@ -10,6 +10,7 @@ import tempfile
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
+NVCC = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
 DEBIAN_RULES = pathlib.Path("/usr/share/bazel/rules")
 
 USE = """
@@ -47,6 +48,8 @@ def test_bazel_builds_a_library_that_works():
         assert build.returncode == 0, build.stderr[-3000:]
         pattern = "*/execroot/tf_convpar/bazel-out/*/bin/_convpar_ops.so"
         (library,) = pathlib.Path(folder).glob(pattern)
+        kernels = b"MoveKernel" in library.read_bytes()
+        assert kernels == (NVCC is not None)
         answer = subprocess.run(
             [sys.executable, "-c", USE, library],
             capture_output=True,

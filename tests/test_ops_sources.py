@@ -63,19 +63,20 @@ def test_a_header_includes_what_it_uses(header):
 
 def test_setup_compiles_every_source():
     module = ast.parse((ROOT / "setup.py").read_text())
-    (sources,) = (
-        ast.literal_eval(statement.value)
+    sources = [
+        source
         for statement in module.body
         if isinstance(statement, ast.Assign)
-        and statement.targets[0].id == "SOURCES"
-    )
+        and statement.targets[0].id in ("SOURCES", "CUDA_SOURCES")
+        for source in ast.literal_eval(statement.value)
+    ]
     assert sorted(sources) == [
-        f"custom_ops/{name}" for name in files("**/*.cc")
+        f"custom_ops/{name}" for name in files("**/*.cc", "**/*.cu")
     ]
 
 
 def test_bazel_has_every_file():
     build = (FOLDER / "BUILD").read_text()
-    patterns = re.findall(r'"(\w+/\*\.(?:cc|h))"', build)
-    assert files(*patterns) == files("**/*.cc", "**/*.h")
+    patterns = re.findall(r'"(\w+/\*\.(?:cc|cu|h))"', build)
+    assert files(*patterns) == files("**/*.cc", "**/*.cu", "**/*.h")
     assert HEADERS

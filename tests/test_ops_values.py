@@ -1,5 +1,7 @@
-"""What the ops compute, the compiled ones and their twin alike."""
+"""What the ops compute: compiled, for GPUs, and their twin alike."""
 
+import cuda_on_host
+import gpus
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
@@ -11,11 +13,20 @@ from tf_convpar import ops
 DTYPES = [tf.float16, tf.bfloat16, tf.float32, tf.float64]
 
 
-@pytest.fixture(params=[True, False], ids=["native", "python"])
-def native(request):
-    if request.param and not ops.load():
+@pytest.fixture(params=["native", "python", "cuda_on_host", "gpu"])
+def native(request, monkeypatch):
+    kind = request.param
+    if kind == "cuda_on_host":
+        if cuda_on_host.library() is None:
+            pytest.skip("no C++ compiler")
+        cuda_on_host.instead_of_ops(monkeypatch)
+    elif kind == "native" and not ops.load():
         pytest.skip(ops.build_report().verdict)
-    return request.param
+    elif kind == "gpu":
+        with tf.device(gpus.first_with_kernels()):
+            yield True
+            return
+    yield kind != "python"
 
 
 def numbers(shape, dtype, seed=0):
@@ -153,9 +164,15 @@ def test_large_enough_for_threads_and_streaming(native, source, target, sizes):
         assert bool(tf.reduce_all(shard == tf.cast(part, target)))
 
 
-@hypothesis.settings(max_examples=60, deadline=None, database=None)
+@hypothesis.settings(
+    max_examples=60,
+    deadline=None,
+    database=None,
+    # One fixture for all examples is what is meant.
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+)
 @hypothesis.given(data=st.data())
-def test_any_widths_ranks_and_dtypes_agree_with_numpy(data):
+def test_any_widths_ranks_and_dtypes_agree_with_numpy(native, data):
     rank = data.draw(st.integers(2, 5))
     axis = data.draw(st.sampled_from([-1, 1]))
     widths = data.draw(st.lists(st.integers(0, 40), min_size=1, max_size=6))
@@ -168,10 +185,9 @@ def test_any_widths_ranks_and_dtypes_agree_with_numpy(data):
         each[axis] = width
         arrays.append(numbers(each, dtype, i))
     expected = np.concatenate([converted(a, target) for a in arrays], axis)
-    for native in {ops.load(), False}:
-        joined = ops.concat_shards(arrays, axis, target, native=native)
-        assert_same_bits(joined, expected)
-        cut = ops.split_shards(joined, widths, axis, dtypes, native=native)
-        pieces = np.split(expected, np.cumsum(widths)[:-1], axis)
-        for shard, piece, dtype in zip(cut, pieces, dtypes, strict=True):
-            assert_same_bits(shard, converted(piece, dtype))
+    joined = ops.concat_shards(arrays, axis, target, native=native)
+    assert_same_bits(joined, expected)
+    cut = ops.split_shards(joined, widths, axis, dtypes, native=native)
+    pieces = np.split(expected, np.cumsum(widths)[:-1], axis)
+    for shard, piece, dtype in zip(cut, pieces, dtypes, strict=True):
+        assert_same_bits(shard, converted(piece, dtype))

@@ -1,6 +1,7 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
+#include "custom_ops/kernels/device_copy.h"
 #include "custom_ops/kernels/shard_copy.h"
 #include "custom_ops/ops/messages.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -23,6 +24,8 @@ bool Compatible(const TensorShape& a, const TensorShape& b, int axis) {
   return true;
 }
 
+// `Copy` is ShardCopy, or for a GPU DeviceCopy.
+template <typename Copy>
 class ConcatShardsOp : public tensorflow::OpKernel {
  public:
   explicit ConcatShardsOp(tensorflow::OpKernelConstruction* ctx)
@@ -60,7 +63,7 @@ class ConcatShardsOp : public tensorflow::OpKernel {
     shape.set_dim(layout.axis, width);
     Tensor* value = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, shape, &value));
-    ShardCopy copy(ShardCopy::kJoin, layout, *value);
+    Copy copy(ShardCopy::kJoin, layout, *value);
     for (const Tensor& shard : shards) copy.Add(shard);
     copy.Run(ctx);
   }
@@ -71,7 +74,12 @@ class ConcatShardsOp : public tensorflow::OpKernel {
 
 REGISTER_KERNEL_BUILDER(
     Name("TfConvpar>ConcatShards").Device(tensorflow::DEVICE_CPU),
-    ConcatShardsOp);
+    ConcatShardsOp<ShardCopy>);
+#if TF_CONVPAR_CUDA
+REGISTER_KERNEL_BUILDER(
+    Name("TfConvpar>ConcatShards").Device(tensorflow::DEVICE_GPU),
+    ConcatShardsOp<DeviceCopy>);
+#endif
 
 }  // namespace
 }  // namespace tf_convpar

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "custom_ops/kernels/device_copy.h"
 #include "custom_ops/kernels/shard_copy.h"
 #include "custom_ops/ops/messages.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -15,6 +16,8 @@ namespace {
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
+// `Copy` is ShardCopy, or for a GPU DeviceCopy.
+template <typename Copy>
 class SplitShardsOp : public tensorflow::OpKernel {
  public:
   explicit SplitShardsOp(tensorflow::OpKernelConstruction* ctx)
@@ -44,7 +47,7 @@ class SplitShardsOp : public tensorflow::OpKernel {
                              bad, end, shape.DebugString()));
       return;
     }
-    ShardCopy copy(ShardCopy::kCut, layout, value);
+    Copy copy(ShardCopy::kCut, layout, value);
     bool forwarded = false;
     for (size_t i = 0; i < sizes_.size(); ++i) {
       const auto dtype = ctx->expected_output_dtype(i);
@@ -69,7 +72,12 @@ class SplitShardsOp : public tensorflow::OpKernel {
 
 REGISTER_KERNEL_BUILDER(
     Name("TfConvpar>SplitShards").Device(tensorflow::DEVICE_CPU),
-    SplitShardsOp);
+    SplitShardsOp<ShardCopy>);
+#if TF_CONVPAR_CUDA
+REGISTER_KERNEL_BUILDER(
+    Name("TfConvpar>SplitShards").Device(tensorflow::DEVICE_GPU),
+    SplitShardsOp<DeviceCopy>);
+#endif
 
 }  // namespace
 }  // namespace tf_convpar

@@ -63,6 +63,10 @@ NAMES = {
         "tensorflow.python.framework.func_graph:dismantle_func_graph",
         "freeing what was traced",
     ),
+    "get_registered_kernels_for_op": Private(
+        "tensorflow.python.framework.kernels:get_registered_kernels_for_op",
+        "for which types of devices the compiled ops were built",
+    ),
     "gradient_registry": Private(
         "tensorflow.python.framework.ops:gradient_registry",
         "freeing what was traced",
@@ -70,6 +74,14 @@ NAMES = {
     "list_local_devices": Private(
         "tensorflow.python.client.device_lib:list_local_devices",
         "the memory of a GPU, in `convpar devices`",
+    ),
+    "pywrap_tf_session": Private(
+        "tensorflow.python.client:pywrap_tf_session",
+        "the memory of the devices of all tasks",
+    ),
+    "pywrap_tfe": Private(
+        "tensorflow.python:pywrap_tfe",
+        "the memory of the devices of all tasks",
     ),
     "should_record_backprop": Private(
         "tensorflow.python.eager.record:should_record_backprop",
@@ -173,6 +185,25 @@ def server_def() -> Any:
 def change_cluster(server_def: Any) -> None:
     """Makes this the cluster. What lives on tasks that stay lives on."""
     NAMES["context"].found()().update_server_def(server_def)
+
+
+def memory_limits() -> dict[str, int]:
+    """Bytes that TensorFlow may allocate on each device, by full names.
+
+    For a CPU it says 256 MiB, whatever there is.
+    """
+    context = NAMES["context"].found()()
+    context.ensure_initialized()
+    session = NAMES["pywrap_tf_session"].found()
+    devices = (
+        NAMES["pywrap_tfe"].found().TFE_ContextListDevices(context._handle)
+    )
+    return {
+        session.TF_DeviceListName(devices, i): int(
+            session.TF_DeviceListMemoryBytes(devices, i)
+        )
+        for i in range(session.TF_DeviceListCount(devices))
+    }
 
 
 def function_names() -> set[str]:

@@ -69,7 +69,7 @@ def _facts() -> dict[str, str]:
         )
         gpus = tf.config.list_physical_devices("GPU")
         facts["gpus"] = ", ".join(map(_gpu_model, gpus)) or "none"
-        facts["compiled ops"] = _ops_verdict()
+        facts |= _ops()
     facts["TF_CONFIG"] = _tf_config()
     for name, value in sorted(os.environ.items()):
         if name.startswith(_PREFIXES) and name != "TF_CONFIG":
@@ -96,13 +96,17 @@ def _gpu_model(gpu: object) -> str:
     return f"{details.get('device_name', 'GPU')} (compute {major}.{minor})"
 
 
-def _ops_verdict() -> str:
+def _ops() -> dict[str, str]:
     try:
         from tf_convpar import ops
 
-        return ops.build_report().verdict
+        report = ops.build_report()
     except Exception as error:
-        return f"failed: {error}"
+        return {"compiled ops": f"failed: {error}"}
+    return {
+        "compiled ops": report.verdict,
+        "kernels for gpus": report.cuda or "unknown",
+    }
 
 
 def _tf_config() -> str:

@@ -9,6 +9,7 @@ from tf_convpar.layers._activations import (
 from tf_convpar.layers._base import ConvParallel as ConvParallel
 from tf_convpar.layers._base import takes_shards as takes_shards
 from tf_convpar.layers._base import within_region as within_region
+from tf_convpar.layers._chief import chief as chief
 from tf_convpar.layers._convolution import Conv1D as ConvParallel1D
 from tf_convpar.layers._convolution import Conv2D as ConvParallel2D
 from tf_convpar.layers._convolution import Conv3D as ConvParallel3D

@@ -50,8 +50,6 @@ from tf_convpar.placement import device_type
 from tf_convpar.placement import everywhere_in_turn
 from tf_convpar.placement import on_device
 from tf_convpar.placement import value_of
-from tf_convpar.strategy.devices import default_devices
-from tf_convpar.strategy.strategy import ConvParallelStrategy
 
 # Whether a layer is called where its result may be shards.
 _to_shards: contextvars.ContextVar[bool] = contextvars.ContextVar(
@@ -211,13 +209,6 @@ class ConvParallel(InShards):
     def _call_whole(self, inputs: tf.Tensor) -> Any:
         """Computes the layer on one device."""
         return super().call(inputs)
-
-    def _chief(self) -> tuple[str, bool]:
-        """The device of a layer that is whole, and whether it is alone."""
-        strategy = tf.distribute.get_strategy()
-        if isinstance(strategy, ConvParallelStrategy):
-            return strategy.chief_device, strategy.cluster is None
-        return default_devices()[0], True
 
     def _call_on(self, device: str, inputs: tf.Tensor) -> Any:
         """Computes the layer on one device, by its algorithm."""

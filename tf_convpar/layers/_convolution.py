@@ -12,6 +12,7 @@ from tf_convpar.algorithms import Windows
 from tf_convpar.algorithms import convolve
 from tf_convpar.layers._base import ConvParallel
 from tf_convpar.layers._base import Stage
+from tf_convpar.layers._chief import chief
 from tf_convpar.layers._scaled import Again
 from tf_convpar.layers._scaled import is_inference
 from tf_convpar.placement import ShardedTensor
@@ -84,7 +85,7 @@ class Convolution(ConvParallel):
         cluster. The chief of a cluster has threads enough to compute both
         gradients at once; `on_device` keeps it from that.
         """
-        device, alone = self._chief()
+        device, alone = chief()
         direct = self.algorithm in (None, "direct")
         if (direct and alone) or device_type(device) != "CPU":
             return super()._call_whole(inputs)

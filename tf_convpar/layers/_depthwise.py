@@ -17,6 +17,7 @@ from tf_convpar.layers._base import ConvParallel
 from tf_convpar.layers._base import Stage
 from tf_convpar.layers._channels import add_bias
 from tf_convpar.layers._channels import data_format
+from tf_convpar.layers._chief import chief
 from tf_convpar.layers._scaled import Again
 from tf_convpar.layers._scaled import unpadded
 from tf_convpar.placement import AnyLayout
@@ -118,7 +119,7 @@ def whole(
     layer: Any, inputs: tf.Tensor, of_keras: Callable[[tf.Tensor], Any]
 ) -> Any:
     """Computes a layer on one device: as Keras does, unless by `"auto"`."""
-    device, _ = layer._chief()
+    device, _ = chief()
     if layer._algorithm_on(device) != "auto":
         return of_keras(inputs)
     return layer._call_on(device, inputs)

@@ -1,14 +1,16 @@
-"""Reads files of /proc and /sys through the device's own process."""
+"""What the machine beside a device says of itself in /proc and /sys."""
 
 from __future__ import annotations
 
-import contextlib
-import pathlib
 import platform
 import re
 from collections.abc import Sequence
+from typing import Any
 
+from tf_convpar.machines._card import card_of
+from tf_convpar.machines._files import host_file
 from tf_convpar.machines._names import kind_of
+from tf_convpar.machines._names import task_of
 
 
 def processor(device: str | None = None) -> str:
@@ -26,10 +28,22 @@ def processor(device: str | None = None) -> str:
     return "" if device else platform.processor() or platform.machine()
 
 
+def model(device: str) -> str:
+    """The model of what computes: of the card of a GPU, or of the processor."""
+    found = card_of(device).model if kind_of(device) == "GPU" else ""
+    return found or processor(device)
+
+
 def memory_bytes(device: str) -> int | None:
-    """Free bytes of the memory beside a CPU; None if unknown, or for a GPU."""
+    """Bytes that a device can give to a program; None if unknown.
+
+    For a CPU these are the free bytes of the machine's memory, for a GPU those
+    that its process may allocate on the card.
+    """
     if kind_of(device) != "CPU":
-        return None
+        from tf_convpar._compat.tensorflow import memory_limits
+
+        return memory_limits().get(device)
     found = re.search(
         r"^MemAvailable:\s*(\d+) kB", _read(device, "meminfo"), re.M
     )
@@ -47,26 +61,7 @@ def instructions(device: str) -> str:
 
 
 def _read(device: str | None, name: str) -> str:
-    return _file(device, f"/proc/{name}")
-
-
-def _file(device: str | None, path: str) -> str:
-    if device is None:
-        with contextlib.suppress(OSError):
-            return pathlib.Path(path).read_text(errors="replace")
-        return ""
-    # Files of this machine do not need it.
-    import tensorflow as tf
-
-    spec = tf.DeviceSpec.from_string(device)
-    host = spec.replace(device_type="CPU", device_index=0).to_string()
-    try:
-        # This may be called while a graph is traced.
-        with tf.init_scope(), tf.device(host):
-            content = tf.io.read_file(path).numpy()
-    except tf.errors.OpError:
-        return ""
-    return str(content.decode(errors="replace"))
+    return host_file(device, f"/proc/{name}")
 
 
 def identity(device: str) -> tuple[str, ...]:
@@ -79,9 +74,12 @@ def identity(device: str) -> tuple[str, ...]:
 
     These are its processor, its widest vectors, the cores that its process may
     use, the quota of their time, and the number of threads that its process was
-    started with. The device's name stands for an unknown processor.
+    started with. The device's name stands for an unknown processor. A GPU has
+    its card before them: model, compute capability and driver.
     """
+    card = card_of(device) if kind_of(device) == "GPU" else None
     return (
+        *((card.model, card.capability, card.driver) if card else ()),
         processor(device) or device,
         instructions(device),
         *_cores(device),
@@ -104,18 +102,18 @@ def threads(device: str) -> int:
 
 
 def sharing_cores(devices: Sequence[str]) -> list[list[str]]:
-    """Groups of devices; no device shares a core with one of another group.
+    """Groups of devices; none shares a core or a card with another group's.
 
     ```python
     sharing_cores(["/device:CPU:0", "/device:CPU:1"])  # one group
     ```
     """
-    groups: list[tuple[str, set[int], list[str]]] = []
+    groups: list[tuple[str, set[Any], list[str]]] = []
     for name in devices:
         machine = _read(name, "sys/kernel/random/boot_id").strip()
-        cores = _numbers(_status(name, "Cpus_allowed_list"))
+        cores: set[Any] = _numbers(_status(name, "Cpus_allowed_list"))
         if kind_of(name) == "GPU":
-            cores = set()
+            cores = {("card", task_of(name), card_of(name).number)}
         own = [name]
         for group in [g for g in groups if g[0] == machine and g[1] & cores]:
             groups.remove(group)
@@ -137,7 +135,7 @@ def _cores(device: str) -> tuple[str, str]:
             # The first file is that of version 2 of control groups.
             if kind in controllers.split(","):
                 path = f"/sys/fs/cgroup/{kind}/{group}/{file}"
-                quota = quota or _file(device, path).strip()
+                quota = quota or host_file(device, path).strip()
     return _status(device, "Cpus_allowed_list"), quota
 
 

@@ -47,6 +47,16 @@ def kind_of(name: str) -> str:
     return name.rpartition("device:")[2].partition(":")[0].upper()
 
 
+def index_of(name: str) -> int:
+    """The number of a device among those of its type on its task.
+
+    ```python
+    index_of("/job:worker/replica:0/task:1/device:GPU:0")  # 0
+    ```
+    """
+    return int(name.rpartition(":")[2])
+
+
 def _in_words(found: re.Match[str]) -> str:
     if found["job"] in (None, ALONE):
         return found["device"]

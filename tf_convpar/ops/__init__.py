@@ -13,6 +13,7 @@ from ._channels import scale_channels as scale_channels
 from ._depthwise import depthwise as depthwise
 from ._depthwise import depthwise_kernel_gradient as depthwise_kernel_gradient
 from ._functions import release_functions as release_functions
+from ._kernels import native_on as native_on
 from ._library import BuildReport as BuildReport
 from ._library import build_report as build_report
 from ._library import functions as functions

@@ -37,6 +37,8 @@ class BuildReport:
         built_cxx11_abi: C++11 ABI flag that the library was built with, None
             if unknown.
         compiler: the compiler that built the library, None if unknown.
+        cuda: the compiler of its kernels for GPUs and what they are for,
+            "none" if it has none, None if unknown.
         running_tensorflow: version of the TensorFlow of this process.
         running_cxx11_abi: C++11 ABI flag of the TensorFlow of this process.
         verdict: one sentence for a reader, with the command that helps if
@@ -49,6 +51,7 @@ class BuildReport:
     built_tensorflow: str | None
     built_cxx11_abi: int | None
     compiler: str | None
+    cuda: str | None
     running_tensorflow: str
     running_cxx11_abi: int
     verdict: str
@@ -131,6 +134,7 @@ def build_report() -> BuildReport:
         built_tensorflow=record.get("tensorflow"),
         built_cxx11_abi=record.get("cxx11_abi"),
         compiler=record.get("compiler"),
+        cuda=record.get("cuda"),
         running_tensorflow=tf.__version__,
         running_cxx11_abi=int(tf.sysconfig.CXX11_ABI_FLAG),
         verdict=attempt.problem

@@ -39,9 +39,9 @@ def concat_shards(
             be zero.
         axis: the channel axis: -1 (channels last) or 1 (channels first).
         dtype: dtype of the result; None for that of the first shard.
-        native: False for the pure-TensorFlow twin, which devices without a
-            compiled kernel (GPUs) need; True for the compiled op or an error;
-            None for the compiled op if `load()` finds one.
+        native: False for the pure-TensorFlow twin; True for the compiled op or
+            an error; None for the compiled op if `load()` finds one.
+            `native_on` says which of these a device needs.
 
     Returns:
         A tensor of the shards' shape, but for the channel axis, which is as

@@ -28,7 +28,6 @@ from tf_convpar.placement._moves import Place
 from tf_convpar.placement._moves import passes_owner
 from tf_convpar.placement._primitives import broadcast
 from tf_convpar.placement._primitives import concat_shards
-from tf_convpar.placement._primitives import device_type
 from tf_convpar.placement._primitives import on_device
 from tf_convpar.placement._sharded_tensor import ShardedTensor
 
@@ -147,7 +146,7 @@ def apart(x: tf.Tensor | ShardedTensor, layout: AnyLayout) -> ShardedTensor:
             shards = x
             return x.once(lambda: _exchanged(shards, layout), layout)
         x = x.joined()
-    native = False if device_type(layout.owner) != "CPU" else None
+    native = ops.native_on("SplitShards", layout.owner)
     dtypes = [_wire(layout, x, layout.owner, d) for d in layout.devices]
 
     def pieces(x: tf.Tensor) -> list[tf.Tensor]:

@@ -196,8 +196,7 @@ def concat_shards(
     Returns:
         The joined tensor.
     """
-    # The compiled op has no CUDA kernel, so a GPU runs TensorFlow's own ops.
-    native = False if device_type(device) != "CPU" else None
+    native = ops.native_on("ConcatShards", device)
 
     def join(*shards: tf.Tensor) -> tf.Tensor:
         return ops.concat_shards(shards, axis=axis, dtype=dtype, native=native)

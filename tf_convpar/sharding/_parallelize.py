@@ -17,6 +17,8 @@ from tf_convpar.algorithms import check_algorithm
 from tf_convpar.copying import Copies
 from tf_convpar.layers import ConvParallel
 from tf_convpar.layers import Split
+from tf_convpar.layers import chief
+from tf_convpar.placement import device_type
 from tf_convpar.plans import Plan
 from tf_convpar.plans import load
 from tf_convpar.sharding import _twins
@@ -138,7 +140,9 @@ def parallelize(
     copies = Copies(
         change, lambda model: regions.enter(model), (Attached, Followers)
     )
-    regions = Regions(copies.of, fuses=algorithm == "auto")
+    # cuDNN chooses on a GPU, where the ops that layers fuse into do not run.
+    fuses = algorithm == "auto" and device_type(chief()[0]) == "CPU"
+    regions = Regions(copies.of, fuses=fuses)
     new = copies.of(model)
     for old, made in copies.pairs:
         if isinstance(made, ConvParallel) and made.built:

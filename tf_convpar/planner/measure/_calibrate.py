@@ -60,7 +60,8 @@ def calibrate(
     no core are measured at the same time. The result is kept in the user's
     cache folder (`~/.cache/tf_convpar`, or `$TF_CONVPAR_CACHE`), under a key of
     everything that it depends on: layers and shapes, batch, optimizer, devices,
-    their addresses, processors, cores, quotas and threads, and versions.
+    their addresses, processors, cores, quotas and threads, cards with their
+    drivers, and versions.
 
     Args:
         model: Sequential or functional model, built. Its optimizer is measured
@@ -253,7 +254,7 @@ def _facts(devices: Sequence[str]) -> dict[str, str]:
     now = datetime.datetime.now(datetime.timezone.utc)
     return {
         **_versions(),
-        "processors": "; ".join(machines.processor(d) for d in devices),
+        "processors": "; ".join(map(machines.model, devices)),
         "measured": now.strftime("%F %T UTC"),
     }
 

@@ -18,6 +18,12 @@ _LONG_S = 0.1
 _MOST_LONG = 5
 _MOST = 25
 _TRIES = 3
+# A card raises its clocks under load, and lowers them again as it gets warm. It
+# has settled when runs of so many seconds take as long as those before, within
+# this; it is not waited for longer than so many seconds.
+_SETTLED = 0.02
+_SPELL_S = 0.5
+_SETTLE_S = 20.0
 # A shorter sample would measure the clock rather than the run, so that several
 # runs make one sample.
 _SAMPLE_S = 2e-3
@@ -92,6 +98,30 @@ class Clock:
         ):
             samples.append(_seconds(run, repeats))
         return samples
+
+
+def settle(run: Callable[[], Any]) -> int:
+    """Repeats a run until it takes as long as before; for GPUs.
+
+    ```python
+    settle(lambda: function(x).numpy())
+    ```
+
+    Returns:
+        The number of runs.
+    """
+    begin = time.perf_counter()
+    runs, before = 0, float("inf")
+    while time.perf_counter() - begin < _SETTLE_S:
+        spell = [_seconds(run, 1)]
+        while sum(spell) < _SPELL_S:
+            spell.append(_seconds(run, 1))
+        runs += len(spell)
+        now = statistics.median(spell)
+        if abs(now - before) <= _SETTLED * now:
+            break
+        before = now
+    return runs
 
 
 def _seconds(run: Callable[[], Any], repeats: int) -> float:

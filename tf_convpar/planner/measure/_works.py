@@ -25,6 +25,7 @@ from tf_convpar.planner import _works
 from tf_convpar.planner._calibration import Work
 from tf_convpar.planner._graph import Call
 from tf_convpar.planner._graph import Graph
+from tf_convpar.planner.measure._clock import settle
 from tf_convpar.sharding import works_on_samples
 
 # Parts of a layer's filters that are measured, beside all of them.
@@ -143,6 +144,8 @@ class Works:
         # The first run allocates memory, and makes what layers keep.
         report(f"{device}: all layers, {few} samples")
         self._run(self._whole, device, few)
+        if device_type(device) != "CPU":
+            settle(lambda: self._run(self._whole, device, few))
         less = _seconds(lambda: self._run(self._whole, device, few))
         if more == few or less > _RUN_S:
             return few

@@ -10,13 +10,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_convpar import ops
 from tf_convpar._compat.keras import stored
 from tf_convpar.ops import channel_moments
 from tf_convpar.ops import channel_sums
 from tf_convpar.ops import scale_channels
 from tf_convpar.placement import Layout
 from tf_convpar.placement import ShardedTensor
-from tf_convpar.placement import device_type
 from tf_convpar.placement import on_device
 from tf_convpar.sharding.rules._rule import Rule
 from tf_convpar.sharding.rules._rule import Shape
@@ -120,8 +120,8 @@ def on_shard(
 
 
 def native_on(device: str) -> bool | None:
-    """`native` of ops on this device: None for a CPU, False for others."""
-    return False if device_type(device) != "CPU" else None
+    """`native` of the ops of a normalization on this device."""
+    return ops.native_on("ScaleChannels", device)
 
 
 def widened(x: tf.Tensor) -> tf.Tensor:

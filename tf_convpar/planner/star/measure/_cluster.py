@@ -187,7 +187,7 @@ def _facts(devices: Sequence[str], clock: Clock) -> dict[str, str]:
     now = datetime.datetime.now(datetime.timezone.utc)
     return {
         **_versions(),
-        "processors": "; ".join(machines.processor(d) for d in devices),
+        "processors": "; ".join(map(machines.model, devices)),
         "threads of the chief": str(algorithms.threads()),
         "measured": now.strftime("%F %T UTC"),
         "measured again": str(clock.again),

@@ -1,0 +1,91 @@
+// What a GPU is to move: a joined tensor on one side, its shards on the other.
+
+#ifndef TF_CONVPAR_CUSTOM_OPS_CUDA_MOVES_H_
+#define TF_CONVPAR_CUSTOM_OPS_CUDA_MOVES_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "custom_ops/cuda/numbers.h"
+
+namespace tf_convpar {
+namespace cuda {
+
+enum class Direction : uint8_t { kJoin, kCut };
+
+// Threads of a block, and vectors that each of them moves.
+inline constexpr int kThreads = 256;
+inline constexpr int kVectors = 4;
+inline constexpr int kBlockVectors = kThreads * kVectors;
+// No load or store is of more bytes.
+inline constexpr int64_t kVectorBytes = 16;
+// With so many a table is within what every GPU takes as a kernel's argument,
+// 4 KB: nothing has to be copied there before a launch.
+inline constexpr int kMostPieces = 64;
+
+struct Piece {
+  char* data;
+  int64_t start;  // of its numbers in a row of the joined tensor
+  int64_t size;   // numbers per row, one or more
+  int64_t block;  // the first of the blocks of threads that move it
+  Dtype dtype;
+  uint8_t width;  // numbers of a vector: 1, 2, 4 or 8
+};
+
+struct Moves {
+  char* whole;
+  int64_t outer;  // rows
+  int64_t row;    // numbers per row of the joined tensor
+  int64_t blocks;
+  int pieces;
+  Direction direction;
+  Dtype dtype;
+  Piece piece[kMostPieces];
+};
+
+static_assert(sizeof(Moves) <= 4096);
+
+// The most numbers that go by one load and one store: the wider of both has 16
+// bytes, and all vectors of both sides are aligned.
+inline int WidthOf(const Moves& moves, const Piece& piece) {
+  const int64_t wide = BytesOf(moves.dtype), narrow = BytesOf(piece.dtype);
+  const auto fits = [&](int64_t n) {
+    return piece.size % n == 0 && piece.start % n == 0 &&
+           (moves.row % n == 0 || moves.outer == 1) &&
+           reinterpret_cast<uintptr_t>(moves.whole) % (n * wide) == 0 &&
+           reinterpret_cast<uintptr_t>(piece.data) % (n * narrow) == 0;
+  };
+  int64_t n = kVectorBytes / std::max(wide, narrow);
+  while (!fits(n)) n /= 2;
+  return static_cast<int>(n);
+}
+
+// Adds a shard, whose data, start, size and dtype are given.
+inline void AddPiece(Moves* moves, Piece piece) {
+  piece.width = static_cast<uint8_t>(WidthOf(*moves, piece));
+  piece.block = moves->blocks;
+  const int64_t vectors = moves->outer * (piece.size / piece.width);
+  moves->blocks += (vectors + kBlockVectors - 1) / kBlockVectors;
+  moves->piece[moves->pieces++] = piece;
+}
+
+// Calls `run(moves)` for all pieces, as few times as tables can hold them.
+// `moves` has all that is no piece's.
+template <typename Run>
+void ForEachTable(Moves moves, const std::vector<Piece>& pieces, Run run) {
+  for (size_t i = 0; i < pieces.size();) {
+    moves.pieces = 0;
+    moves.blocks = 0;
+    while (i < pieces.size() && moves.pieces < kMostPieces) {
+      AddPiece(&moves, pieces[i++]);
+    }
+    run(moves);
+  }
+}
+
+}  // namespace cuda
+}  // namespace tf_convpar
+
+#endif  // TF_CONVPAR_CUSTOM_OPS_CUDA_MOVES_H_

@@ -1,0 +1,61 @@
+"""Whether a compiled op has a kernel on a device: this is decided here only."""
+
+from __future__ import annotations
+
+import functools
+
+import tensorflow as tf
+
+from tf_convpar._compat.tensorflow import get_registered_kernels_for_op
+
+from . import _library
+
+
+def native_on(op: str, device: str) -> bool | None:
+    """`native` of an op on a device: None to run it there, or else False.
+
+    ```python
+    native = native_on("ConcatShards", "/device:GPU:0")
+    ```
+
+    Every compiled op runs on a CPU. Some were built for GPUs as well, if there
+    was a compiler for them. These run on a GPU if a trial there gives what it
+    should: the driver may be older than the kernels, and the worker at the
+    other end may have been built without them.
+
+    Args:
+        op: Name of the op, without the package's own prefix.
+        device: Name of a device of any task.
+    """
+    kind = tf.DeviceSpec.from_string(device).device_type or "CPU"
+    if kind == "CPU":
+        return None
+    built = _library.load() and kind in device_types(op)
+    return None if built and joins_on(device) else False
+
+
+def device_types(op: str) -> set[str]:
+    """Types of the devices that this library has a kernel of an op for."""
+    found = get_registered_kernels_for_op(f"TfConvpar>{op}")
+    return {kernel.device_type for kernel in found.kernel}
+
+
+@functools.cache
+def joins_on(device: str) -> bool:
+    """Whether the compiled op joins shards on a device, and not on another."""
+    # This may be called while a graph is traced.
+    with tf.init_scope():
+        try:
+            with tf.device(device):
+                shards = [tf.ones((2, 1)), tf.zeros((2, 2), tf.bfloat16)]
+                joined = _library.module().tf_convpar_concat_shards(
+                    shards, U=tf.float32
+                )
+            numbers = joined.numpy().tolist()
+        except (tf.errors.OpError, RuntimeError):
+            return False
+    kinds = {
+        tf.DeviceSpec.from_string(name).device_type
+        for name in (device, joined.device)
+    }
+    return len(kinds) == 1 and numbers == [[1, 0, 0]] * 2
