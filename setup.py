@@ -34,6 +34,7 @@ SOURCES = [
     "custom_ops/kernels/concat_shards.cc",
     "custom_ops/kernels/convert.cc",
     "custom_ops/kernels/depthwise.cc",
+    "custom_ops/kernels/older_systems.cc",
     "custom_ops/kernels/pooling.cc",
     "custom_ops/kernels/release_functions.cc",
     "custom_ops/kernels/shard_copy.cc",
