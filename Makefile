@@ -44,7 +44,7 @@ PYTHONS ?= $(BIN)/python
 
 wheel: setup
 	rm -rf build/wheel dist/tf_convpar-*
-	$(BIN)/python -m build --no-isolation --outdir build/wheel
+	$(BIN)/python -m build --quiet --no-isolation --outdir build/wheel
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair \
 		--exclude libtensorflow_framework.so.2 --wheel-dir dist build/wheel/*.whl
 	mv build/wheel/*.tar.gz dist

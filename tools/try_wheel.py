@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import tempfile
 import time
 
 PROGRAM = pathlib.Path(__file__).parents[1] / "tests/programs/two_steps.py"
+TAGS = re.compile(r"-py3-none-manylinux_\w+\.whl$")
 FLAGS = """
 import json, platform, tensorflow as tf
 print(json.dumps({
@@ -32,11 +34,11 @@ print(json.dumps({
 
 def main() -> None:
     """Tries the wheel with each Python, and says what was found."""
-    wheel, *pythons = sys.argv[1:]
-    if not wheel.endswith(".whl") or not pythons:
+    wheel, *pythons = sys.argv[1:] or [""]
+    if not TAGS.search(wheel) or not pythons:
         sys.exit(
-            "Expected a wheel, and Pythons to try it with. Received: "
-            f"{sys.argv[1:]}"
+            "Expected a wheel for all Pythons and many Linuxes, and Pythons to "
+            f"try it with. Received: {sys.argv[1:]}"
         )
     flags = set()
     for python in pythons:
