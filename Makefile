@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := $(wildcard custom_ops/*/*.cc custom_ops/*/*.cu custom_ops/*/*.h)
 
-.PHONY: demo test test-all bench lint setup clean
+.PHONY: demo test test-all bench lint setup clean wheel
 
 setup: $(VENV)/.installed
 
@@ -37,6 +37,18 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run --Werror $(SOURCES)
+
+# One wheel for all Pythons, built from the sources' archive, and tried with these in
+# environments that have nothing else, no compiler either.
+PYTHONS ?= $(BIN)/python
+
+wheel: setup
+	rm -rf build/wheel dist/tf_convpar-*
+	$(BIN)/python -m build --quiet --no-isolation --outdir build/wheel
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair \
+		--exclude libtensorflow_framework.so.2 --wheel-dir dist build/wheel/*.whl
+	mv build/wheel/*.tar.gz dist
+	$(BIN)/python tools/try_wheel.py dist/*.whl $(PYTHONS)
 
 clean:
 	rm -rf build dist *.egg-info tf_convpar/ops/*.so tf_convpar/ops/_build_info.json $(VENV)/.installed

@@ -111,6 +111,8 @@ def test_mismatch_names_both_and_the_remedy(
     assert f"was built with {told}" in message
     running = f"runs TensorFlow {tf.__version__} and CXX11 ABI flag {abi}"
     assert running in message
+    wanted = record["tensorflow"]
+    assert f"`pip install tensorflow=={wanted}`" in message
     assert "make clean setup" in message
     assert "pip install --force-reinstall --no-deps" in message
 

@@ -119,4 +119,5 @@ def _tf_config() -> str:
     if cluster is None:
         return "unset"
     sizes = [f"{len(at)} {job}" for job, at in cluster.spec.items()]
-    return f"{' + '.join(sizes)}; this is {cluster.task.name}"
+    found = f"{' + '.join(sizes)}; this is {cluster.task.name}"
+    return f"unset; a step of Slurm: {found}" if cluster.one_program else found

@@ -16,7 +16,7 @@ DIRECTORY = pathlib.Path(__file__).parent
 LIBRARY = "_convpar_ops.so"
 RECORD = "_build_info.json"
 PY_OPS = "TF_CONVPAR_PY_OPS"
-REMEDY = (
+REBUILD = (
     "Run `make clean setup` in the source folder of tf_convpar, or "
     "`pip install --force-reinstall --no-deps --no-build-isolation .` there."
 )
@@ -168,7 +168,11 @@ def _attempt() -> _Attempt:
         # Loading it all the same might end this process.
         return _failure(
             f"{library} was built with {_describe(*built)}, but this process "
-            f"runs {_describe(*running)}"
+            f"runs {_describe(*running)}",
+            f"Either install that one (`pip install tensorflow=={built[0]}`), "
+            f"or build the ops for this one. {REBUILD}"
+            if built[0]
+            else REBUILD,
         )
     try:
         return _Attempt(
@@ -179,10 +183,10 @@ def _attempt() -> _Attempt:
         return _failure(f"{library} does not load: {error}")
 
 
-def _failure(cause: str) -> _Attempt:
+def _failure(cause: str, cure: str = REBUILD) -> _Attempt:
     return _Attempt(
         problem="The compiled ops of tf_convpar are not in use, their slower "
-        f"pure-TensorFlow twin serves: {cause}. {REMEDY}"
+        f"pure-TensorFlow twin serves: {cause}. {cure}"
     )
 
 

@@ -1,15 +1,18 @@
 """Joining a cluster: from TF_CONFIG to devices TensorFlow can use."""
 
+import atexit
 import contextlib
 import errno
 import os
 import socket
+import time
 from collections.abc import Sequence
 
 import psutil
 
 from tf_convpar import machines
 from tf_convpar.strategy import listening
+from tf_convpar.strategy import slurm
 from tf_convpar.strategy.members import Members as Members
 from tf_convpar.strategy.spec import Cluster as Cluster
 from tf_convpar.strategy.spec import Task as Task
@@ -29,6 +32,10 @@ GRPC_OPTIONS = (
 )
 
 _FEWEST_INTER_OP = 4
+
+# Seconds for which a chief at least stays in its cluster, where workers end
+# when it leaves: they must have seen it.
+STAY_S = 2.0
 
 _connected: Cluster | None = None
 _members: Members | None = None
@@ -82,7 +89,7 @@ def connect(
     set_grpc_defaults()
     check_port_free(cluster.chief.address)
     doors = listening.wanted(cluster.chief)
-    found = wait_for(cluster.others, timeout_s, fewest)
+    found = wait_for(cluster.others, timeout_s, fewest, cluster.one_program)
     absent = [task for task in cluster.others if task not in found]
     # The import takes seconds, for which no error above should have to wait.
     import tensorflow as tf
@@ -102,8 +109,14 @@ def connect(
     # TensorFlow starts this task's server when it is first asked for devices.
     tf.config.list_logical_devices()
     listening.restrict(cluster.chief.port, doors)
+    if cluster.one_program:
+        atexit.register(_stay, until=time.monotonic() + STAY_S)
     _connected = cluster
     _members = Members(cluster.chief, found, absent)
+
+
+def _stay(until: float) -> None:
+    time.sleep(max(0.0, until - time.monotonic()))
 
 
 def _there(
@@ -188,16 +201,18 @@ def check_port_free(address: str) -> None:
 
 
 def _port_problem(address: str, port: int, code: int) -> str:
+    same = "the same in the TF_CONFIG of every task"
+    if not os.environ.get("TF_CONFIG") and slurm.here(os.environ):
+        same = slurm.CURE
     if code == errno.EACCES:
         return (
             f"Expected a port that this user may open for this task, at "
-            f"{address}. Received {port}; choose one from 1024 to 65535, the "
-            "same in the TF_CONFIG of every task"
+            f"{address}. Received {port}; choose one from 1024 to 65535, {same}"
         )
     return (
         f"Expected a free port for this task, at {address}. Received {port}, "
         f"which {_holder(port)} holds. End that (an earlier run?), or choose "
-        "another port for this task, the same in the TF_CONFIG of every task"
+        f"another port for this task, {same}"
     )
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import select
 import signal
+import socket
 import sys
 import threading
 import time
@@ -27,6 +28,12 @@ HEARTBEATS_S, HEARTBEAT_EVERY_S = 15.0, 1.0
 # Seconds between two looks whether a signal has come.
 _LOOK_S = 0.2
 
+# Seconds between two looks whether the chief's program is there, in a worker
+# that runs it too: until it is, and then. It is there for `cluster.STAY_S`.
+SOON_S, CHIEF_EVERY_S = 0.1, 1.0
+# Seconds within which there has to be one.
+CHIEF_S = 600.0
+
 
 def serve(
     cluster: Cluster, threads: int | None = None, listen: str | None = None
@@ -38,9 +45,10 @@ def serve(
     # Ready: /job:worker/task:0 at b:2222 serves CPU:0, GPU:0
     ```
 
-    It never returns. SIGTERM ends the process with exit code 0, and SIGINT
-    with 130. Both do so at once, because a worker holds nothing that its chief
-    cannot rebuild.
+    It never returns. Where every task runs the chief's program, the process
+    ends soon after the chief's, with exit code 0. SIGTERM ends it with exit
+    code 0, and SIGINT with 130. Both do so at once, because a worker holds
+    nothing that its chief cannot rebuild.
 
     Args:
         cluster: the cluster; this process must be one of its workers.
@@ -92,6 +100,8 @@ def serve(
         ) from None
     listening.restrict(cluster.task.port, doors)
     print(f"{READY}{cluster.task} serves {_devices(cluster.task)}", flush=True)
+    if cluster.one_program:
+        _end_with(cluster.chief)
     while True:
         # Why not `server.join()`: no signal handler of ours would run inside
         # it. Why not `signal.pause()`: a signal that the kernel gives to one of
@@ -115,6 +125,36 @@ def exit_without_heartbeats(silent_s: float = HEARTBEATS_S) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def _end_with(chief: Task) -> NoReturn:
+    """Ends this process once nothing listens any more at the chief's port.
+
+    srun waits for all tasks, and no other task would tell this one. A machine
+    that is silent is waited for: Slurm ends the step if it is lost.
+    """
+    end = time.monotonic() + CHIEF_S
+    seen, refused = False, 0
+    while refused < 2:
+        time.sleep(CHIEF_EVERY_S if seen else SOON_S)
+        try:
+            socket.create_connection((chief.host, chief.port), 5.0).close()
+        except ConnectionRefusedError:
+            refused += seen
+        except OSError:
+            refused = 0
+        else:
+            seen, refused = True, 0
+        if not seen and time.monotonic() > end:
+            print(
+                f"Expected the chief, {chief}, within {CHIEF_S:g} s. Received "
+                "no answer; ending this worker. Make the strategy early in the "
+                "program, and run it by `srun --kill-on-bad-exit=1`.",
+                flush=True,
+            )
+            os._exit(1)
+    print(f"The program of {chief} has ended; ending this worker.", flush=True)
+    os._exit(0)
 
 
 def exit_on_signals() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 from typing import Literal
 from typing import overload
 
+from tf_convpar.strategy import slurm
+
 JOBS = ("chief", "worker")
 
 _EXAMPLE = (
@@ -53,6 +55,11 @@ class Task:
         return f"/job:{self.job}/task:{self.index}"
 
     @property
+    def host(self) -> str:
+        """The host of `address`, without brackets."""
+        return self.address.rpartition(":")[0].strip("[]")
+
+    @property
     def port(self) -> int:
         """The port of `address`."""
         return int(self.address.rpartition(":")[2])
@@ -79,6 +86,8 @@ class Cluster:
             jobs are `"chief"` (one task at most) and `"worker"`.
         job: this process's job; the chief's by default.
         index: this process's number within its job.
+        one_program: whether every task runs the chief's program, as srun does
+            it. In a worker's process the strategy then serves.
 
     Raises:
         ValueError: where the spec is not a cluster this package can use, or
@@ -88,6 +97,7 @@ class Cluster:
     spec: Mapping[str, tuple[str, ...]]
     job: str | None = None
     index: int = 0
+    one_program: bool = False
 
     def __post_init__(self) -> None:
         spec = _checked_spec(self.spec)
@@ -159,19 +169,20 @@ def resolve(
     """Reads the cluster this process is part of.
 
     ```python
-    resolve()                                    # from TF_CONFIG
+    resolve()                                    # TF_CONFIG, or Slurm's step
     resolve(SimpleClusterResolver(cluster_spec))  # from any resolver
     ```
 
     Args:
         cluster_resolver: any `tf.distribute.cluster_resolver` object; `None`
-            reads TF_CONFIG. A resolver that names no task speaks for the
+            reads TF_CONFIG or, if that is not set, the step of Slurm that this
+            process is part of. A resolver that names no task speaks for the
             chief. A TF_CONFIG must name its task, since every machine has one.
         required: whether finding no cluster is an error.
 
     Returns:
-        The cluster, or `None` when there is none: TF_CONFIG unset or empty,
-        or the resolver's cluster spec empty.
+        The cluster, or `None` when there is none: TF_CONFIG unset or empty
+        and no step of several tasks, or the resolver's cluster spec empty.
 
     Raises:
         ValueError: where what was found is not a cluster this package can
@@ -179,6 +190,7 @@ def resolve(
     """
     if cluster_resolver is None:
         cluster = _from_tf_config(os.environ.get("TF_CONFIG", ""))
+        cluster = cluster or _from_slurm()
         source = "the environment variable TF_CONFIG"
     else:
         cluster = _from_resolver(cluster_resolver)
@@ -197,6 +209,16 @@ def _from_resolver(resolver: Any) -> Cluster | None:
     if not spec:
         return None
     return Cluster(spec, resolver.task_type or None, resolver.task_id or 0)
+
+
+def _from_slurm() -> Cluster | None:
+    found = slurm.step(os.environ)
+    if found is None:
+        return None
+    chief, *workers = found.addresses
+    job, index = ("worker", found.index - 1) if found.index else ("chief", 0)
+    spec = {"chief": (chief,), "worker": tuple(workers)}
+    return Cluster(spec, job, index, one_program=True)
 
 
 def _from_tf_config(text: str) -> Cluster | None:

@@ -72,7 +72,10 @@ def ask(
 
 
 def wait_for(
-    tasks: Iterable[Task], timeout_s: float, fewest: int | None = None
+    tasks: Iterable[Task],
+    timeout_s: float,
+    fewest: int | None = None,
+    one_program: bool = False,
 ) -> dict[Task, tuple[DeviceStatus, ...]]:
     """Waits until every task answers, or enough of them in the end.
 
@@ -84,6 +87,7 @@ def wait_for(
         tasks: the tasks to wait for.
         timeout_s: seconds to wait for them, all together.
         fewest: number of tasks that must have answered by then; all if None.
+        one_program: whether they run this program, not `convpar worker`.
 
     Returns:
         The devices of each task that has answered.
@@ -97,16 +101,16 @@ def wait_for(
         late = calls.pending(min(_PATIENCE_S, timeout_s))
         if late and timeout_s > _PATIENCE_S:
             _LOG.warning(
-                "Waiting up to %.0f s for %s. Is `convpar worker` running "
-                "there?",
+                "Waiting up to %.0f s for %s. Is %s running there?",
                 timeout_s,
                 ", ".join(map(str, late)),
+                "this program" if one_program else "`convpar worker`",
             )
         answers = calls.answers()
     silent = {t: why for t, why in answers.items() if isinstance(why, str)}
     found = len(answers) - len(silent)
     if found < (len(answers) if fewest is None else fewest):
-        raise TimeoutError(_unreachable(silent, timeout_s, fewest))
+        raise TimeoutError(_unreachable(silent, timeout_s, fewest, one_program))
     if silent:
         _LOG.warning(
             "%d of %d other tasks have answered within %g s; going on without "
@@ -120,7 +124,10 @@ def wait_for(
 
 
 def _unreachable(
-    silent: dict[Task, str], timeout_s: float, fewest: int | None
+    silent: dict[Task, str],
+    timeout_s: float,
+    fewest: int | None,
+    one_program: bool,
 ) -> str:
     most = "every other task" if fewest is None else f"{fewest} other tasks"
     lines = [
@@ -129,11 +136,20 @@ def _unreachable(
     ]
     lines += [f"  {task}: {why}." for task, why in silent.items()]
     task = next(iter(silent))
-    lines.append(
+    cure = (
         "Run `convpar worker` on each of these machines, with the TF_CONFIG "
         'of this task but its own "task", e.g. '
-        f'{{"type": "{task.job}", "index": {task.index}}}. A firewall between '
-        "the machines must let every task reach every other one's port."
+        f'{{"type": "{task.job}", "index": {task.index}}}.'
+    )
+    if one_program:
+        cure = (
+            "Each task of this step runs the program up to its "
+            "ConvParallelStrategy, and serves there: make the strategy early, "
+            "or give it a longer connect_timeout=."
+        )
+    lines.append(
+        f"{cure} A firewall between the machines must let every task reach "
+        "every other one's port."
     )
     return "\n".join(lines)
 
@@ -223,7 +239,7 @@ def _reason(task: Task, error: Any = None) -> str:
         return "a server that is not TensorFlow's answers there"
     if task.address.startswith("unix:"):
         return "no answer through the tunnel to it"
-    host = task.address.rpartition(":")[0].strip("[]")
+    host = task.host
     try:
         with socket.create_connection((host, task.port), timeout=1.0):
             return (

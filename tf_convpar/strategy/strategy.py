@@ -29,6 +29,7 @@ from tf_convpar.strategy import devices as devices_lib
 from tf_convpar.strategy import graphs
 from tf_convpar.strategy import keras_training
 from tf_convpar.strategy import memory
+from tf_convpar.strategy import server
 
 WIRE_DTYPES = ("float32", "bfloat16", "float16")
 
@@ -57,8 +58,10 @@ class ConvParallelStrategy(tf.distribute.Strategy):
 
     Args:
         cluster_resolver: Any `tf.distribute.cluster_resolver`; None for
-            TF_CONFIG or, if that is not set, for this machine alone. The other
-            tasks must be running `convpar worker`.
+            TF_CONFIG or, if that is not set, for the step that Slurm's `srun`
+            has started, or else for this machine alone. The other tasks must be
+            running `convpar worker`; under `srun` all run this program, and
+            those that are not the chief serve here until it ends.
         devices: Names of the devices to compute convolutions on, in the order
             that `shards=` refers to. None for every GPU of the cluster and
             the CPU of tasks without one; on a machine alone, for its GPUs and
@@ -97,6 +100,8 @@ class ConvParallelStrategy(tf.distribute.Strategy):
         plan, automatic = _read_plan(plan)
         memory.keep()
         cluster = cluster_lib.resolve(cluster_resolver)
+        if cluster is not None and cluster.one_program and not cluster.is_chief:
+            server.serve(cluster)
         if cluster is not None:
             cluster_lib.connect(cluster, connect_timeout, min_workers)
         names = (
