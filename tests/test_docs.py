@@ -33,7 +33,7 @@ from tf_convpar import plans
 from tf_convpar.cli.main import main
 from tf_convpar.planner import star
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BENCHMARKS = sorted((ROOT / "benchmarks").glob("*/README.md"))
 OTHERS = [ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 # They are about the inside of the package.
@@ -282,7 +282,8 @@ def test_docstring_of_a_public_name_runs(name, monkeypatch):
     "page", [p for p in PAGES if p.name not in FOR_CONTRIBUTORS], ids=name_of
 )
 def test_pages_for_users_name_public_things_only(page):
-    text = page.read_text()
+    # Where the reference finds what it shows: test_docs_site.py.
+    text = re.sub(r"^::: .*$", "", page.read_text(), flags=re.M)
     used = set(re.findall(r"(?<!\w)(?:tf_)?convpar\.(\w+)", text))
     assert used <= set(convpar.__all__)
     assert not re.findall(r"from tf_convpar|import tf_convpar\.", text)
@@ -311,4 +312,5 @@ def test_links_lead_somewhere(page):
 def test_the_index_of_documentation_is_whole():
     links = re.findall(r"\]\(([^)\s]+)\)", PAGES[0].read_text())
     wanted = {name_of(page) for page in (*PAGES[1:], *BENCHMARKS, *OTHERS)}
-    assert wanted <= set(links)
+    # The site's home is this page, shorter.
+    assert wanted - {"docs/index.md"} <= set(links)
