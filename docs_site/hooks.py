@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import posixpath
+
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File
 from mkdocs.structure.files import Files
@@ -33,8 +35,10 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
         path = waiting.pop()
         if path.endswith(".ipynb"):
             text, pictures = notebooks.executed(pages.ROOT / path)
+            folder = posixpath.dirname(pages.address(path))
             for name, content in pictures.items():
-                files.append(File.generated(config, name, content=content))
+                place = posixpath.join(folder, name)
+                files.append(File.generated(config, place, content=content))
         else:
             text = pages.without_comments(pages.text_of(path))
         for target in pages.targets(text, path):

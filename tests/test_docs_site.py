@@ -231,5 +231,5 @@ def test_getting_started_shows_what_it_says(as_for_users):
     apart = dict(re.findall(r"^(faster|split): +(\S+)$", text, re.M))
     assert float(apart["split"]) < 1e-4
     assert float(apart["faster"]) < 1e-3
-    assert re.search(r"24 on .*8 on .*", text)
+    assert re.search(r"16 on chief.* 8 on worker 0.* 8 on worker 1", text)
     assert "<Figure size" in text
