@@ -16,6 +16,6 @@ def drawn(source: str, *_: Any, **__: Any) -> str:
     svg = mermaidx.render(source).svg()
     data = base64.b64encode(svg.encode()).decode()
     return (
-        '<p><img class="diagram" alt="Diagram" '
+        '<p class="diagram"><img alt="Diagram" '
         f'src="data:image/svg+xml;base64,{data}"></p>'
     )

@@ -34,7 +34,10 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
     while waiting:
         path = waiting.pop()
         if path.endswith(".ipynb"):
-            text, pictures = notebooks.executed(pages.ROOT / path)
+            # Examples may need what is beside them.
+            text, pictures = notebooks.markdown(
+                pages.ROOT / path, execute=path.startswith(pages.DOCS)
+            )
             folder = posixpath.dirname(pages.address(path))
             for name, content in pictures.items():
                 place = posixpath.join(folder, name)

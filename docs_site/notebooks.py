@@ -33,17 +33,18 @@ def run(path: Path, timeout_s: int = 300) -> nbformat.NotebookNode:
             notebook,
             timeout=timeout_s,
             kernel_name="python3",
+            coalesce_streams=True,
             resources={"metadata": {"path": folder}},
             config=_ENCRYPTED,
         ).execute()
     return notebook
 
 
-def executed(path: Path) -> tuple[str, dict[str, bytes]]:
+def markdown(path: Path, execute: bool) -> tuple[str, dict[str, bytes]]:
     """A notebook as Markdown, with its outputs, and the pictures in it."""
     from nbconvert import MarkdownExporter
 
-    notebook = run(path)
+    notebook = run(path) if execute else nbformat.read(path, as_version=4)
     for cell in notebook.cells:
         # TensorFlow's own remarks, of the machine that builds the site.
         cell.outputs = [

@@ -233,3 +233,7 @@ def test_getting_started_shows_what_it_says(as_for_users):
     assert float(apart["faster"]) < 1e-3
     assert re.search(r"16 on chief.* 8 on worker 0.* 8 on worker 1", text)
     assert "<Figure size" in text
+    # Merged weights are the same, bit for bit.
+    assert [shown(cell) for cell in cells if "merge(" in cell.source] == [
+        "keras.src.layers.convolutional.conv2d\nTrue"
+    ]
