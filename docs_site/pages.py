@@ -138,7 +138,7 @@ def _children(folder: Path) -> list[Path]:
     return [
         child
         for child in sorted(folder.iterdir())
-        if child.suffix in _LANGUAGES
+        if child.suffix in (*_LANGUAGES, ".ipynb")
         or (child.is_dir() and any(child.glob("*.py")))
     ]
 
