@@ -14,12 +14,14 @@ import re
 import sys
 import unittest
 
+import forks
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from click.testing import CliRunner
 from processes import ROOT
+from processes import environment
 from processes import kill_tree
 from processes import start
 from sybil import Document
@@ -235,6 +237,8 @@ def test_every_block_is_of_a_kind_that_is_run(page):
     assert languages <= LANGUAGES
 
 
+# A process joins one cluster in its life.
+JOINS = "local_workers"
 MEASURES = ("calibrate", "choose", "compare", "plan")
 
 
@@ -264,6 +268,7 @@ def words_of_docstrings():
     [
         pytest.param(name, marks=[pytest.mark.slow] * (name in MEASURES))
         for name in convpar.__all__
+        if name != JOINS
     ],
 )
 def test_docstring_of_a_public_name_runs(name, monkeypatch):
@@ -271,11 +276,28 @@ def test_docstring_of_a_public_name_runs(name, monkeypatch):
     # Weights would be downloaded.
     made = space["model"]
     monkeypatch.setattr(keras.applications, "ResNet50", lambda **kwargs: made)
+    for block in blocks_of_docstring(name):
+        exec(block, space)
+
+
+def blocks_of_docstring(name):
     text = inspect.getdoc(getattr(convpar, name))
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
     assert blocks
-    for block in blocks:
-        exec(block, space)
+    return blocks
+
+
+@pytest.mark.slow  # test_notebook.py and test_docs_site.py, too.
+def test_docstring_of_what_joins_a_cluster_runs():
+    (block,) = blocks_of_docstring(JOINS)
+    words = """
+import keras, numpy as np
+import tf_convpar as convpar
+x, y = np.ones((8, 8, 8, 3), "float32"), np.zeros((8, 10))
+"""
+    end = "print(len(strategy.devices))"
+    done = forks.run(["-c", f"{words}{block}{end}"], env=environment())
+    assert done.stdout.splitlines()[-1] == "3", done.stderr
 
 
 @pytest.mark.parametrize(

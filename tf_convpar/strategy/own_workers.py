@@ -155,8 +155,14 @@ def local_workers(
     with convpar.local_workers(2):
         strategy = convpar.ConvParallelStrategy()
         with strategy.scope():
-            model = keras.Sequential([keras.Input((32, 32, 3)), ...])
-            model.compile("adam", loss)
+            model = keras.Sequential(
+                [
+                    convpar.ConvParallel2D(8, 3),
+                    keras.layers.GlobalMaxPooling2D(),
+                    keras.layers.Dense(10),
+                ]
+            )
+            model.compile("adam", "mse")
         model.fit(x, y)
     ```
 
