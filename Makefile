@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := $(wildcard custom_ops/*/*.cc custom_ops/*/*.cu custom_ops/*/*.h)
 
-.PHONY: demo test test-all bench lint setup clean wheel
+.PHONY: demo test test-all bench docs lint setup clean wheel
 
 setup: $(VENV)/.installed
 
@@ -30,6 +30,12 @@ test-all: setup lint
 
 bench: setup
 	$(BIN)/python benchmarks/run.py
+
+# Only the tools are installed: the package is there. With them no network is needed.
+docs: setup
+	$(BIN)/python -m pip install --quiet "tf_convpar[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	$(BIN)/python docs_site/check.py build/site
 
 lint: setup
 	$(BIN)/ruff check .

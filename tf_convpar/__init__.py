@@ -38,6 +38,7 @@ __all__ = [
     "choose",
     "compare",
     "export",
+    "local_workers",
     "merge",
     "parallelize",
     "plan",
@@ -76,6 +77,7 @@ def _load() -> None:
     from tf_convpar.sharding import merge
     from tf_convpar.sharding import parallelize
     from tf_convpar.sharding import step_traffic
+    from tf_convpar.strategy.own_workers import local_workers
     from tf_convpar.strategy.strategy import ConvParallelStrategy
 
     globals().update(
@@ -86,6 +88,7 @@ def _load() -> None:
         choose=choose,
         compare=compare,
         export=export,
+        local_workers=local_workers,
         merge=merge,
         parallelize=parallelize,
         plan=plan,

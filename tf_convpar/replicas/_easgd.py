@@ -116,9 +116,9 @@ class AsyncMEASGD(WithMomentum, AsyncEASGD):
 
     Args:
         model: A Keras model, compiled with `SGD`.
-        rho: The elastic force; None for `0.9 / (P eta)`.
         momentum: `mu`.
-        **kwargs: As for all methods.
+        **kwargs: `rho`, the elastic force (None for `0.9 / (P eta)`), and
+            what all methods take.
     """
 
 

@@ -62,6 +62,7 @@ def local_workers(
     timeout_s: float = 60.0,
     wait: bool = True,
     on_line: Callable[[Task, str], None] | None = None,
+    on_end: Callable[[Task, int], None] | None = None,
 ) -> Iterator[LocalCluster]:
     """Runs workers on this machine for as long as the context lasts.
 
@@ -82,6 +83,8 @@ def local_workers(
         wait: whether to wait until all workers answer.
         on_line: function that is called with a worker's task and each line of
             its output, from a thread for each worker.
+        on_end: function that the same thread calls with the task and its exit
+            code, however it ended.
 
     Yields:
         The cluster, its workers, and the TF_CONFIG of its chief.
@@ -111,6 +114,7 @@ def local_workers(
                 command,
                 env={**_env(), "TF_CONFIG": cluster.tf_config(task)},
                 on_line=on_line and (lambda line: on_line(task, line)),
+                on_end=on_end and (lambda code: on_end(task, code)),
             )
 
         local = LocalCluster(cluster, [], start)

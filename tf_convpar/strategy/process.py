@@ -42,6 +42,8 @@ class Process:
         stdin: standard input, as in `subprocess.Popen`; empty by default.
         on_line: function that a thread of its own calls with each line of
             output, stdout and stderr in one.
+        on_end: function that the same thread calls with the exit code, after
+            the last line.
     """
 
     def __init__(
@@ -52,9 +54,10 @@ class Process:
         cwd: str | None = None,
         stdin: int | None = subprocess.DEVNULL,
         on_line: Callable[[str], None] | None = None,
+        on_end: Callable[[int], None] | None = None,
     ) -> None:
         self._lines: collections.deque[str] = collections.deque(maxlen=10_000)
-        self._on_line = on_line
+        self._on_line, self._on_end = on_line, on_end
         self._swept = False
         # Seconds of processors it had used when it was last looked at.
         self._used, self._looked = 0.0, time.monotonic()
@@ -153,3 +156,5 @@ class Process:
             self._lines.append(line.rstrip("\n"))
             if self._on_line is not None:
                 self._on_line(self._lines[-1])
+        if self._on_end is not None:
+            self._on_end(self._popen.wait())
