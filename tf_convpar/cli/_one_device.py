@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import statistics
 import time
 from collections.abc import Callable
@@ -45,8 +43,7 @@ def step(
     plain = _steps(keras.models.clone_model(model), batch)
     plain()
     report("parallel, first step")
-    with contextlib.redirect_stdout(io.StringIO()):
-        parallel = convpar.parallelize(model, algorithm="auto")
+    parallel = convpar.parallelize(model, algorithm="auto", verbose=False)
     auto = _steps(parallel, batch)
     auto()
     times: list[tuple[float, float]] = []

@@ -16,8 +16,10 @@ from typing import Any
 import keras
 
 from tf_convpar import layers
+from tf_convpar._compat.keras import print_msg
 from tf_convpar.planner._link import Link
 from tf_convpar.planner.measure import _kept
+from tf_convpar.planner.measure import progress
 from tf_convpar.planner.measure._calibrate import chief_first
 from tf_convpar.planner.star import _calibration_file
 from tf_convpar.planner.star._network import Network
@@ -70,9 +72,18 @@ class LayerByLayer:
             # The caller may be in the scope of a strategy, under a tape, or
             # tracing a graph. A thread of its own is in none of these.
             thread = futures.ThreadPoolExecutor(1)
-            with _kept.alone(lambda name: None), thread:
+            doing = f"Measuring layer '{layer.name}'"
+            with (
+                progress(doing, print_msg) as report,
+                _kept.alone(report),
+                thread,
+            ):
                 found = thread.submit(
-                    measure_cluster, subject, devices, links=self._links
+                    measure_cluster,
+                    subject,
+                    devices,
+                    links=self._links,
+                    report=report,
                 ).result()
             _kept.keep(found, file, _calibration_file.save)
         self._links = found.links
