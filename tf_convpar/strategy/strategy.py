@@ -15,6 +15,7 @@ from tf_convpar.plans import CHIEF
 from tf_convpar.plans import ByLayer
 from tf_convpar.strategy import arguments
 from tf_convpar.strategy import cluster as cluster_lib
+from tf_convpar.strategy import cures
 from tf_convpar.strategy import devices as devices_lib
 from tf_convpar.strategy import keras_training
 from tf_convpar.strategy import memory
@@ -248,3 +249,4 @@ def plans_layers(planner: Any) -> Any:
 
 
 keras_training.wrap(ConvParallelStrategy)
+cures.of_strategies(ConvParallelStrategy)
