@@ -90,12 +90,12 @@ def test_choices_of_a_model(model, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["ResNet51"], 1, "Expected MODEL to be a .keras file or one of"),
-        (["no.keras"], 1, "Received: no.keras, which is not there"),
-        (["{model}", "--image=9"], 1, "Received: --image 9"),
-        (["{other}"], 1, "other.keras"),
+        (["ResNet51"], 2, "Expected MODEL to be a .keras file or one of"),
+        (["no.keras"], 2, "Received: no.keras, which is not there"),
+        (["{model}", "--image=9"], 2, "Received: --image 9"),
+        (["{other}"], 2, "other.keras"),
         (["{model}", "--passes=back"], 2, "Expected some of forward"),
-        (["ResNet50", "--image=8"], 1, "at least 32x32"),
+        (["ResNet50", "--image=8"], 2, "at least 32x32"),
     ],
 )
 def test_what_it_cannot_use(arguments, code, message, model, tmp_path):
@@ -113,7 +113,7 @@ def test_what_it_cannot_use(arguments, code, message, model, tmp_path):
 def test_bad_cap(model, monkeypatch):
     monkeypatch.setenv("TF_CONVPAR_WORKSPACE_MIB", "much")
     result = CliRunner().invoke(algorithms.command, [model])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "TF_CONVPAR_WORKSPACE_MIB" in result.output
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="calibrate")
-@click.argument("model")
+@_models.argument
 @_measuring.batch
 @_models.image
 @click.option(

@@ -119,6 +119,8 @@ def _writing(path: pathlib.Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise click.ClickException(
+        problem = click.ClickException(
             f"Could not write {path}: {error.strerror or error}."
-        ) from error
+        )
+        problem.exit_code = 2
+        raise problem from error

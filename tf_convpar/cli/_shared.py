@@ -20,16 +20,21 @@ def print_json(value: Any) -> None:
 
 @contextlib.contextmanager
 def messages_only() -> Iterator[None]:
-    """Turns errors meant for the user into `Error: ...` and exit code 1.
+    """Turns errors meant for the user into `Error: ...`.
 
-    Put it around the calls that raise such errors, and around no more: anything
-    else that fails is a bug, and its traceback is wanted.
+    The exit code is 2 for what a person has to write otherwise: options, files,
+    TF_CONFIG. It is 1 for what fails on the way, such as a task that does not
+    answer. Put it around the calls that raise such errors, and around no more:
+    anything else that fails is a bug, and its traceback is wanted.
     """
     try:
         yield
     except (ValueError, OSError, RuntimeError) as error:
         text = getattr(error, "strerror", None) or str(error)
-        raise click.ClickException(text) from error
+        problem = click.ClickException(text)
+        passing = (TimeoutError, ConnectionError, RuntimeError)
+        problem.exit_code = 1 if isinstance(error, passing) else 2
+        raise problem from error
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ PASSES = ("forward", "input_gradient", "kernel_gradient")
 
 
 @click.command(name="algorithms")
-@click.argument("model")
+@_models.argument
 @click.option(
     "--batch",
     type=click.IntRange(min=1),
@@ -32,12 +32,7 @@ PASSES = ("forward", "input_gradient", "kernel_gradient")
     show_default=True,
     help="Images in a batch.",
 )
-@click.option(
-    "--image",
-    type=click.IntRange(min=1),
-    help="Height and width for a model of keras.applications; its own by "
-    "default.",
-)
+@_models.image
 @click.option(
     "--threads",
     type=click.IntRange(min=1),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.command(
     name="calibrate", cls=_method.ByMethod, star=_calibrate_star.command
 )
-@click.argument("model")
+@_models.argument
 @_measuring.batch
 @_models.image
 @click.option(

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from tf_convpar.cli import _models
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
@@ -78,7 +79,7 @@ def _model_options(function: Callable[..., None]) -> Callable[..., None]:
             help="Height and width for a model of keras.applications; its own "
             "by default.",
         ),
-        click.argument("model"),
+        _models.argument,
     ):
         function = option(function)
     return function
@@ -389,7 +390,6 @@ def servers(
 def _step(model: str, image: int | None, optimizer: str) -> Any:
     """The traced training step of a model."""
     with without_chatter():
-        from tf_convpar.cli import _models
         from tf_convpar.estimate.memory import Step
 
         with messages_only():

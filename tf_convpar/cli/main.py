@@ -1,7 +1,11 @@
 """The `convpar` program."""
 
 import importlib
+import os
 import pkgutil
+import signal
+import sys
+from typing import Any
 
 import click
 
@@ -33,9 +37,44 @@ class _Commands(click.Group):
         name = f"{cli.__name__}.{cmd_name.replace('-', '_')}"
         return importlib.import_module(name).command
 
+    def main(
+        self, *args: Any, standalone_mode: bool = True, **extra: Any
+    ) -> Any:
+        """Runs a command; a mistake in how it was called is told in a line.
+
+        Click would print how the command is used before what is wrong.
+        """
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **extra)
+        try:
+            code = super().main(*args, standalone_mode=False, **extra)
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            sys.exit(error.exit_code)
+        except click.UsageError as error:
+            path = error.ctx.command_path if error.ctx else "convpar"
+            click.echo(
+                f"Error: {error.format_message()} See: {path} --help", err=True
+            )
+            sys.exit(error.exit_code)
+        except click.ClickException as error:
+            error.show()
+            sys.exit(error.exit_code)
+        except (click.Abort, KeyboardInterrupt):
+            click.echo("Stopped.", err=True)
+            sys.exit(128 + signal.SIGINT)
+        except BrokenPipeError:
+            # The reader has gone, as in `convpar env | head`. Nothing is left
+            # to be flushed at the end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
+        sys.exit(code if isinstance(code, int) else 0)
+
 
 @click.group(
-    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]}
+    name="convpar",
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="convpar")
 def main() -> None:

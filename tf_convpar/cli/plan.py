@@ -25,11 +25,13 @@ _INPUT = click.Path(exists=True, dir_okay=False, path_type=pathlib.Path)
 @click.argument("calibration", type=_INPUT)
 @click.option(
     "--model",
+    type=_models.Model(),
     metavar="MODEL",
     help="The model that was measured: a .keras file, or a model of "
     "keras.applications by name; by default the one that the calibration "
     "names.",
 )
+@_models.imported
 @_models.wire_dtype
 @click.option(
     "--quantum",

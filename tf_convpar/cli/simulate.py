@@ -35,6 +35,7 @@ HEADS = {"devices": "Devices", "bandwidth": "Links", "batch": "Batch"}
 )
 @click.option(
     "--model",
+    type=_models.Model(),
     metavar="MODEL",
     help="A .keras file, or a model of keras.applications by name, such as "
     "ResNet50.",
@@ -62,6 +63,7 @@ HEADS = {"devices": "Devices", "bandwidth": "Links", "batch": "Batch"}
     help="Images in a step.",
 )
 @_models.image
+@_models.imported
 @_models.wire_dtype
 @click.option(
     "--sweep",

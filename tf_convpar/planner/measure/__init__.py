@@ -4,4 +4,5 @@ All kinds of plans are based on them. Nothing here knows of a plan. The package
 needs TensorFlow.
 """
 
+from tf_convpar.planner.measure._noise import noise as noise
 from tf_convpar.planner.measure._progress import progress as progress
