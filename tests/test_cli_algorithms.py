@@ -1,6 +1,7 @@
 """`convpar algorithms`."""
 
 import json
+import re
 
 import keras
 import numpy as np
@@ -74,13 +75,18 @@ def test_choices_of_a_model(model, tmp_path, monkeypatch):
         tf.config.threading, "get_intra_op_parallelism_threads", lambda: 1
     )
     result = CliRunner().invoke(
-        algorithms.command, [model, "--batch=6"], env={"COLUMNS": "150"}
+        algorithms.command, [model, "--batch=6"], env={"COLUMNS": "80"}
     )
     assert "A training step on this machine alone: " in result.output
     assert result.exit_code == 0, result.output
     output = result.output
     assert "14x14x32 -> 32, 3x3 same (2 layers)" in output
-    assert "strides or dilation" in output
+    assert "direct: strides or dilation" in output
+    # Nothing is cut short.
+    assert "…" not in output
+    assert max(map(len, output.splitlines())) <= 80
+    for candidate in same["passes"]["forward"]["candidates"]:
+        assert re.search(rf"^  {candidate['name']} ", output, re.MULTILINE)
     assert output.count("chosen") >= len(PASSES)
     time = same["passes"]["forward"]["candidates"][0]["time_ms"]
     assert f"{time:.2f}" in output

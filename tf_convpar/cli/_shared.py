@@ -1,8 +1,10 @@
 """What several sub-commands need."""
 
 import contextlib
+import glob
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -37,15 +39,45 @@ def messages_only() -> Iterator[None]:
         raise problem from error
 
 
+_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+# Lines of TensorFlow's C++ from before it heeds that variable.
+_CHATTER = re.compile(
+    r"WARNING: All log messages before absl::InitializeLog\(\)"
+    r"|[IW]0000 00:00:\d+\.\d+ +\d+ \w+\.cc:\d+\]"
+)
+# A build with CUDA says so on every machine without a GPU.
+_NO_GPU = re.compile(r"E0000 .*failed call to cuInit")
+_quiet = False
+
+
+def quieten() -> None:
+    """Lets TensorFlow write errors only, here and in child processes.
+
+    Nothing is changed where the user has set TF_CPP_MIN_LOG_LEVEL, which says
+    that somebody looks for what it writes.
+    """
+    global _quiet
+    _quiet = _quiet or _LEVEL not in os.environ
+    if _quiet:
+        os.environ.setdefault(_LEVEL, "2")
+
+
+def is_chatter(line: str) -> bool:
+    """Whether a line of stderr is what TensorFlow writes while it starts."""
+    if not _quiet:
+        return False
+    no_gpu = _NO_GPU.match(line) and not glob.glob("/dev/nvidia[0-9]*")
+    return bool(_CHATTER.match(line) or no_gpu)
+
+
 @contextlib.contextmanager
 def without_chatter() -> Iterator[None]:
     """Keeps off the terminal what TensorFlow writes while it starts.
 
     That text comes from C++, before TF_CPP_MIN_LOG_LEVEL is heeded. It is shown
-    where that variable is set, which says that somebody looks for it, and
-    where the start fails.
+    where the user has set that variable, and where the start fails.
     """
-    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+    if not _quiet:
         yield
         return
     with tempfile.TemporaryFile() as kept:

@@ -26,7 +26,8 @@ from tf_convpar.strategy.spec import Task
     "-n",
     "tasks",
     type=click.IntRange(min=1),
-    help="Run this many tasks on this machine: the chief and n-1 workers.",
+    help="Run this many tasks on this machine, the chief among them: 3 are the "
+    "chief and two workers.",
 )
 @click.option(
     "--hosts",
@@ -96,13 +97,14 @@ def command(
       convpar launch --hosts a:2222,b:2222 --ssh --cwd work train.py
       convpar launch --hosts a:2222,b:2223 --ssh --tunnel train.py
 
-    Every line of output gets its task's name in front. Ctrl-C and SIGTERM
-    reach PROGRAM, and its exit code becomes that of this command. When a worker
-    ends early, or this command ends in whatever way, everything ends. With
-    --restarts the worker is started again instead, after 1 s, then 2 s, 4 s and
-    so on; PROGRAM has to live with that (callbacks.Elastic, replicas). PROGRAM
-    itself is started again, with all workers, if a signal killed it. A worker
-    that answers nobody is killed.
+    Every line of output gets its task's name in front; stdout and stderr stay
+    apart. Ctrl-C and SIGTERM reach PROGRAM, and its exit code becomes that of
+    this command. A second Ctrl-C reaches it too, and then it is killed after
+    10 s, or by a third one at once. When a worker ends early, or this command
+    ends in whatever way, everything ends. With --restarts the worker is started
+    again instead, after 1 s, then 2 s, 4 s and so on; PROGRAM has to live with
+    that (callbacks.Elastic, replicas). PROGRAM itself is started again, with
+    all workers, if a signal killed it. A worker that answers nobody is killed.
 
     With --hosts, the command for each machine is printed, or run with --ssh.
     All machines need this package, PROGRAM, and access to each other's ports;
@@ -175,7 +177,7 @@ def _remote(
     heartbeats: bool,
 ) -> tuple[dict[str, Task], list[tuple[str, str, str]]]:
     """Workers by name; and name, host and command of each, the chief's last."""
-    worker = [python, "-m", "tf_convpar", "worker"]
+    worker = [python, "-m", "tf_convpar_cli", "worker"]
     if heartbeats:
         worker.append("--heartbeats")
     if threads is not None:

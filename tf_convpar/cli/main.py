@@ -11,6 +11,7 @@ import click
 
 from tf_convpar import __version__
 from tf_convpar import cli
+from tf_convpar.cli._shared import quieten
 
 
 class _Commands(click.Group):
@@ -44,6 +45,7 @@ class _Commands(click.Group):
 
         Click would print how the command is used before what is wrong.
         """
+        quieten()
         if not standalone_mode:
             return super().main(*args, standalone_mode=False, **extra)
         try:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import socket
 import sys
@@ -62,6 +63,7 @@ def local_workers(
     timeout_s: float = 60.0,
     wait: bool = True,
     on_line: Callable[[Task, str], None] | None = None,
+    on_error_line: Callable[[Task, str], None] | None = None,
 ) -> Iterator[LocalCluster]:
     """Runs workers on this machine for as long as the context lasts.
 
@@ -82,6 +84,7 @@ def local_workers(
         wait: whether to wait until all workers answer.
         on_line: function that is called with a worker's task and each line of
             its output, from a thread for each worker.
+        on_error_line: the same for stderr alone, as for `Process`.
 
     Yields:
         The cluster, its workers, and the TF_CONFIG of its chief.
@@ -104,13 +107,15 @@ def local_workers(
 
         def start(index: int) -> Process:
             task = cluster.others[index]
-            command = [sys.executable, "-m", "tf_convpar", "worker"]
+            command = [sys.executable, "-m", "tf_convpar_cli", "worker"]
             if threads is not None:
                 command.append(f"--threads={threads}")
             return Process(
                 command,
                 env={**_env(), "TF_CONFIG": cluster.tf_config(task)},
-                on_line=on_line and (lambda line: on_line(task, line)),
+                on_line=on_line and functools.partial(on_line, task),
+                on_error_line=on_error_line
+                and functools.partial(on_error_line, task),
             )
 
         local = LocalCluster(cluster, [], start)

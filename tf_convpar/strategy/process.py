@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from collections.abc import Sequence
+from typing import IO
 
 import psutil
 
@@ -42,6 +43,8 @@ class Process:
         stdin: standard input, as in `subprocess.Popen`; empty by default.
         on_line: function that a thread of its own calls with each line of
             output, stdout and stderr in one.
+        on_error_line: the same for stderr alone, which then does not go to
+            `on_line`; it may be called at the same time as that.
     """
 
     def __init__(
@@ -52,9 +55,9 @@ class Process:
         cwd: str | None = None,
         stdin: int | None = subprocess.DEVNULL,
         on_line: Callable[[str], None] | None = None,
+        on_error_line: Callable[[str], None] | None = None,
     ) -> None:
         self._lines: collections.deque[str] = collections.deque(maxlen=10_000)
-        self._on_line = on_line
         self._swept = False
         # Seconds of processors it had used when it was last looked at.
         self._used, self._looked = 0.0, time.monotonic()
@@ -66,13 +69,22 @@ class Process:
             cwd=cwd,
             stdin=stdin,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.PIPE if on_error_line else subprocess.STDOUT,
             encoding="utf-8",
             errors="replace",
             start_new_session=True,
         )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        pipes = (
+            (self._popen.stdout, on_line),
+            (self._popen.stderr, on_error_line),
+        )
+        self._readers = [
+            threading.Thread(target=self._read, args=pipe, daemon=True)
+            for pipe in pipes
+            if pipe[0] is not None
+        ]
+        for reader in self._readers:
+            reader.start()
 
     def __enter__(self) -> "Process":
         return self
@@ -120,7 +132,8 @@ class Process:
         code = self._popen.wait(timeout_s)
         self._sweep()
         # Only a process that has left the group can still keep the pipe open.
-        self._reader.join(timeout=1.0)
+        for reader in self._readers:
+            reader.join(timeout=1.0)
         return code
 
     def signal(self, number: int) -> None:
@@ -148,8 +161,11 @@ class Process:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
-    def _read(self) -> None:
-        for line in self._popen.stdout or ():
-            self._lines.append(line.rstrip("\n"))
-            if self._on_line is not None:
-                self._on_line(self._lines[-1])
+    def _read(
+        self, pipe: IO[str], on_line: Callable[[str], None] | None
+    ) -> None:
+        for line in pipe:
+            text = line.rstrip("\n")
+            self._lines.append(text)
+            if on_line is not None:
+                on_line(text)
