@@ -66,7 +66,9 @@ def cluster_and_model(
 
 
 @contextlib.contextmanager
-def progress() -> Iterator[Callable[[str], None]]:
+def progress(
+    doing: str = "Measuring, which takes up to a minute the first time",
+) -> Iterator[Callable[[str], None]]:
     """What is being measured, on stderr.
 
     Yields a function that shows a few words beside the bar. Warnings are kept,
@@ -74,7 +76,8 @@ def progress() -> Iterator[Callable[[str], None]]:
     """
     from rich.console import Console
 
-    from tf_convpar.planner.measure import progress as shown
+    with without_chatter():
+        from tf_convpar.planner.measure import progress as shown
 
     console = Console(stderr=True)
 
@@ -83,7 +86,7 @@ def progress() -> Iterator[Callable[[str], None]]:
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with shown("Measuring", say) as report:
+        with shown(doing, say) as report:
             yield report
     for warning in caught:
         if issubclass(warning.category, RuntimeWarning | UserWarning):

@@ -79,7 +79,10 @@ class Automatic:
         inputs = getattr(model, "inputs", None)
         batch = batch_size or (inputs and inputs[0].shape[0]) or ASSUMED_BATCH
         devices = len(self._strategy.devices)
-        doing = f"{model.name}: measuring its layers on {devices} devices"
+        doing = (
+            f"{model.name}: measuring its layers on {devices} devices, which "
+            "takes up to a minute the first time"
+        )
         with progress(doing, print_msg) as report:
             found = _calibrate.calibrate(
                 model,

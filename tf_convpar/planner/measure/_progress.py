@@ -68,7 +68,7 @@ def _lines(doing: str, say: Callable[[str], None]) -> Callable[[str], None]:
         if time.monotonic() < due:
             return
         if due == start:
-            say(f"{doing}, which takes up to a minute the first time ...")
+            say(f"{doing} ...")
         else:
             say(f"{doing}, {seconds:.0f} s: {now}")
         due = time.monotonic() + _EVERY_S
