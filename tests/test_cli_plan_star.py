@@ -91,7 +91,7 @@ def test_existing_plan(files):
         (
             ["--output={files}/no/plan.json"],
             2,
-            "Error: Could not write {files}",
+            "Expected a file in a folder that exists",
         ),
         (["--png={files}/plan.doc"], 2, "ormat 'doc'"),
     ],

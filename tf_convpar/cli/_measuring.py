@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from tf_convpar.cli import _models
+from tf_convpar.cli._shared import OutputFile
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import without_chatter
 from tf_convpar.machines import short
@@ -37,7 +38,7 @@ threads = click.option(
 )
 output = click.option(
     "--output",
-    type=click.Path(dir_okay=False, writable=True),
+    type=OutputFile(),
     help="Where to write the calibration, for `convpar plan`.",
 )
 

@@ -4,6 +4,7 @@ import contextlib
 import glob
 import json
 import os
+import pathlib
 import re
 import sys
 import tempfile
@@ -13,6 +14,31 @@ from typing import Any
 import click
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+class OutputFile(click.Path):
+    """A file to write. Its folder is there, so that no work is in vain."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, writable=True, path_type=pathlib.Path)
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        path = super().convert(value, param, ctx)
+        parent = path.absolute().parent
+        if not parent.is_dir():
+            self.fail(
+                f"Expected a file in a folder that exists. Received: {path}. "
+                f"Make the folder first: mkdir -p {path.parent}.",
+                param,
+                ctx,
+            )
+        if not os.access(parent, os.W_OK):
+            self.fail(
+                f"Expected a folder that you may write to. Received: {path}.",
+                param,
+                ctx,
+            )
+        return path
 
 
 def print_json(value: Any) -> None:

@@ -66,12 +66,15 @@ def command(
 ) -> None:
     """Show which algorithm is fastest for each convolution of a model.
 
+    \b
+      convpar algorithms MobileNetV2 --image 64 --batch 4
+
     And what a training step on this machine alone gains by that.
 
     MODEL is a .keras file, or a model of keras.applications by name, such as
     ResNet50. What is not known yet is measured on this machine's CPU, which
     takes a second or so for each convolution, and kept for later programs.
-    """
+    """  # noqa: D301 (click keeps the lines after a backspace as they are)
     wanted = tuple(passes.split(","))
     if not set(wanted) <= set(PASSES):
         raise click.BadParameter(

@@ -40,12 +40,12 @@ def command(timeout_s: float, as_json: bool) -> None:
 
     \b
       convpar doctor
-      TF_CONFIG=... convpar doctor    # on the chief, before its program
 
     One line for each thing, with what to do about it: oneDNN that is off, one
-    thread, compiled operations that are not in use; and of the workers in
-    TF_CONFIG, which have to run, whether they answer, their versions, their
-    clocks, and how fast the links are. Exit code 0 says that all is well.
+    thread, compiled operations that are not in use. On the chief of a cluster
+    in TF_CONFIG, before its program starts, also of the workers, which have to
+    run: whether they answer, their versions, their clocks, and how fast the
+    links are. Exit code 0 says that all is well, 1 that something is not.
     """  # noqa: D301 (click keeps the lines after a backspace as they are)
     from tf_convpar.strategy import spec
 

@@ -1,5 +1,6 @@
 """`convpar launch`."""
 
+import pathlib
 import shlex
 import sys
 import tempfile
@@ -120,6 +121,11 @@ def command(
         raise click.UsageError(
             "Expected --tunnel with --ssh, and without --dry-run: the tunnel "
             "lasts as long as this command."
+        )
+    if hosts is None and not module and not pathlib.Path(program).is_file():
+        raise click.UsageError(
+            f"Expected PROGRAM to be a file. Received: {program}, which is not "
+            "there; a module is run with -m."
         )
     from tf_convpar.cli import _supervise
 

@@ -82,7 +82,10 @@ class _Commands(click.Group):
 def main() -> None:
     """Train Keras CNNs across unequal machines.
 
+    \b
+      convpar launch -n 3 train.py
+
     The chief machine runs your training program, every other machine runs
     `convpar worker`; TF_CONFIG tells each who it is. `convpar launch` starts
     all of them for you.
-    """
+    """  # noqa: D301 (click keeps the lines after a backspace as they are)

@@ -98,11 +98,15 @@ def command(
 ) -> None:
     """Plan a model for devices that nobody has.
 
+    \b
+      convpar simulate --model VGG16 --image 64 --devices 2xcpu:100GFLOPS
+      convpar simulate --model VGG16 --devices 4xcpu:100GFLOPS --sweep devices
+
     The time of a convolution on a device is in proportion to its
     multiplications, that of another layer to the bytes that it reads and
     writes. How each convolution is split, and how long a step takes, is what
     `convpar plan` would say for such devices.
-    """
+    """  # noqa: D301 (click keeps the lines after a backspace as they are)
     if presets:
         _presets.show(as_json)
         return

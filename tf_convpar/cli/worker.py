@@ -29,6 +29,9 @@ from tf_convpar.cli._shared import without_chatter
 def command(threads: int | None, listen: str | None, heartbeats: bool) -> None:
     """Serve this machine's devices to the chief.
 
+    \b
+      convpar worker --threads 2
+
     Reads TF_CONFIG, e.g.
 
     \b
