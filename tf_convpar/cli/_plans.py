@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tf_convpar.cli._shared import Mistake
 from tf_convpar.cli._shared import OutputFile
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
@@ -120,8 +121,6 @@ def _writing(path: pathlib.Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        problem = click.ClickException(
+        raise Mistake(
             f"Could not write {path}: {error.strerror or error}."
-        )
-        problem.exit_code = 2
-        raise problem from error
+        ) from error

@@ -16,6 +16,12 @@ import click
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
+class Mistake(click.ClickException):
+    """What a person has to write otherwise, if it is no option."""
+
+    exit_code = 2
+
+
 class OutputFile(click.Path):
     """A file to write. Its folder is there, so that no work is in vain."""
 
@@ -23,7 +29,7 @@ class OutputFile(click.Path):
         super().__init__(dir_okay=False, writable=True, path_type=pathlib.Path)
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        path = super().convert(value, param, ctx)
+        path = pathlib.Path(os.fsdecode(super().convert(value, param, ctx)))
         parent = path.absolute().parent
         if not parent.is_dir():
             self.fail(
@@ -59,10 +65,9 @@ def messages_only() -> Iterator[None]:
         yield
     except (ValueError, OSError, RuntimeError) as error:
         text = getattr(error, "strerror", None) or str(error)
-        problem = click.ClickException(text)
-        passing = (TimeoutError, ConnectionError, RuntimeError)
-        problem.exit_code = 1 if isinstance(error, passing) else 2
-        raise problem from error
+        if isinstance(error, TimeoutError | ConnectionError | RuntimeError):
+            raise click.ClickException(text) from error
+        raise Mistake(text) from error
 
 
 _LEVEL = "TF_CPP_MIN_LOG_LEVEL"

@@ -118,7 +118,7 @@ def _of_cluster(
         yield _checks.Finding(here, "join", False, error.strerror or str(error))
         return
     by_task = _checks.by_task(devices.available())
-    chief = by_task.pop((cluster.job, cluster.index))
+    chief = by_task.pop((cluster.task.job, cluster.task.index))
     yield from _checks.of_device(chief, here)
     clock = Clock(budget_s=_BUDGET_S, report=report)
     for (job, index), device in sorted(by_task.items()):

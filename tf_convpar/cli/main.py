@@ -5,6 +5,7 @@ import os
 import pkgutil
 import signal
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -38,8 +39,12 @@ class _Commands(click.Group):
         name = f"{cli.__name__}.{cmd_name.replace('-', '_')}"
         return importlib.import_module(name).command
 
-    def main(
-        self, *args: Any, standalone_mode: bool = True, **extra: Any
+    def main(  # type: ignore[override]
+        self,
+        args: Sequence[str] | None = None,
+        *,
+        standalone_mode: bool = True,
+        **extra: Any,
     ) -> Any:
         """Runs a command; a mistake in how it was called is told in a line.
 
@@ -47,9 +52,9 @@ class _Commands(click.Group):
         """
         quieten()
         if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **extra)
+            return super().main(args, standalone_mode=False, **extra)
         try:
-            code = super().main(*args, standalone_mode=False, **extra)
+            code = super().main(args, standalone_mode=False, **extra)
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
             sys.exit(error.exit_code)
