@@ -25,7 +25,7 @@ def line(model: Any, reason: str | None = None) -> str:
 
     ```python
     line(model)
-    # "12 of 14 convolutions on 3 devices; not: 'x', in your 'block'."
+    # "12 of 13 convolutions on 3 devices; not: 'x', inside 'block' ..."
     ```
 
     Args:
@@ -43,12 +43,8 @@ def line(model: Any, reason: str | None = None) -> str:
         return "no convolutions."
     devices = {device for layer in spread for device in _devices_of(layer)}
     if len(devices) < 2:
-        text = f"{count} convolution{_s(count)} on one device, {_chief()}"
-        left = never
-    else:
-        text = (
-            f"{len(spread)} of {count} convolutions on {len(devices)} devices"
-        )
+        return f"{count} convolution{_s(count)} on one device, {_chief()}."
+    text = f"{len(spread)} of {count} convolutions on {len(devices)} devices"
     return f"{text}; not: {_listed(left)}." if left else f"{text}."
 
 
