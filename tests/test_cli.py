@@ -142,5 +142,5 @@ def test_devices_as_a_table():
 
 def test_devices_with_a_bad_tf_config():
     code, output = run([*CONVPAR, "devices"], TF_CONFIG="{")
-    assert code == 1
+    assert code == 2
     assert output.startswith("Error: Expected TF_CONFIG to be JSON")

@@ -1,6 +1,7 @@
 """`convpar algorithms`."""
 
 import json
+import re
 
 import keras
 import numpy as np
@@ -74,13 +75,18 @@ def test_choices_of_a_model(model, tmp_path, monkeypatch):
         tf.config.threading, "get_intra_op_parallelism_threads", lambda: 1
     )
     result = CliRunner().invoke(
-        algorithms.command, [model, "--batch=6"], env={"COLUMNS": "150"}
+        algorithms.command, [model, "--batch=6"], env={"COLUMNS": "80"}
     )
     assert "A training step on this machine alone: " in result.output
     assert result.exit_code == 0, result.output
     output = result.output
     assert "14x14x32 -> 32, 3x3 same (2 layers)" in output
-    assert "strides or dilation" in output
+    assert "direct: strides or dilation" in output
+    # Nothing is cut short.
+    assert "…" not in output
+    assert max(map(len, output.splitlines())) <= 80
+    for candidate in same["passes"]["forward"]["candidates"]:
+        assert re.search(rf"^  {candidate['name']} ", output, re.MULTILINE)
     assert output.count("chosen") >= len(PASSES)
     time = same["passes"]["forward"]["candidates"][0]["time_ms"]
     assert f"{time:.2f}" in output
@@ -90,12 +96,12 @@ def test_choices_of_a_model(model, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["ResNet51"], 1, "Expected MODEL to be a .keras file or one of"),
-        (["no.keras"], 1, "Received: no.keras, which is not there"),
-        (["{model}", "--image=9"], 1, "Received: --image 9"),
-        (["{other}"], 1, "other.keras"),
+        (["ResNet51"], 2, "Expected MODEL to be a .keras file or one of"),
+        (["no.keras"], 2, "Received: no.keras, which is not there"),
+        (["{model}", "--image=9"], 2, "Received: --image 9"),
+        (["{other}"], 2, "other.keras"),
         (["{model}", "--passes=back"], 2, "Expected some of forward"),
-        (["ResNet50", "--image=8"], 1, "at least 32x32"),
+        (["ResNet50", "--image=8"], 2, "at least 32x32"),
     ],
 )
 def test_what_it_cannot_use(arguments, code, message, model, tmp_path):
@@ -113,7 +119,7 @@ def test_what_it_cannot_use(arguments, code, message, model, tmp_path):
 def test_bad_cap(model, monkeypatch):
     monkeypatch.setenv("TF_CONVPAR_WORKSPACE_MIB", "much")
     result = CliRunner().invoke(algorithms.command, [model])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "TF_CONVPAR_WORKSPACE_MIB" in result.output
 
 

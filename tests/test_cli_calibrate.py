@@ -167,7 +167,7 @@ def test_a_plan_of_it(files, tmp_path):
         files / "calibration.json",
         f"--plan={tmp_path / 'plan.json'}",
     )
-    assert code == 1
+    assert code == 2
     assert "Received: [5, 3] for 'first', [4, 4] for 'second'" in said
 
 
@@ -195,7 +195,7 @@ def test_a_model_of_another_kind(files, tmp_path):
         files / "calibration.json",
         f"--model={tmp_path / 'other.keras'}",
     )
-    assert code == 1
+    assert code == 2
     assert "Received one of another model" in said
 
 
@@ -204,7 +204,7 @@ def test_a_calibration_that_names_no_model(files, tmp_path):
     content["facts"] = {}
     (tmp_path / "calibration.json").write_text(json.dumps(content))
     code, said = convpar(files, "plan", tmp_path / "calibration.json")
-    assert code == 1
+    assert code == 2
     assert "does not name one" in " ".join(said.split())
 
 

@@ -126,19 +126,6 @@ def test_exit_code_is_the_program_s(program, text, code):
     assert run([*LAUNCH, "-n", "2", program(text)]) == (code, "")
 
 
-def test_module_and_every_line_has_its_task(program):
-    module = program("import sys; print(sys.argv[1:]); 1 / 0", "mod.py")
-    code, output = run(
-        [*LAUNCH, "-n", "1", "-m", "mod", "-m", "x"],
-        PYTHONPATH=f"{module.parent}{os.pathsep}{os.getcwd()}",
-    )
-    assert code == 1
-    lines = output.splitlines()
-    assert lines[0] == "[chief] ['-m', 'x']"
-    assert lines[-1] == "[chief] ZeroDivisionError: division by zero"
-    assert all(line.startswith("[chief] ") for line in lines)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_reach_the_program(program, number):
     launcher = start([*LAUNCH, "-n", "2", program(WAIT)])
@@ -371,7 +358,7 @@ def test_commands_for_other_machines():
     worker, chief = json.loads(output)
     assert (worker["host"], chief["host"]) == ("b", "a")
     assert worker["command"].startswith("cd 'my dir' && TF_CONFIG=")
-    assert worker["command"].endswith(" python3 -m tf_convpar worker")
+    assert worker["command"].endswith(" python3 -m tf_convpar_cli worker")
     assert chief["command"].endswith(" python3 train.py 'a b'")
     config = shlex.split(worker["command"])[3].removeprefix("TF_CONFIG=")
     assert json.loads(config) == {
@@ -443,7 +430,7 @@ def test_workers_over_ssh_have_heartbeats(program, ssh, hosts):
         (worker,) = (
             child
             for child in psutil.Process(launcher.pid).children(recursive=True)
-            if child.cmdline()[1:4] == ["-m", "tf_convpar", "worker"]
+            if child.cmdline()[1:4] == ["-m", "tf_convpar_cli", "worker"]
         )
         assert "--heartbeats" in worker.cmdline()
         time.sleep(HEARTBEATS_S + 2)
@@ -479,9 +466,9 @@ def test_terminated_launcher_over_ssh(program, ssh, hosts):
         (["-n", "0", "x.py"], 2, "x>=1"),
         (["-n", "2"], 2, "Missing argument 'PROGRAM'"),
         (["-n", "2", "--ssh", "x.py"], 2, "with --hosts only"),
-        (["--hosts", "a,b:1", "x.py"], 1, "Received: 'a'"),
-        (["--hosts", "a:1,a:1", "x.py"], 1, "more than once"),
-        (["--hosts", "localhost:1,b:1", "x.py"], 1, "for the chief"),
+        (["--hosts", "a,b:1", "x.py"], 2, "Received: 'a'"),
+        (["--hosts", "a:1,a:1", "x.py"], 2, "more than once"),
+        (["--hosts", "localhost:1,b:1", "x.py"], 2, "for the chief"),
     ],
 )
 def test_refused(arguments, code, found):

@@ -145,7 +145,7 @@ def test_a_worker_that_hangs_is_ended(launch, ssh):
         (worker,) = (
             child
             for child in children
-            if child.cmdline()[1:4] == ["-m", "tf_convpar", "worker"]
+            if child.cmdline()[1:4] == ["-m", "tf_convpar_cli", "worker"]
         )
         with pytest.raises(subprocess.TimeoutExpired):
             launcher.wait(timeout=4)
@@ -169,10 +169,10 @@ def test_nobody_is_behind_a_socket(tmp_path):
         (["--hosts", "a:1,b:2", "--tunnel"], 2, "--tunnel with --ssh"),
         (["--hosts", "a:1,b:2", "--ssh", "--dry-run"], 2, "--tunnel with --s"),
         (["-n", "2"], 2, "--tunnel with --ssh"),
-        (["--hosts", "a:1,b:2,c:1", "--ssh"], 1, "Received 1 more than once"),
-        (["--hosts", "a:1,b:2,a:3", "--ssh"], 1, "Received a more than once"),
-        (["--hosts", "a:1,-ob:2", "--ssh"], 1, "Received: '-ob:2'"),
-        (["--hosts", "a:1,b", "--ssh"], 1, "Received: 'b'"),
+        (["--hosts", "a:1,b:2,c:1", "--ssh"], 2, "Received 1 more than once"),
+        (["--hosts", "a:1,b:2,a:3", "--ssh"], 2, "Received a more than once"),
+        (["--hosts", "a:1,-ob:2", "--ssh"], 2, "Received: '-ob:2'"),
+        (["--hosts", "a:1,b", "--ssh"], 2, "Received: 'b'"),
     ],
 )
 def test_refused(arguments, code, found):

@@ -92,6 +92,9 @@ def members():
             tf.distribute.OneDeviceStrategy("CPU:0").extended
         ),
         "tensorflow.Graph": tf.Graph(),
+        "tensorflow.python.distribute.distribute_lib": (
+            of_tensorflow.distribute_lib
+        ),
         "tensorflow.function": tf.function(lambda x: x),
         "tensorflow.python.framework.registry.Registry": (
             of_tensorflow.gradient_registry
@@ -364,7 +367,7 @@ import tf_convpar as convpar
 from tf_convpar.sharding import _attach
 
 with convpar.ConvParallelStrategy(devices=["CPU:0", "CPU:1"]).scope():
-    model = convpar.parallelize(plain)
+    model = convpar.parallelize(plain, verbose=False)
 image = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype("float32")
 np.testing.assert_allclose(model(image), plain(image), rtol=1e-4, atol=1e-5)
 (added,) = [one for one in model.operations if type(one) is kind]

@@ -10,7 +10,7 @@ import tensorflow as tf
 from cases import but_slow
 
 import tf_convpar as convpar
-from tf_convpar.layers._shards import resolve_shards
+from tf_convpar.plans import whole_shares
 
 KERNELS = {
     "plain": {},
@@ -269,7 +269,7 @@ def test_more_shards_than_devices_share_them():
     ],
 )
 def test_shards_are_counts_or_weights(shards, filters, devices, counts):
-    assert resolve_shards(shards, filters, devices) == counts
+    assert whole_shares(shards, filters, devices) == counts
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_life_of_a_worker(cluster):
 
         # Somebody else at its port, or at its address, is told so.
         code, refusal = run([*CONVPAR, "worker"], TF_CONFIG=config)
-        assert code == 1
+        assert code == 2
         assert f"Received {task.port}, which process {worker.pid} " in refusal
         assert "Traceback" not in refusal
         stranger = cluster_lib.Task("worker", 1, task.address)
@@ -90,7 +90,7 @@ def test_signals_while_it_starts(cluster, number, code):
 def test_refused(config, found):
     begin = time.monotonic()
     code, output = run([*CONVPAR, "worker"], TF_CONFIG=config)
-    assert code == 1
+    assert code == 2
     assert output.startswith("Error: ")
     assert found in output
     assert "Traceback" not in output
@@ -104,7 +104,7 @@ def test_port_of_another_program(cluster):
         code, output = run(
             [*CONVPAR, "worker"], TF_CONFIG=cluster.tf_config(task)
         )
-    assert code == 1
+    assert code == 2
     assert (
         f"Error: Expected a free port for this task, at {task.address}"
         in output

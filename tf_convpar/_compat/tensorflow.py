@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -58,6 +59,10 @@ NAMES = {
     "context": Private(
         "tensorflow.python.eager.context:context",
         "a cluster that loses and gets back tasks",
+    ),
+    "distribute_lib": Private(
+        "tensorflow.python.distribute:distribute_lib",
+        "what to do about strategies that are mixed, in that error",
     ),
     "dismantle_func_graph": Private(
         "tensorflow.python.framework.func_graph:dismantle_func_graph",
@@ -155,6 +160,9 @@ MEMBERS: dict[str, dict[str, str]] = {
     "tensorflow.python.framework.registry.Registry": {
         "_registry": "freeing what was traced",
     },
+    "tensorflow.python.distribute.distribute_lib": {
+        "_wrong_strategy_scope": "what to do, in that error",
+    },
     "tensorflow.function": {
         "_clone": "copies of models that hold functions which are traced",
     },
@@ -222,6 +230,29 @@ def dismantle(graph: Any) -> None:
     NAMES["dismantle_func_graph"].found()(graph)
     for name in MEMBERS["tensorflow.__internal__.FuncGraph"]:
         setattr(graph, name, None)
+
+
+def explain_mixed(kind: type, cure: str) -> None:
+    """Lets the error about strategies that are mixed say what to do.
+
+    Args:
+        kind: The class of which one of the two strategies is.
+        cure: What to do.
+    """
+    module = NAMES["distribute_lib"].found()
+    wrong = module._wrong_strategy_scope
+
+    @functools.wraps(wrong)
+    def wrapped(strategy: Any, context: Any) -> None:
+        try:
+            wrong(strategy, context)
+        except RuntimeError as error:
+            mixed = (strategy, context.strategy)
+            if any(isinstance(one, kind) for one in mixed):
+                raise RuntimeError(f"{error}\n\n{cure}") from None
+            raise
+
+    module._wrong_strategy_scope = wrapped
 
 
 def is_note_of_checkpoints(name: str) -> bool:

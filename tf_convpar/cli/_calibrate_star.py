@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from typing import TYPE_CHECKING
 from typing import Any
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="calibrate")
-@click.argument("model")
+@_models.argument
 @_measuring.batch
 @_models.image
 @click.option(
@@ -50,16 +51,19 @@ def command(
     quantum: int | None,
     wire_dtype: str | None,
     threads: int | None,
-    output: str | None,
+    output: pathlib.Path | None,
     method: str,
     as_json: bool,
 ) -> None:
     """Measure a model's convolutions, for plans of paper 1's star.
 
+    \b
+      convpar calibrate VGG16 --method star --image 32 --output star.json
+
     MODEL is a .keras file, or a model of keras.applications by name. The
     devices are those of the cluster in TF_CONFIG, whose other tasks run
     `convpar worker`; without it, those of this machine.
-    """
+    """  # noqa: D301 (click keeps the lines after a backspace as they are)
     strategy, loaded = _measuring.cluster_and_model(
         model, image, wire_dtype, threads
     )
@@ -82,7 +86,7 @@ def command(
         _print(found, output)
 
 
-def _print(found: StarCalibration, output: str | None) -> None:
+def _print(found: StarCalibration, output: pathlib.Path | None) -> None:
     from rich.console import Console
     from rich.table import Table
 

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from tf_convpar.cli import _models
+from tf_convpar.cli._shared import OutputFile
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import without_chatter
 from tf_convpar.machines import short
@@ -37,7 +38,7 @@ threads = click.option(
 )
 output = click.option(
     "--output",
-    type=click.Path(dir_okay=False, writable=True),
+    type=OutputFile(),
     help="Where to write the calibration, for `convpar plan`.",
 )
 
@@ -66,36 +67,28 @@ def cluster_and_model(
 
 
 @contextlib.contextmanager
-def progress() -> Iterator[Callable[[str], None]]:
-    """A bar on stderr, drawn between measurements and never during one.
+def progress(
+    doing: str = "Measuring, which takes up to a minute the first time",
+) -> Iterator[Callable[[str], None]]:
+    """What is being measured, on stderr.
 
     Yields a function that shows a few words beside the bar. Warnings are kept,
     and printed at the end.
     """
     from rich.console import Console
-    from rich.progress import BarColumn
-    from rich.progress import Progress
-    from rich.progress import TextColumn
-    from rich.progress import TimeElapsedColumn
+
+    with without_chatter():
+        from tf_convpar.planner.measure import progress as shown
 
     console = Console(stderr=True)
-    progress = Progress(
-        BarColumn(20),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}", markup=False),
-        console=console,
-        auto_refresh=False,
-        transient=True,
-    )
-    with progress, warnings.catch_warnings(record=True) as caught:
+
+    def say(line: str) -> None:
+        console.print(line, highlight=False, markup=False)
+
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        # How much there is to measure is not known before.
-        task = progress.add_task("", total=None)
-
-        def report(name: str) -> None:
-            progress.update(task, description=name, refresh=True)
-
-        yield report
+        with shown(doing, say) as report:
+            yield report
     for warning in caught:
         if issubclass(warning.category, RuntimeWarning | UserWarning):
             console.print(f"Warning: {warning.message}", style="yellow")

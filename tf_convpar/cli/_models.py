@@ -2,10 +2,101 @@
 
 from __future__ import annotations
 
+import ast
+import difflib
+import functools
+import importlib
+import importlib.util
+import inspect
+import os
 import pathlib
+import re
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import click
+
+_MODULES = "tf_convpar.modules"
+_NEAREST = 3
+
+
+class Model(click.ParamType):
+    """A .keras file that is there, or the name of an application of Keras.
+
+    Both are checked before anything is imported that takes seconds.
+    """
+
+    name = "model"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        text = str(value)
+        if text.endswith(".keras"):
+            if not pathlib.Path(text).is_file():
+                self.fail(
+                    f"Expected MODEL to be a file. Received: {text}, which is "
+                    "not there.",
+                    param,
+                    ctx,
+                )
+            return text
+        offered = applications()
+        if offered and text not in offered:
+            self.fail(
+                "Expected MODEL to be a .keras file or one of "
+                f"keras.applications. Received: {text}. {_nearest(text)}",
+                param,
+                ctx,
+            )
+        return text
+
+
+class _Module(click.ParamType):
+    """The name of a module that can be imported from the folder of now."""
+
+    name = "module"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        text = str(value)
+        here = os.getcwd()
+        if here not in sys.path:
+            sys.path.insert(0, here)
+        top = text.partition(".")[0]
+        if text.endswith(".py") or importlib.util.find_spec(top) is None:
+            hint = text.removesuffix(".py").strip("./").replace("/", ".")
+            self.fail(
+                "Expected a module that can be imported from this folder, "
+                f"{here}, such as my_package.layers. Received: {text}."
+                + (f" Is it {hint}?" if hint != text else ""),
+                param,
+                ctx,
+            )
+        return text
+
+
+def _keep(ctx: click.Context, param: Any, modules: tuple[str, ...]) -> None:
+    ctx.meta[_MODULES] = modules
+
+
+# What it says is kept in the context, for `load`: no command does more with it
+# than pass it on.
+imported = click.option(
+    "--import",
+    "modules",
+    type=_Module(),
+    multiple=True,
+    metavar="MODULE",
+    expose_value=False,
+    callback=_keep,
+    help="A module to import first, which has layers of your own that the "
+    ".keras file names, such as my_package.layers; may be given several times.",
+)
+
+
+def argument(function: Callable[..., None]) -> Callable[..., None]:
+    """The argument MODEL of a command, with `--import`."""
+    return click.argument("model", type=Model())(imported(function))
+
 
 image = click.option(
     "--image",
@@ -18,6 +109,33 @@ wire_dtype = click.option(
     type=click.Choice(["float32", "bfloat16", "float16"]),
     help="The dtype in which feature maps and kernels travel.",
 )
+
+
+@functools.cache
+def applications() -> tuple[str, ...]:
+    """Names of the models of keras.applications, read and not imported."""
+    keras = importlib.util.find_spec("keras")
+    for folder in (keras and keras.submodule_search_locations) or ():
+        file = pathlib.Path(folder, "applications", "__init__.py")
+        if file.is_file():
+            tree = ast.parse(file.read_text())
+            return tuple(
+                alias.name
+                for node in ast.walk(tree)
+                if isinstance(node, ast.ImportFrom)
+                for alias in node.names
+                if alias.name[0].isupper()
+            )
+    return ()
+
+
+def _nearest(name: str) -> str:
+    """Names that are like this one, else all."""
+    by_lower = {known.lower(): known for known in applications()}
+    near = difflib.get_close_matches(name.lower(), by_lower, _NEAREST, 0.5)
+    if near:
+        return f"Is it {' or '.join(by_lower[one] for one in near)}?"
+    return f"These are {', '.join(applications())}."
 
 
 def load(model: str, image: int | None, compiled: bool = False) -> Any:
@@ -40,28 +158,14 @@ def load(model: str, image: int | None, compiled: bool = False) -> Any:
 
     from tf_convpar import layers  # noqa: F401 (registers them, for files)
 
+    Model().convert(model, None, None)
     if model.endswith(".keras"):
-        if not pathlib.Path(model).is_file():
-            raise ValueError(
-                f"Expected MODEL to be a file. Received: {model}, which is "
-                "not there."
-            )
         if image is not None:
             raise ValueError(
                 "Expected --image with a model of keras.applications only. "
                 f"Received: --image {image} with {model}."
             )
-        return keras.models.load_model(model, compile=compiled)
-    offered = [
-        name
-        for name in dir(keras.applications)
-        if name[0].isupper() and callable(getattr(keras.applications, name))
-    ]
-    if model not in offered:
-        raise ValueError(
-            "Expected MODEL to be a .keras file or one of "
-            f"{', '.join(offered)}. Received: {model}."
-        )
+        return _from_file(model, compiled)
     shape = {} if image is None else {"input_shape": (image, image, 3)}
     made = getattr(keras.applications, model)(weights=None, **shape)
     if None in made.input_shape[1:]:
@@ -70,3 +174,60 @@ def load(model: str, image: int | None, compiled: bool = False) -> Any:
             f"any size. Received none, and inputs of {made.input_shape}."
         )
     return made
+
+
+def _from_file(file: str, compiled: bool) -> Any:
+    import zipfile
+
+    import keras
+
+    if not zipfile.is_zipfile(file):
+        raise ValueError(
+            f"Expected {file} to be a file of model.save(), for Keras 3. "
+            "Received another kind of file, or a part of one."
+        )
+    own = _own()
+    try:
+        return keras.models.load_model(
+            file, custom_objects=own, compile=compiled
+        )
+    except TypeError as error:
+        # Keras tells of the innermost problem first.
+        missing = _missing(error)
+        if missing is None:
+            raise ValueError(
+                f"Expected a model that can be loaded from {file}. Received: "
+                f"{str(error).partition(chr(10))[0]}"
+            ) from error
+        raise ValueError(
+            f"Expected to find what {file} names. Received: {missing}, which "
+            "is not of Keras. Say where it is, as in --import "
+            "my_package.layers."
+        ) from error
+
+
+def _own() -> dict[str, Any]:
+    """Classes and functions of the modules that `--import` names."""
+    context = click.get_current_context(silent=True)
+    found: dict[str, Any] = {}
+    for name in context.meta.get(_MODULES, ()) if context else ():
+        try:
+            module = importlib.import_module(name)
+        except ImportError as error:
+            raise ValueError(
+                f"Expected to import {name}, for --import. Received: {error}."
+            ) from error
+        for key, value in vars(module).items():
+            if inspect.isclass(value) or inspect.isfunction(value):
+                found[key] = value
+    return found
+
+
+def _missing(error: BaseException | None) -> str | None:
+    """The class that Keras did not find, by its errors; None if it is not."""
+    while error is not None:
+        found = re.search(r"Could not locate (\w+ '[^']+')", str(error))
+        if found:
+            return found[1]
+        error = error.__cause__ or error.__context__
+    return None

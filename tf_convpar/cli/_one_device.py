@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import statistics
 import time
 from collections.abc import Callable
@@ -45,8 +43,7 @@ def step(
     plain = _steps(keras.models.clone_model(model), batch)
     plain()
     report("parallel, first step")
-    with contextlib.redirect_stdout(io.StringIO()):
-        parallel = convpar.parallelize(model, algorithm="auto")
+    parallel = convpar.parallelize(model, algorithm="auto", verbose=False)
     auto = _steps(parallel, batch)
     auto()
     times: list[tuple[float, float]] = []
@@ -69,16 +66,21 @@ def _steps(model: Any, batch: int) -> Callable[[], float]:
     import keras
     import tensorflow as tf
 
+    from tf_convpar.planner.measure import noise
+
     losses = ["mse"] * len(model.outputs)
     model.compile(
         "sgd", losses if len(losses) > 1 else losses[0], jit_compile=False
     )
     if isinstance(model, keras.Sequential):
-        (given,), (made,) = model.inputs, model.outputs
+        (made,) = model.outputs
     else:
-        given, made = model.input, model.output
-    x = _each(given, lambda t: _noise((batch, *t.shape[1:]), t.dtype))
-    y = _each(made, lambda t: tf.zeros((batch, *t.shape[1:])))
+        made = model.output
+    x = noise(model, batch)
+    y = keras.tree.map_structure(
+        lambda t: tf.zeros((batch, *t.shape[1:])), made
+    )
+    y = tuple(y) if isinstance(y, list) else y
     batches = iter(tf.data.Dataset.from_tensors((x, y)).repeat())
     model.make_train_function()
 
@@ -88,19 +90,3 @@ def _steps(model: Any, batch: int) -> Callable[[], float]:
         return time.perf_counter() - start
 
     return make
-
-
-def _each(tensors: Any, make: Callable[[Any], Any]) -> Any:
-    import keras
-
-    made = keras.tree.map_structure(make, tensors)
-    # `tf.data` would make one tensor of a list.
-    return tuple(made) if isinstance(made, list) else made
-
-
-def _noise(shape: tuple[int, ...], dtype: str) -> Any:
-    import tensorflow as tf
-
-    if tf.as_dtype(dtype).is_floating:
-        return tf.random.normal(shape, dtype=dtype)
-    return tf.zeros(shape, dtype)

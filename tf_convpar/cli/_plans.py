@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tf_convpar.cli._shared import Mistake
+from tf_convpar.cli._shared import OutputFile
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from tf_convpar.planner import Way
     from tf_convpar.plans import Plan
 
-_OUTPUT = click.Path(dir_okay=False, path_type=pathlib.Path)
+_OUTPUT = OutputFile()
 
 output = click.option(
     "--output", type=_OUTPUT, help="Write the plan here, as JSON."
@@ -119,6 +121,6 @@ def _writing(path: pathlib.Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise click.ClickException(
+        raise Mistake(
             f"Could not write {path}: {error.strerror or error}."
         ) from error

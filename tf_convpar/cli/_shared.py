@@ -1,8 +1,11 @@
 """What several sub-commands need."""
 
 import contextlib
+import glob
 import json
 import os
+import pathlib
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -13,6 +16,37 @@ import click
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
+class Mistake(click.ClickException):
+    """What a person has to write otherwise, if it is no option."""
+
+    exit_code = 2
+
+
+class OutputFile(click.Path):
+    """A file to write. Its folder is there, so that no work is in vain."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, writable=True, path_type=pathlib.Path)
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        path = pathlib.Path(os.fsdecode(super().convert(value, param, ctx)))
+        parent = path.absolute().parent
+        if not parent.is_dir():
+            self.fail(
+                f"Expected a file in a folder that exists. Received: {path}. "
+                f"Make the folder first: mkdir -p {path.parent}.",
+                param,
+                ctx,
+            )
+        if not os.access(parent, os.W_OK):
+            self.fail(
+                f"Expected a folder that you may write to. Received: {path}.",
+                param,
+                ctx,
+            )
+        return path
+
+
 def print_json(value: Any) -> None:
     """Prints plain data as indented JSON."""
     click.echo(json.dumps(value, indent=2))
@@ -20,16 +54,51 @@ def print_json(value: Any) -> None:
 
 @contextlib.contextmanager
 def messages_only() -> Iterator[None]:
-    """Turns errors meant for the user into `Error: ...` and exit code 1.
+    """Turns errors meant for the user into `Error: ...`.
 
-    Put it around the calls that raise such errors, and around no more: anything
-    else that fails is a bug, and its traceback is wanted.
+    The exit code is 2 for what a person has to write otherwise: options, files,
+    TF_CONFIG. It is 1 for what fails on the way, such as a task that does not
+    answer. Put it around the calls that raise such errors, and around no more:
+    anything else that fails is a bug, and its traceback is wanted.
     """
     try:
         yield
     except (ValueError, OSError, RuntimeError) as error:
         text = getattr(error, "strerror", None) or str(error)
-        raise click.ClickException(text) from error
+        if isinstance(error, TimeoutError | ConnectionError | RuntimeError):
+            raise click.ClickException(text) from error
+        raise Mistake(text) from error
+
+
+_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+# Lines of TensorFlow's C++ from before it heeds that variable.
+_CHATTER = re.compile(
+    r"WARNING: All log messages before absl::InitializeLog\(\)"
+    r"|[IW]0000 00:00:\d+\.\d+ +\d+ \w+\.cc:\d+\]"
+)
+# A build with CUDA says so on every machine without a GPU.
+_NO_GPU = re.compile(r"E0000 .*failed call to cuInit")
+_quiet = False
+
+
+def quieten() -> None:
+    """Lets TensorFlow write errors only, here and in child processes.
+
+    Nothing is changed where the user has set TF_CPP_MIN_LOG_LEVEL, which says
+    that somebody looks for what it writes.
+    """
+    global _quiet
+    _quiet = _quiet or _LEVEL not in os.environ
+    if _quiet:
+        os.environ.setdefault(_LEVEL, "2")
+
+
+def is_chatter(line: str) -> bool:
+    """Whether a line of stderr is what TensorFlow writes while it starts."""
+    if not _quiet:
+        return False
+    no_gpu = _NO_GPU.match(line) and not glob.glob("/dev/nvidia[0-9]*")
+    return bool(_CHATTER.match(line) or no_gpu)
 
 
 @contextlib.contextmanager
@@ -37,10 +106,9 @@ def without_chatter() -> Iterator[None]:
     """Keeps off the terminal what TensorFlow writes while it starts.
 
     That text comes from C++, before TF_CPP_MIN_LOG_LEVEL is heeded. It is shown
-    where that variable is set, which says that somebody looks for it, and
-    where the start fails.
+    where the user has set that variable, and where the start fails.
     """
-    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+    if not _quiet:
         yield
         return
     with tempfile.TemporaryFile() as kept:

@@ -12,6 +12,7 @@ import click
 
 from tf_convpar.cli import _method
 from tf_convpar.cli import _presets
+from tf_convpar.cli._shared import OutputFile
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
@@ -114,12 +115,12 @@ DESCRIPTION = (
 @click.option(
     "--csv",
     "csv_file",
-    type=click.Path(dir_okay=False, path_type=pathlib.Path),
+    type=OutputFile(),
     help="Write the rows to this file.",
 )
 @click.option(
     "--png",
-    type=click.Path(dir_okay=False, path_type=pathlib.Path),
+    type=OutputFile(),
     help="Draw them to this file.",
 )
 @_method.option
@@ -142,10 +143,13 @@ def command(
 ) -> None:
     """Predict training steps of paper 1's star without the hardware.
 
+    \b
+      convpar simulate --method star --devices 4xcpu:100GFLOPS,gpu:2TFLOPS
+
     CALIBRATION is a file of `convpar calibrate --method star`. Without one,
     --devices describes the cluster, and the network is two convolutions of
     5x5 on images of 32x32x3, each followed by pooling.
-    """
+    """  # noqa: D301 (click keeps the lines after a backspace as they are)
     if presets:
         _presets.show(as_json)
         return

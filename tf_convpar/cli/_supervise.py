@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import click
 
+from tf_convpar.cli._shared import is_chatter
 from tf_convpar.strategy.health import Watch
 from tf_convpar.strategy.local_cluster import local_workers
 from tf_convpar.strategy.process import Process
@@ -61,6 +62,9 @@ def local(
                 on_line=lambda task, line: printer.line(
                     f"{task.job} {task.index}", line
                 ),
+                on_error_line=lambda task, line: printer.line(
+                    f"{task.job} {task.index}", line, err=True
+                ),
             )
         )
 
@@ -71,6 +75,7 @@ def local(
                 env={"PYTHONUNBUFFERED": "1", **cluster.env()},
                 stdin=None,
                 on_line=printer.of("chief"),
+                on_error_line=printer.of("chief", err=True),
             )
             return stack.enter_context(process)
 
@@ -126,6 +131,7 @@ def over_ssh(
                 ["ssh", *options, host, text],
                 stdin=subprocess.DEVNULL if task == own[0] else subprocess.PIPE,
                 on_line=printer.of(task),
+                on_error_line=printer.of(task, err=True),
             )
             return stack.enter_context(process)
 
@@ -247,6 +253,7 @@ def _until_the_end(
 ) -> int:
     signals.forward_to(chief)
     while True:
+        signals.insist()
         # The program is looked at first: a worker that ends after it is no
         # failure.
         code = chief.process.returncode
@@ -283,16 +290,24 @@ class _Signals:
     """Passes signals on to the chief, from the beginning on.
 
     A signal that came before there is a chief would otherwise end this process
-    alone. It is kept, and passed on later.
+    alone. It is kept, and passed on later. A chief that goes on after two is
+    killed after some time, or with the third.
     """
 
     def __init__(self) -> None:
         self._chief: _Task | None = None
         self._early: list[int] = []
-        # Whether the chief has had one, which may have ended it.
-        self.passed_on = False
+        # How many the chief has had, which may have ended it.
+        self._passed = 0
+        self._warned = self._killed = False
+        self._due = math.inf
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._take)
+
+    @property
+    def passed_on(self) -> bool:
+        """Whether the chief has had one."""
+        return self._passed > 0
 
     def forward_to(self, chief: _Task) -> None:
         """Passes signals on to `chief`, those that came before at once."""
@@ -300,11 +315,28 @@ class _Signals:
         for number in self._early:
             self._take(number, None)
 
+    def insist(self) -> None:
+        """Kills a chief that goes on, and says so; to be called often."""
+        if self._passed < 2 or self._killed or self._chief is None:
+            return
+        if not self._warned:
+            self._warned = True
+            self._due = time.monotonic() + _GRACE_S
+            click.echo(
+                f"Told twice to stop; it is killed in {_GRACE_S:g} s, or by "
+                "the next Ctrl-C.",
+                err=True,
+            )
+        if self._passed > 2 or time.monotonic() >= self._due:
+            self._killed = True
+            click.echo("The program did not stop; killed.", err=True)
+            self._chief.process.kill()
+
     def _take(self, number: int, frame: object) -> None:
         if self._chief is None:
             self._early.append(number)
         else:
-            self.passed_on = True
+            self._passed += 1
             self._chief.process.signal(number)
 
 
@@ -332,21 +364,30 @@ class _Printer:
         self._lock = threading.Lock()
         self._colours: dict[str, str] = {}
 
-    def of(self, task: str) -> Callable[[str], None]:
+    def of(self, task: str, err: bool = False) -> Callable[[str], None]:
         """Returns a function that writes lines of a task."""
-        return lambda line: self.line(task, line)
+        return functools.partial(self.line, task, err=err)
 
-    def line(self, task: str, text: str) -> None:
-        """Writes a line of a task, in the task's colour on a terminal."""
+    def line(self, task: str, text: str, err: bool = False) -> None:
+        """Writes a line of a task, in the task's colour on a terminal.
+
+        Args:
+            task: Name of the task.
+            text: The line.
+            err: Whether the task wrote it to its stderr.
+        """
+        if err and is_chatter(text):
+            return
         with self._lock:
             colour = self._colours.setdefault(
                 task, _COLOURS[len(self._colours) % len(_COLOURS)]
             )
             try:
-                click.echo(click.style(f"[{task}] ", fg=colour) + text)
+                click.echo(click.style(f"[{task}] ", fg=colour) + text, err=err)
             except OSError:
                 # The reader of our output has gone, as in `convpar launch ...
                 # | head`. Stop the program as its own SIGPIPE would, and go on
                 # to read what it writes.
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                gone = sys.stderr if err else sys.stdout
+                os.dup2(os.open(os.devnull, os.O_WRONLY), gone.fileno())
                 os.kill(os.getpid(), signal.SIGTERM)

@@ -24,7 +24,7 @@ PASSES = ("forward", "input_gradient", "kernel_gradient")
 
 
 @click.command(name="algorithms")
-@click.argument("model")
+@_models.argument
 @click.option(
     "--batch",
     type=click.IntRange(min=1),
@@ -32,12 +32,7 @@ PASSES = ("forward", "input_gradient", "kernel_gradient")
     show_default=True,
     help="Images in a batch.",
 )
-@click.option(
-    "--image",
-    type=click.IntRange(min=1),
-    help="Height and width for a model of keras.applications; its own by "
-    "default.",
-)
+@_models.image
 @click.option(
     "--threads",
     type=click.IntRange(min=1),
@@ -71,12 +66,15 @@ def command(
 ) -> None:
     """Show which algorithm is fastest for each convolution of a model.
 
+    \b
+      convpar algorithms MobileNetV2 --image 64 --batch 4
+
     And what a training step on this machine alone gains by that.
 
     MODEL is a .keras file, or a model of keras.applications by name, such as
     ResNet50. What is not known yet is measured on this machine's CPU, which
     takes a second or so for each convolution, and kept for later programs.
-    """
+    """  # noqa: D301 (click keeps the lines after a backspace as they are)
     wanted = tuple(passes.split(","))
     if not set(wanted) <= set(PASSES):
         raise click.BadParameter(
@@ -247,42 +245,49 @@ def _totals(
 
 
 def _print_table(report: dict[str, Any], console: Console) -> None:
+    """A table for each convolution, all of one form, for 80 columns."""
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(
-        title=f"{escape(report['model'])}, batch {report['batch']}",
-        title_justify="left",
+    def table() -> Table:
+        made = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
+        made.add_column(width=18, no_wrap=True)
+        for width in (8, 7, 9, 6):
+            made.add_column(width=width, justify="right", no_wrap=True)
+        made.add_column(overflow="fold")
+        return made
+
+    console.print(
+        f"[bold]{escape(report['model'])}, batch {report['batch']}[/bold]",
+        highlight=False,
     )
-    table.add_column("Convolution")
-    table.add_column("Pass")
-    table.add_column("Algorithm", no_wrap=True)
-    for column in ("Time (ms)", "Of direct", "Workspace (MiB)", "Error"):
-        table.add_column(column, justify="right")
-    table.add_column("")
+    heads = table()
+    heads.add_row("", "Time", "Of", "Workspace", "", "")
+    heads.add_row("Algorithm", "(ms)", "direct", "(MiB)", "Error", "")
+    console.print(heads)
     for convolution in report["convolutions"]:
         text = escape(convolution["convolution"])
         if len(convolution["layers"]) > 1:
             text += f" ({len(convolution['layers'])} layers)"
+        console.print(f"\n[bold]{text}[/bold]", highlight=False)
+        rules = {r["rule"] for r in convolution["passes"].values()}
+        if len(rules) == 1 and None not in rules:
+            console.print(f"direct: {rules.pop()}", highlight=False)
+            continue
+        rows = table()
         for which, record in convolution["passes"].items():
-            if record["rule"]:
-                table.add_row(
-                    text, _words(which), "direct", *[""] * 4, record["rule"]
-                )
-                text = ""
-            for i, candidate in enumerate(record["candidates"]):
+            rule = f"direct: {record['rule']}" if record["rule"] else ""
+            rows.add_row(_words(which), *[""] * 4, rule)
+            for candidate in record["candidates"]:
                 chosen = candidate["name"] == record["chosen"]
-                table.add_row(
-                    text,
-                    "" if i else _words(which),
-                    candidate["name"],
+                rows.add_row(
+                    f"  {candidate['name']}",
                     *_numbers(candidate),
                     "chosen" if chosen else _why(candidate),
                     style="bold" if chosen else None,
                 )
-                text = ""
-        table.add_section()
-    console.print(table)
+        console.print(rows, highlight=False)
+    console.print()
     for which, total in report["totals"].items():
         if total["direct_ms"]:
             console.print(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 from typing import TYPE_CHECKING
 from typing import Any
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 @click.command(
     name="calibrate", cls=_method.ByMethod, star=_calibrate_star.command
 )
-@click.argument("model")
+@_models.argument
 @_measuring.batch
 @_models.image
 @click.option(
@@ -42,16 +43,20 @@ def command(
     fresh: bool,
     wire_dtype: str | None,
     threads: int | None,
-    output: str | None,
+    output: pathlib.Path | None,
     method: str,
     as_json: bool,
 ) -> None:
     """Measure how long each layer of a model takes on devices, and links.
 
+    \b
+      convpar calibrate ResNet50 --image 64 --batch 8 --output calibration.json
+      convpar launch -n 3 -m tf_convpar calibrate ResNet50 --image 64 --batch 8
+
     MODEL is a .keras file, or a model of keras.applications by name. The
     devices are those of the cluster in TF_CONFIG, whose other tasks run
     `convpar worker`; without it, those of this machine.
-    """
+    """  # noqa: D301 (click keeps the lines after a backspace as they are)
     strategy, loaded = _measuring.cluster_and_model(
         model, image, wire_dtype, threads
     )
@@ -72,7 +77,7 @@ def command(
         _print(loaded, found, output)
 
 
-def _print(model: Any, found: Calibration, output: str | None) -> None:
+def _print(model: Any, found: Calibration, output: pathlib.Path | None) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table

@@ -15,9 +15,12 @@ from tf_convpar.cli._shared import without_chatter
 def command(as_json: bool) -> None:
     """Say whether the compiled operations are in use.
 
+    \b
+      convpar check-build --json
+
     Exit code 0 when they are, 1 when the slower operations in pure
     TensorFlow take their place; the verdict says why.
-    """
+    """  # noqa: D301 (click keeps the lines after a backspace as they are)
     with without_chatter():
         from tf_convpar import ops
 

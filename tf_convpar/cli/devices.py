@@ -30,9 +30,12 @@ if TYPE_CHECKING:
 def command(timeout_s: float, as_json: bool) -> None:
     """List this machine's devices, and the cluster's if TF_CONFIG is set.
 
+    \b
+      convpar devices --json
+
     The tasks of the cluster are asked over the network. A chief answers only
     while its program runs.
-    """
+    """  # noqa: D301 (click keeps the lines after a backspace as they are)
     from tf_convpar.strategy import spec
 
     # Looking at a GPU must not take its memory from those who use it.

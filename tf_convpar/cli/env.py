@@ -31,8 +31,11 @@ _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "no_proxy")
 def command(as_json: bool) -> None:
     """Describe this installation: text to paste into an issue.
 
+    \b
+      convpar env
+
     TF_CONFIG is summed up, without its addresses.
-    """
+    """  # noqa: D301 (click keeps the lines after a backspace as they are)
     with without_chatter():
         facts = _facts()
     if as_json:

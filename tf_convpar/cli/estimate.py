@@ -12,6 +12,8 @@ from typing import Any
 
 import click
 
+from tf_convpar.cli import _models
+from tf_convpar.cli._shared import OutputFile
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
@@ -78,7 +80,7 @@ def _model_options(function: Callable[..., None]) -> Callable[..., None]:
             help="Height and width for a model of keras.applications; its own "
             "by default.",
         ),
-        click.argument("model"),
+        _models.argument,
     ):
         function = option(function)
     return function
@@ -88,9 +90,12 @@ def _model_options(function: Callable[..., None]) -> Callable[..., None]:
 def command() -> None:
     """Estimate memory, mini-batch and numbers of devices.
 
+    \b
+      convpar estimate memory ResNet50 --image 64 --batch 8
+
     They are those of a training step, before it is run. MODEL is a .keras file,
     or a model of keras.applications by name, such as ResNet50.
-    """
+    """  # noqa: D301 (click keeps the lines after a backspace as they are)
 
 
 @command.command()
@@ -118,7 +123,7 @@ def command() -> None:
 @click.option("--memory", type=_Size(), help="A line for the picture.")
 @click.option(
     "--png",
-    type=click.Path(dir_okay=False, path_type=pathlib.Path),
+    type=OutputFile(),
     help="Draw memory by kind over batches.",
 )
 @click.option(
@@ -139,12 +144,11 @@ def memory(
     measure: bool,
     as_json: bool,
 ) -> None:
-    """Show how much memory a training step takes, layer by layer."""
-    if png is not None and not png.absolute().parent.is_dir():
-        raise click.BadParameter(
-            f"Expected a file in a folder that exists. Received: {png}.",
-            param_hint="--png",
-        )
+    """Show how much memory a training step takes, layer by layer.
+
+    \b
+      convpar estimate memory ResNet50 --image 64 --batch 8 --batch 16
+    """  # noqa: D301 (click keeps the lines after a backspace as they are)
     step = _step(model, image, optimizer)
     from rich.console import Console
 
@@ -219,7 +223,11 @@ def batch(
     literal: bool,
     as_json: bool,
 ) -> None:
-    """Find the largest mini-batch that fits in memory, and the fastest."""
+    """Find the largest mini-batch that fits in memory, and the fastest.
+
+    \b
+      convpar estimate batch MobileNetV2 --image 64 --memory 2GiB
+    """  # noqa: D301 (click keeps the lines after a backspace as they are)
     if (batch or literal) and not best:
         raise click.UsageError("Expected --batch and --sum with --best only.")
     step = _step(model, image, optimizer)
@@ -276,10 +284,13 @@ def devices(
 ) -> None:
     """Say what more devices gain, in data parallelism.
 
+    \b
+      convpar estimate devices --overhead 0.05 --devices 4
+
     --overhead and --devices give their speedup and efficiency; --overhead and
     --speedup, the fewest devices that reach this speedup; --efficiency and
     --devices, the overhead up to which they are so efficient.
-    """
+    """  # noqa: D301 (click keeps the lines after a backspace as they are)
     from tf_convpar import estimate as guidelines
 
     given = {
@@ -368,7 +379,12 @@ def servers(
     full_duplex: bool,
     as_json: bool,
 ) -> None:
-    """Say how many parameter servers keep workers from waiting."""
+    """Say how many parameter servers keep workers from waiting.
+
+    \b
+      convpar estimate servers --parameters 244MB --workers 4 \\
+        --link 10Gbit --compute 1s
+    """  # noqa: D301 (click keeps the lines after a backspace as they are)
     from tf_convpar import estimate as guidelines
 
     with messages_only():
@@ -389,7 +405,6 @@ def servers(
 def _step(model: str, image: int | None, optimizer: str) -> Any:
     """The traced training step of a model."""
     with without_chatter():
-        from tf_convpar.cli import _models
         from tf_convpar.estimate.memory import Step
 
         with messages_only():

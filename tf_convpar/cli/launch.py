@@ -1,5 +1,6 @@
 """`convpar launch`."""
 
+import pathlib
 import shlex
 import sys
 import tempfile
@@ -26,7 +27,8 @@ from tf_convpar.strategy.spec import Task
     "-n",
     "tasks",
     type=click.IntRange(min=1),
-    help="Run this many tasks on this machine: the chief and n-1 workers.",
+    help="Run this many tasks on this machine, the chief among them: 3 are the "
+    "chief and two workers.",
 )
 @click.option(
     "--hosts",
@@ -96,13 +98,14 @@ def command(
       convpar launch --hosts a:2222,b:2222 --ssh --cwd work train.py
       convpar launch --hosts a:2222,b:2223 --ssh --tunnel train.py
 
-    Every line of output gets its task's name in front. Ctrl-C and SIGTERM
-    reach PROGRAM, and its exit code becomes that of this command. When a worker
-    ends early, or this command ends in whatever way, everything ends. With
-    --restarts the worker is started again instead, after 1 s, then 2 s, 4 s and
-    so on; PROGRAM has to live with that (callbacks.Elastic, replicas). PROGRAM
-    itself is started again, with all workers, if a signal killed it. A worker
-    that answers nobody is killed.
+    Every line of output gets its task's name in front; stdout and stderr stay
+    apart. Ctrl-C and SIGTERM reach PROGRAM, and its exit code becomes that of
+    this command. A second Ctrl-C reaches it too, and then it is killed after
+    10 s, or by a third one at once. When a worker ends early, or this command
+    ends in whatever way, everything ends. With --restarts the worker is started
+    again instead, after 1 s, then 2 s, 4 s and so on; PROGRAM has to live with
+    that (callbacks.Elastic, replicas). PROGRAM itself is started again, with
+    all workers, if a signal killed it. A worker that answers nobody is killed.
 
     With --hosts, the command for each machine is printed, or run with --ssh.
     All machines need this package, PROGRAM, and access to each other's ports;
@@ -118,6 +121,11 @@ def command(
         raise click.UsageError(
             "Expected --tunnel with --ssh, and without --dry-run: the tunnel "
             "lasts as long as this command."
+        )
+    if hosts is None and not module and not pathlib.Path(program).is_file():
+        raise click.UsageError(
+            f"Expected PROGRAM to be a file. Received: {program}, which is not "
+            "there; a module is run with -m."
         )
     from tf_convpar.cli import _supervise
 
@@ -175,7 +183,7 @@ def _remote(
     heartbeats: bool,
 ) -> tuple[dict[str, Task], list[tuple[str, str, str]]]:
     """Workers by name; and name, host and command of each, the chief's last."""
-    worker = [python, "-m", "tf_convpar", "worker"]
+    worker = [python, "-m", "tf_convpar_cli", "worker"]
     if heartbeats:
         worker.append("--heartbeats")
     if threads is not None:

@@ -1,12 +1,18 @@
 """The `convpar` program."""
 
 import importlib
+import os
 import pkgutil
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
 from tf_convpar import __version__
 from tf_convpar import cli
+from tf_convpar.cli._shared import quieten
 
 
 class _Commands(click.Group):
@@ -33,15 +39,58 @@ class _Commands(click.Group):
         name = f"{cli.__name__}.{cmd_name.replace('-', '_')}"
         return importlib.import_module(name).command
 
+    def main(  # type: ignore[override]
+        self,
+        args: Sequence[str] | None = None,
+        *,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Runs a command; a mistake in how it was called is told in a line.
+
+        Click would print how the command is used before what is wrong.
+        """
+        quieten()
+        if not standalone_mode:
+            return super().main(args, standalone_mode=False, **extra)
+        try:
+            code = super().main(args, standalone_mode=False, **extra)
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            sys.exit(error.exit_code)
+        except click.UsageError as error:
+            path = error.ctx.command_path if error.ctx else "convpar"
+            click.echo(
+                f"Error: {error.format_message()} See: {path} --help", err=True
+            )
+            sys.exit(error.exit_code)
+        except click.ClickException as error:
+            error.show()
+            sys.exit(error.exit_code)
+        except (click.Abort, KeyboardInterrupt):
+            click.echo("Stopped.", err=True)
+            sys.exit(128 + signal.SIGINT)
+        except BrokenPipeError:
+            # The reader has gone, as in `convpar env | head`. Nothing is left
+            # to be flushed at the end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
+        sys.exit(code if isinstance(code, int) else 0)
+
 
 @click.group(
-    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]}
+    name="convpar",
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="convpar")
 def main() -> None:
     """Train Keras CNNs across unequal machines.
 
+    \b
+      convpar launch -n 3 train.py
+
     The chief machine runs your training program, every other machine runs
     `convpar worker`; TF_CONFIG tells each who it is. `convpar launch` starts
     all of them for you.
-    """
+    """  # noqa: D301 (click keeps the lines after a backspace as they are)

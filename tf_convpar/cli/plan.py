@@ -25,11 +25,13 @@ _INPUT = click.Path(exists=True, dir_okay=False, path_type=pathlib.Path)
 @click.argument("calibration", type=_INPUT)
 @click.option(
     "--model",
+    type=_models.Model(),
     metavar="MODEL",
     help="The model that was measured: a .keras file, or a model of "
     "keras.applications by name; by default the one that the calibration "
     "names.",
 )
+@_models.imported
 @_models.wire_dtype
 @click.option(
     "--quantum",
@@ -58,13 +60,16 @@ def command(
 ) -> None:
     """Say how each convolution should be split.
 
+    \b
+      convpar plan calibration.json --output plan.json --png plan.png
+
     CALIBRATION is a file of `convpar calibrate`, of a whole model or of a
     star. The plan has the shortest step that the calibration allows, proven;
     where one device alone is fastest it says so. Give the plan to
     ConvParallelStrategy(plan=...), or edit its numbers and see with --plan how
     long a step then takes. For a whole model, one device alone and replicas of
     convpar.replicas, each on a device or on a group of them, stand beside it.
-    """
+    """  # noqa: D301 (click keeps the lines after a backspace as they are)
     if existing is not None and quantum is not None:
         raise click.UsageError("Expected --quantum or --plan, not both.")
     from tf_convpar import files

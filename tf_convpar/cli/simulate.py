@@ -35,6 +35,7 @@ HEADS = {"devices": "Devices", "bandwidth": "Links", "batch": "Batch"}
 )
 @click.option(
     "--model",
+    type=_models.Model(),
     metavar="MODEL",
     help="A .keras file, or a model of keras.applications by name, such as "
     "ResNet50.",
@@ -62,6 +63,7 @@ HEADS = {"devices": "Devices", "bandwidth": "Links", "batch": "Batch"}
     help="Images in a step.",
 )
 @_models.image
+@_models.imported
 @_models.wire_dtype
 @click.option(
     "--sweep",
@@ -96,11 +98,15 @@ def command(
 ) -> None:
     """Plan a model for devices that nobody has.
 
+    \b
+      convpar simulate --model VGG16 --image 64 --devices 2xcpu:100GFLOPS
+      convpar simulate --model VGG16 --devices 4xcpu:100GFLOPS --sweep devices
+
     The time of a convolution on a device is in proportion to its
     multiplications, that of another layer to the bytes that it reads and
     writes. How each convolution is split, and how long a step takes, is what
     `convpar plan` would say for such devices.
-    """
+    """  # noqa: D301 (click keeps the lines after a backspace as they are)
     if presets:
         _presets.show(as_json)
         return

@@ -39,7 +39,7 @@ def command(
     """Record who computes, sends and waits in a training that runs now.
 
     \b
-      TF_CONFIG=... convpar trace --seconds 5 --output here/timeline
+      convpar trace --seconds 5 --output here/timeline
 
     All tasks of the cluster in TF_CONFIG are asked over the network. Writes a
     picture, here/timeline.png, and here/timeline.json for ui.perfetto.dev.

@@ -1,10 +1,9 @@
 """`convpar worker`."""
 
-import os
-
 import click
 
 from tf_convpar.cli._shared import messages_only
+from tf_convpar.cli._shared import without_chatter
 
 
 @click.command(name="worker")
@@ -30,6 +29,9 @@ from tf_convpar.cli._shared import messages_only
 def command(threads: int | None, listen: str | None, heartbeats: bool) -> None:
     """Serve this machine's devices to the chief.
 
+    \b
+      convpar worker --threads 2
+
     Reads TF_CONFIG, e.g.
 
     \b
@@ -46,8 +48,6 @@ def command(threads: int | None, listen: str | None, heartbeats: bool) -> None:
     server.exit_on_signals()
     if heartbeats:
         server.exit_without_heartbeats()
-    # TensorFlow's start-up chatter would bury the one line that matters.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     with messages_only():
         cluster = spec.resolve(required=True)
-        server.serve(cluster, threads, listen)
+        server.serve(cluster, threads, listen, without_chatter())

@@ -36,7 +36,6 @@ from tf_convpar.layers._separable import (
     SeparableConv2D as SeparableConvParallel2D,
 )
 from tf_convpar.layers._shards import Split as Split
-from tf_convpar.layers._shards import validate_shards as validate_shards
 from tf_convpar.layers._transposed import (
     Conv1DTranspose as ConvParallel1DTranspose,
 )

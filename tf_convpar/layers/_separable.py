@@ -19,13 +19,13 @@ from tf_convpar.layers._depthwise import whole
 from tf_convpar.layers._scaled import Again
 from tf_convpar.layers._scaled import is_inference
 from tf_convpar.layers._shards import Split
-from tf_convpar.layers._shards import resolve_shards
 from tf_convpar.placement import AnyLayout
 from tf_convpar.placement import Layout
 from tf_convpar.placement import Move
 from tf_convpar.placement import Place
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import everywhere
+from tf_convpar.plans import whole_shares
 
 
 class Separable(ConvParallel):
@@ -183,7 +183,7 @@ class Separable(ConvParallel):
 
 def _in_proportion(layout: Layout, total: int) -> Layout:
     """The layout of `total` channels in about the proportions of `layout`."""
-    counts = resolve_shards(layout.sizes, total, len(layout.sizes))
+    counts = whole_shares(layout.sizes, total, len(layout.sizes))
     held = [(d, n) for d, n in zip(layout.devices, counts, strict=True) if n]
     devices, sizes = zip(*held, strict=True)
     return dataclasses.replace(layout, devices=devices, sizes=sizes)

@@ -28,10 +28,12 @@ from tf_convpar.placement import PlacedVariable
 from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import ShardedVariable
 from tf_convpar.placement import place
+from tf_convpar.plans import CHIEF
+from tf_convpar.plans import whole_shares
+from tf_convpar.strategy.arguments import check_wire_dtype
 from tf_convpar.strategy.devices import default_devices
 from tf_convpar.strategy.keras_training import make_slots_first
 from tf_convpar.strategy.strategy import ConvParallelStrategy
-from tf_convpar.strategy.strategy import check_wire_dtype
 
 
 class InShards(keras.layers.Layer):
@@ -170,7 +172,8 @@ class InShards(keras.layers.Layer):
     ) -> tuple[Split | None, tuple[str, ...], str]:
         """The layer's split, the devices, and the chief's device.
 
-        The layer's own shards go first, then the strategy's plan.
+        The layer's own shards go first, then the strategy's plan, then the
+        strategy's shares.
         """
         strategy = tf.distribute.get_strategy()
         split = None
@@ -178,7 +181,14 @@ class InShards(keras.layers.Layer):
             split = Split(self.split or "filters", self.shards)
         if isinstance(strategy, ConvParallelStrategy):
             devices, owner = strategy.devices, strategy.chief_device
-            split = split or Split.of(strategy.planned(self, input_shape))
+            strategy.note(self.name)
+            if split is None:
+                planned = strategy.planned(self, input_shape)
+                if planned == CHIEF:
+                    return None, devices, owner
+                split = Split.of(planned)
+            if split.shards is None and strategy.shares is not None:
+                split = self._shared(split, strategy.shares, input_shape)
         else:
             devices = tuple(default_devices())
             owner = devices[0]
@@ -190,6 +200,20 @@ class InShards(keras.layers.Layer):
                 stacklevel=2,
             )
         return split, devices, owner
+
+    def _shared(
+        self,
+        split: Split,
+        shares: Sequence[float],
+        input_shape: Sequence[int | None],
+    ) -> Split:
+        """The split by the strategy's shares, where the layer has none."""
+        if split.by == "samples":
+            return Split(split.by, shares)
+        total = self._given_out(input_shape)
+        return Split(
+            split.by, whole_shares(shares, total, len(shares), each=True)
+        )
 
     def _wire(self) -> str | None:
         """The wire dtype that was given: the layer's, else the strategy's."""

@@ -5,8 +5,11 @@ from tf_convpar.machines._card import card_of as card_of
 from tf_convpar.machines._cores import can_pin as can_pin
 from tf_convpar.machines._cores import pin as pin
 from tf_convpar.machines._cores import usable_cores as usable_cores
+from tf_convpar.machines._machine import cores as cores
+from tf_convpar.machines._machine import environment as environment
 from tf_convpar.machines._machine import identity as identity
 from tf_convpar.machines._machine import instructions as instructions
+from tf_convpar.machines._machine import maps as maps
 from tf_convpar.machines._machine import memory_bytes as memory_bytes
 from tf_convpar.machines._machine import model as model
 from tf_convpar.machines._machine import processor as processor

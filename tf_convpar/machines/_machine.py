@@ -64,6 +64,22 @@ def _read(device: str | None, name: str) -> str:
     return host_file(device, f"/proc/{name}")
 
 
+def environment(device: str) -> dict[str, str]:
+    """The environment in which a device's process was started."""
+    pairs = _read(device, "self/environ").split("\0")
+    return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+
+
+def maps(device: str) -> str:
+    """What a device's process has in memory, as the system writes it."""
+    return _read(device, "self/maps")
+
+
+def cores(device: str) -> int:
+    """The number of cores of a device's machine, 0 if unknown."""
+    return len(re.findall(r"^processor\s*:", _read(device, "cpuinfo"), re.M))
+
+
 def identity(device: str) -> tuple[str, ...]:
     """What the speed of a device depends on, wherever it is.
 

@@ -168,10 +168,14 @@ def _reason(
     """Says in a line what was chosen, and what it gains."""
     ways = list(found.choice.values())
     if set(ways) == {CHIEF}:
-        text = f"Not split: {seconds_text(found.seconds)} a step"
-        if set(split.choice.values()) != {CHIEF}:
-            text += f", and {seconds_text(split.seconds)} with the best split"
-        return f"{text}."
+        chief = short(found.costs.cut.devices[0])
+        alone = f"Not split: {seconds_text(found.seconds)} a step on {chief}"
+        if set(split.choice.values()) == {CHIEF}:
+            return f"{alone} alone, and no split is predicted to be faster."
+        return (
+            f"{alone} alone, and {seconds_text(split.seconds)} predicted with "
+            "the best split, which has to be a tenth faster to be worth it."
+        )
     parts = [
         f"{ways.count(way)} by {way}"
         for way in (SAMPLES, FILTERS)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_convpar import plans
+from tf_convpar._compat.keras import print_msg
 from tf_convpar.planner import _graph
 from tf_convpar.planner import _plan
 from tf_convpar.planner import _plan_of
@@ -17,6 +18,7 @@ from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration_file import to_json
 from tf_convpar.planner.measure import _calibrate
 from tf_convpar.planner.measure import _kept
+from tf_convpar.planner.measure import progress
 from tf_convpar.planner.star.measure import LayerByLayer
 from tf_convpar.plans import Plan
 from tf_convpar.strategy.strategy import ConvParallelStrategy
@@ -76,9 +78,19 @@ class Automatic:
         """
         inputs = getattr(model, "inputs", None)
         batch = batch_size or (inputs and inputs[0].shape[0]) or ASSUMED_BATCH
-        found = _calibrate.calibrate(
-            model, self._strategy, batch, algorithm=algorithm
+        devices = len(self._strategy.devices)
+        doing = (
+            f"{model.name}: measuring its layers on {devices} devices, which "
+            "takes up to a minute the first time"
         )
+        with progress(doing, print_msg) as report:
+            found = _calibrate.calibrate(
+                model,
+                self._strategy,
+                batch,
+                algorithm=algorithm,
+                report=report,
+            )
         wire = wire_dtype or self._strategy.wire_dtype
         plan = _kept_plan(model, found, wire)
         self._known[found.model] = _Known(found, wire, plan, algorithm)

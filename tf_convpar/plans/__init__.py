@@ -4,6 +4,7 @@ The planner makes plans. Whatever takes them, from the strategy on, needs
 nothing of the planner: a plan is counts for each layer, whoever made them.
 """
 
+from tf_convpar.plans._by_layer import ByLayer as ByLayer
 from tf_convpar.plans._file import load as load
 from tf_convpar.plans._form import FILTERS as FILTERS
 from tf_convpar.plans._form import SAMPLES as SAMPLES
@@ -14,6 +15,9 @@ from tf_convpar.plans._prediction import FORWARD as FORWARD
 from tf_convpar.plans._prediction import PredictedSpan as PredictedSpan
 from tf_convpar.plans._prediction import Prediction as Prediction
 from tf_convpar.plans._prediction import busiest as busiest
+from tf_convpar.plans._shares import check_shares as check_shares
+from tf_convpar.plans._shares import whole_shares as whole_shares
 from tf_convpar.plans._table import table as table
+from tf_convpar.plans._type import CHIEF as CHIEF
 from tf_convpar.plans._type import Plan as Plan
 from tf_convpar.plans._words import seconds_text as seconds_text

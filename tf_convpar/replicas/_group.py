@@ -54,7 +54,7 @@ class Group(Replica):
             devices=devices, chief_device=self.device
         )
         with self._strategy.scope():
-            self.model = parallelize(form.model, plan)
+            self.model = parallelize(form.model, plan, verbose=False)
             self.model.test_on_batch(*sample)
             self.optimizer = optimizer and copied(
                 optimizer, self.model.trainable_variables

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -19,8 +18,10 @@ from tf_convpar.layers import ConvParallel
 from tf_convpar.layers import Split
 from tf_convpar.layers import chief
 from tf_convpar.placement import device_type
+from tf_convpar.plans import ByLayer
 from tf_convpar.plans import Plan
 from tf_convpar.plans import load
+from tf_convpar.sharding import _told
 from tf_convpar.sharding import _twins
 from tf_convpar.sharding._attach import Attached
 from tf_convpar.sharding._follow import Followers
@@ -30,8 +31,8 @@ from tf_convpar.sharding._regions import Regions
 from tf_convpar.sharding._training import place_slots
 from tf_convpar.sharding._training import settle_xla
 from tf_convpar.sharding._whole import why_whole
+from tf_convpar.strategy.arguments import check_wire_dtype
 from tf_convpar.strategy.strategy import ConvParallelStrategy
-from tf_convpar.strategy.strategy import check_wire_dtype
 
 
 def parallelize(
@@ -41,6 +42,7 @@ def parallelize(
     batch_size: int | None = None,
     algorithm: str | None = None,
     wire_dtype: str | Mapping[str, str] | None = None,
+    verbose: bool = True,
 ) -> keras.Model:
     """A copy of a model, with its convolutions spread over devices.
 
@@ -85,6 +87,8 @@ def parallelize(
             chief are computed together with what follows them.
         wire_dtype: Wire dtype of all convolutions, or a mapping by names as in
             `plan`; None for that of each layer.
+        verbose: Whether to print a line that says how much of the model is
+            spread, and what is not. It goes where messages of `fit` go.
 
     Returns:
         A new model with the same weights, layers' states, optimizer, its
@@ -93,31 +97,37 @@ def parallelize(
 
     Raises:
         ValueError: `model` is not a Keras model, or an argument is wrong.
+
+    Warns:
+        UserWarning: Nothing is spread, as there is no convolution, or no
+            strategy in scope where one is expected.
     """
     check_model(model)
     if algorithm is not None:
         check_algorithm(algorithm)
     asked, plan = plan, _default(plan)
+    reason = None
     if isinstance(plan, str) and plan == "auto":
         try:
-            plan = _planned(model, batch_size, algorithm, wire_dtype)
+            planned = _planned(model, batch_size, algorithm, wire_dtype)
+            plan, reason = _but_own(model, planned), planned.reason
         except (ValueError, tf.errors.OpError) as error:
             if asked is not None:
                 raise
             # Nobody asked for a plan, so the model is split without one.
-            reason = str(error).partition("\n")[0]
-            print_msg(f"{model.name}: not planned. {reason}")
+            first = str(error).partition("\n")[0]
+            print_msg(f"{model.name}: not planned. {first}")
             plan = "equal"
-    splits = _Named("plan", _plan(plan))
-    wires = _Named(
+    splits = ByLayer("plan", _plan(plan))
+    wires = ByLayer(
         "wire_dtype",
         wire_dtype if isinstance(wire_dtype, Mapping) else {".*": wire_dtype},
     )
     for wire in wires.values():
         check_wire_dtype(wire)
-    splits.check_used(model)
+    _check_used(splits, model)
     if isinstance(wire_dtype, Mapping):
-        wires.check_used(model)
+        _check_used(wires, model)
 
     def change(layer: Any, held_by: Sequence[Any]) -> Any:
         if not _twins.is_convolution(layer) or why_whole(layer, held_by):
@@ -152,13 +162,16 @@ def parallelize(
     copies.finish(model)
     settle_xla(copies.pairs)
     follow(copies.pairs)
+    _told.warn(new, algorithm)
+    if verbose:
+        print_msg(f"{model.name}: {_told.line(new, reason)}")
     return new
 
 
 def _default(plan: Any) -> Any:
     """The plan that was given; for None, `"auto"` or `"equal"`.
 
-    A model is planned in a cluster whose strategy has no plan.
+    A model is planned in a cluster whose strategy has neither plan nor shares.
     """
     if plan is not None:
         return plan
@@ -168,7 +181,8 @@ def _default(plan: Any) -> Any:
     if strategy.plans_layers:
         return "auto"
     many = strategy.cluster is not None and len(strategy.devices) > 1
-    return "auto" if many and not strategy.plan else "equal"
+    said = strategy.plan or strategy.shares is not None
+    return "auto" if many and not said else "equal"
 
 
 def _planned(
@@ -176,7 +190,7 @@ def _planned(
     batch_size: int | None,
     algorithm: str | None,
     wire_dtype: Any,
-) -> Mapping[str, Any]:
+) -> Plan:
     """The plan that the strategy in scope makes, for `plan="auto"`."""
     strategy = tf.distribute.get_strategy()
     if not isinstance(strategy, ConvParallelStrategy):
@@ -186,9 +200,12 @@ def _planned(
             f"strategy.scope(): ... Received: {type(strategy).__name__}."
         )
     wire = wire_dtype if isinstance(wire_dtype, str) else None
-    plan = strategy.planner().model(model, batch_size, wire, algorithm)
-    print_msg(f"{model.name}: {plan.reason}")
-    # Layers with `shards` or `split` of their own keep these.
+    made: Plan = strategy.planner().model(model, batch_size, wire, algorithm)
+    return made
+
+
+def _but_own(model: Any, plan: Plan) -> Mapping[str, Any]:
+    """The plan without layers that have `shards` or `split` of their own."""
     own = {
         layer.name
         for layer in layers_of(model)
@@ -228,57 +245,10 @@ def _check_devices(plan: Plan) -> None:
         )
 
 
-class _Named:
-    """Values by names of layers; a key may be a regular expression."""
-
-    def __init__(self, argument: str, given: Mapping[str, Any]) -> None:
-        self._argument = argument
-        self._given = dict(given)
-        self._patterns = {}
-        for name in given:
-            try:
-                self._patterns[name] = re.compile(name)
-            except re.error as error:
-                raise ValueError(
-                    f"Expected the keys of `{argument}` to be names of layers "
-                    f"or regular expressions. Received: {name!r}: {error}."
-                ) from error
-
-    def values(self) -> list[Any]:
-        return list(self._given.values())
-
-    def names(self, name: str) -> bool:
-        """Whether a key stands for this layer."""
-        return self._key(name) is not None
-
-    def find(self, name: str) -> Any:
-        """The value for a layer; None if there is none."""
-        key = self._key(name)
-        return None if key is None else self._given[key]
-
-    def _key(self, name: str) -> str | None:
-        if name in self._given:
-            return name
-        found = [k for k, p in self._patterns.items() if p.fullmatch(name)]
-        if len(found) > 1:
-            raise ValueError(
-                f"Expected one key of `{self._argument}` for layer '{name}'. "
-                f"Received: {found}, all of which match."
-            )
-        return found[0] if found else None
-
-    def check_used(self, model: Any) -> None:
-        """Raises ValueError if a key stands for no convolution."""
-        names = [
-            layer.name
-            for layer in layers_of(model)
-            if _twins.is_convolution(layer)
-        ]
-        used = {self._key(name) for name in names}
-        unused = [key for key in self._given if key not in used]
-        if unused:
-            raise ValueError(
-                f"Expected each key of `{self._argument}` to stand for a "
-                f"convolution of '{model.name}': one of {names}. Received: "
-                f"{unused}, which stand for none."
-            )
+def _check_used(given: ByLayer, model: Any) -> None:
+    """Raises ValueError if a key stands for no convolution of the model."""
+    layers = layers_of(model)
+    names = [layer.name for layer in layers if _twins.is_convolution(layer)]
+    problem = given.unused(f"'{model.name}'", names)
+    if problem:
+        raise ValueError(problem)

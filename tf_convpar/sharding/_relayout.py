@@ -20,6 +20,7 @@ from tf_convpar._compat.keras import of_a_fit
 from tf_convpar._compat.keras import print_msg
 from tf_convpar.layers import ConvParallel
 from tf_convpar.layers import Split
+from tf_convpar.plans import CHIEF
 from tf_convpar.sharding import _twins
 from tf_convpar.sharding._parallelize import parallelize
 from tf_convpar.strategy import graphs
@@ -67,12 +68,15 @@ class HowSplit:
         plan = model.distribute_strategy.planner().plan_now(model) or {}
         for layer in layers_of(model):
             if isinstance(layer, ConvParallel):
-                found[layer.name] = (
-                    layer.split or "filters",
-                    layer.shards,
+                asked = _asked(layer, model.distribute_strategy)
+                found[layer.name] = asked and (
+                    asked.by,
+                    asked.shards,
                     layer.algorithm,
                     layer.wire_dtype,
                 )
+                if asked is None:
+                    continue
                 split = Split(*found[layer.name][:2])
                 if layer.name in plan and Split.of(plan[layer.name]) == split:
                     planned.add(layer.name)
@@ -190,6 +194,7 @@ def relayout(
             plan,
             algorithm="auto" if algorithms == {"auto"} else None,
             wire_dtype=wires,
+            verbose=False,
         )
     for layer in layers_of(new):
         known = how.layers.get(layer.name)
@@ -205,6 +210,21 @@ def relayout(
     graphs.free(model, strategy.devices)
     memory.trim()
     _last[model] = how
+
+
+def _asked(layer: Any, strategy: ConvParallelStrategy) -> Split | None:
+    """The split that was asked for; None if the layer was to stay whole.
+
+    By the layer itself, or else by the strategy's plan or shares.
+    """
+    if layer.split is not None or layer.shards is not None:
+        split = Split(layer.split or "filters", layer.shards)
+    else:
+        entry = strategy.entry(layer.name)
+        if entry == CHIEF:
+            return None
+        split = Split.of(entry)
+    return Split(split.by, split.shards or strategy.shares)
 
 
 def _again(

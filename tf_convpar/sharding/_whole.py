@@ -16,6 +16,8 @@ _RECURRENT = (
     *(keras.layers.ConvLSTM1D, keras.layers.ConvLSTM2D),
     keras.layers.ConvLSTM3D,
 )
+# Of those that could be spread.
+LEFT = "the plan leaves it to the chief"
 _KINDS = (*_twins.KINDS, *_RECURRENT)
 
 
@@ -51,18 +53,25 @@ def why_whole(layer: Any, held_by: Sequence[Any]) -> str | None:
     return None
 
 
-def whole(model: Any) -> Iterator[tuple[Any, str]]:
-    """The convolutions of a model that are not spread, and why."""
+def whole(model: Any) -> Iterator[tuple[Any, str, tuple[Any, ...]]]:
+    """The convolutions of a model that are not spread.
+
+    Yields:
+        A layer; why it is not; and the layers and models that it is in, below
+        `model`, the outermost first.
+    """
     seen: set[int] = set()
 
-    def walk(layer: Any, held_by: tuple[Any, ...]) -> Iterator[tuple[Any, str]]:
+    def walk(
+        layer: Any, held_by: tuple[Any, ...]
+    ) -> Iterator[tuple[Any, str, tuple[Any, ...]]]:
         if id(layer) in seen:
             return
         seen.add(id(layer))
         spread = isinstance(layer, ConvParallel) and layer.is_spread
         if isinstance(layer, _KINDS) and not spread:
             reason = why_whole(layer, held_by)
-            yield layer, reason or "the plan leaves it to the chief"
+            yield layer, reason or LEFT, held_by[1:]
         for inner in layers_of(layer, recursive=False):
             yield from walk(inner, (*held_by, layer))
 

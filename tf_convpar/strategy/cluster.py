@@ -94,6 +94,8 @@ def connect(
     # The import takes seconds, for which no error above should have to wait.
     import tensorflow as tf
 
+    from tf_convpar.strategy import cures
+
     if not tf.config.threading.get_inter_op_parallelism_threads():
         # TensorFlow refuses once it has begun to work, and keeps its threads.
         with contextlib.suppress(RuntimeError):
@@ -108,6 +110,7 @@ def connect(
     )
     # TensorFlow starts this task's server when it is first asked for devices.
     tf.config.list_logical_devices()
+    cures.of_clusters()
     listening.restrict(cluster.chief.port, doors)
     if cluster.one_program:
         atexit.register(_stay, until=time.monotonic() + STAY_S)

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import socket
 import sys
@@ -63,6 +64,7 @@ def local_workers(
     wait: bool = True,
     on_line: Callable[[Task, str], None] | None = None,
     on_end: Callable[[Task, int], None] | None = None,
+    on_error_line: Callable[[Task, str], None] | None = None,
 ) -> Iterator[LocalCluster]:
     """Runs workers on this machine for as long as the context lasts.
 
@@ -85,6 +87,7 @@ def local_workers(
             its output, from a thread for each worker.
         on_end: function that the same thread calls with the task and its exit
             code, however it ended.
+        on_error_line: the same as `on_line` for stderr alone, as for `Process`.
 
     Yields:
         The cluster, its workers, and the TF_CONFIG of its chief.
@@ -107,14 +110,16 @@ def local_workers(
 
         def start(index: int) -> Process:
             task = cluster.others[index]
-            command = [sys.executable, "-m", "tf_convpar", "worker"]
+            command = [sys.executable, "-m", "tf_convpar_cli", "worker"]
             if threads is not None:
                 command.append(f"--threads={threads}")
             return Process(
                 command,
                 env={**_env(), "TF_CONFIG": cluster.tf_config(task)},
-                on_line=on_line and (lambda line: on_line(task, line)),
-                on_end=on_end and (lambda code: on_end(task, code)),
+                on_line=on_line and functools.partial(on_line, task),
+                on_end=on_end and functools.partial(on_end, task),
+                on_error_line=on_error_line
+                and functools.partial(on_error_line, task),
             )
 
         local = LocalCluster(cluster, [], start)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from collections.abc import Sequence
+from typing import IO
 
 import psutil
 
@@ -44,6 +45,8 @@ class Process:
             output, stdout and stderr in one.
         on_end: function that the same thread calls with the exit code, after
             the last line.
+        on_error_line: the same as `on_line` for stderr alone, which then does
+            not go there; it may be called at the same time.
     """
 
     def __init__(
@@ -55,9 +58,9 @@ class Process:
         stdin: int | None = subprocess.DEVNULL,
         on_line: Callable[[str], None] | None = None,
         on_end: Callable[[int], None] | None = None,
+        on_error_line: Callable[[str], None] | None = None,
     ) -> None:
         self._lines: collections.deque[str] = collections.deque(maxlen=10_000)
-        self._on_line, self._on_end = on_line, on_end
         self._swept = False
         # Seconds of processors it had used when it was last looked at.
         self._used, self._looked = 0.0, time.monotonic()
@@ -69,13 +72,22 @@ class Process:
             cwd=cwd,
             stdin=stdin,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.PIPE if on_error_line else subprocess.STDOUT,
             encoding="utf-8",
             errors="replace",
             start_new_session=True,
         )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        pipes = (
+            (self._popen.stdout, on_line, on_end),
+            (self._popen.stderr, on_error_line, None),
+        )
+        self._readers = [
+            threading.Thread(target=self._read, args=pipe, daemon=True)
+            for pipe in pipes
+            if pipe[0] is not None
+        ]
+        for reader in self._readers:
+            reader.start()
 
     def __enter__(self) -> "Process":
         return self
@@ -123,7 +135,8 @@ class Process:
         code = self._popen.wait(timeout_s)
         self._sweep()
         # Only a process that has left the group can still keep the pipe open.
-        self._reader.join(timeout=1.0)
+        for reader in self._readers:
+            reader.join(timeout=1.0)
         return code
 
     def signal(self, number: int) -> None:
@@ -151,10 +164,16 @@ class Process:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
-    def _read(self) -> None:
-        for line in self._popen.stdout or ():
-            self._lines.append(line.rstrip("\n"))
-            if self._on_line is not None:
-                self._on_line(self._lines[-1])
-        if self._on_end is not None:
-            self._on_end(self._popen.wait())
+    def _read(
+        self,
+        pipe: IO[str],
+        on_line: Callable[[str], None] | None,
+        on_end: Callable[[int], None] | None = None,
+    ) -> None:
+        for line in pipe:
+            text = line.rstrip("\n")
+            self._lines.append(text)
+            if on_line is not None:
+                on_line(text)
+        if on_end is not None:
+            on_end(self._popen.wait())

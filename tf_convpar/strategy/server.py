@@ -1,5 +1,6 @@
 """The server of a worker, by which the chief uses the worker's devices."""
 
+import contextlib
 import dataclasses
 import os
 import select
@@ -36,7 +37,10 @@ CHIEF_S = 600.0
 
 
 def serve(
-    cluster: Cluster, threads: int | None = None, listen: str | None = None
+    cluster: Cluster,
+    threads: int | None = None,
+    listen: str | None = None,
+    importing: contextlib.AbstractContextManager[None] | None = None,
 ) -> NoReturn:
     """Serves this machine's devices to the chief until told to stop.
 
@@ -56,6 +60,7 @@ def serve(
             choice to TensorFlow, which takes one for each core.
         listen: the address of this machine at which others may reach it, as
             `listening.wanted` takes it.
+        importing: entered while TensorFlow is imported, which writes a lot.
 
     Raises:
         ValueError: where this process's task is the chief.
@@ -75,12 +80,13 @@ def serve(
     set_grpc_defaults()
     # TensorFlow is imported late, so that errors come quickly. The ops must be
     # in the process before the server starts: the chief's functions name them.
-    import tensorflow as tf
+    with importing or contextlib.nullcontext():
+        import tensorflow as tf
 
-    from tf_convpar import ops
+        from tf_convpar import ops
 
-    memory.keep()
-    ops.load()
+        memory.keep()
+        ops.load()
     config = tf.compat.v1.ConfigProto()
     if threads is not None:
         config.intra_op_parallelism_threads = threads

@@ -3,3 +3,8 @@
 All kinds of plans are based on them. Nothing here knows of a plan. The package
 needs TensorFlow.
 """
+
+from tf_convpar.planner.measure._clock import Clock as Clock
+from tf_convpar.planner.measure._links import measure_link as measure_link
+from tf_convpar.planner.measure._noise import noise as noise
+from tf_convpar.planner.measure._progress import progress as progress

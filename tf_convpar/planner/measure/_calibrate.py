@@ -27,6 +27,7 @@ from tf_convpar.planner._link import Link
 from tf_convpar.planner.measure import _kept
 from tf_convpar.planner.measure import _links
 from tf_convpar.planner.measure import _updates
+from tf_convpar.planner.measure._apart import apart
 from tf_convpar.planner.measure._clock import Clock
 from tf_convpar.planner.measure._works import Works
 from tf_convpar.strategy.strategy import ConvParallelStrategy
@@ -90,18 +91,16 @@ def calibrate(
         known = _kept.find(file, _calibration_file.load)
         if known is not None:
             return known
-    # The caller may be in the scope of a strategy, under a tape, or tracing a
-    # graph. A thread of its own is in none of these.
-    with _kept.alone(report), futures.ThreadPoolExecutor(1) as thread:
-        found = thread.submit(
+    with _kept.alone(report):
+        found = apart(
             _measured,
             graph,
             devices,
             optimizer,
             batch_size,
             algorithm,
-            report,
-        ).result()
+            report=report,
+        )
     if keep:
         _kept.keep(found, file, _calibration_file.save)
     return found

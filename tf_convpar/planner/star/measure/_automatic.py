@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from concurrent import futures
 from typing import Any
 
 import keras
 
 from tf_convpar import layers
+from tf_convpar._compat.keras import print_msg
 from tf_convpar.planner._link import Link
 from tf_convpar.planner.measure import _kept
+from tf_convpar.planner.measure import progress
+from tf_convpar.planner.measure._apart import apart
 from tf_convpar.planner.measure._calibrate import chief_first
 from tf_convpar.planner.star import _calibration_file
 from tf_convpar.planner.star._network import Network
@@ -67,13 +69,16 @@ class LayerByLayer:
         file = _kept.path("layer", subject.key(devices))
         found = _kept.find(file, _calibration_file.load)
         if found is None:
-            # The caller may be in the scope of a strategy, under a tape, or
-            # tracing a graph. A thread of its own is in none of these.
-            thread = futures.ThreadPoolExecutor(1)
-            with _kept.alone(lambda name: None), thread:
-                found = thread.submit(
-                    measure_cluster, subject, devices, links=self._links
-                ).result()
+            doing = f"Measuring layer '{layer.name}'"
+            with progress(doing, print_msg) as report, _kept.alone(report):
+                found = apart(
+                    lambda subject, devices, report: measure_cluster(
+                        subject, devices, links=self._links, report=report
+                    ),
+                    subject,
+                    devices,
+                    report=report,
+                )
             _kept.keep(found, file, _calibration_file.save)
         self._links = found.links
         (counts,) = allocate(found).values()

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_convpar._compat.keras import Functional
+from tf_convpar.planner.measure import noise
 from tf_convpar.planner.measure._clock import Clock
 
 
@@ -52,7 +53,7 @@ def rest_s(
 
     with tf.device(device):
         copy = hollow_copy(model, names, batch)
-        x = _random(copy.inputs, batch)
+        x = noise(copy, batch)
         y = _targets(copy, batch)
         iterator = iter(tf.data.Dataset.from_tensors((x, y)).repeat())
         copy.make_train_function()
@@ -131,17 +132,6 @@ def _compile_like(copy: keras.Model, model: keras.Model) -> None:
     copy.compile_from_config({**config, "jit_compile": False})
 
 
-def _random(inputs: Any, batch: int) -> Any:
-    rng = np.random.default_rng(0)
-    made = [
-        rng.normal(size=(batch, *tensor.shape[1:])).astype(
-            keras.backend.standardize_dtype(tensor.dtype)
-        )
-        for tensor in inputs
-    ]
-    return made[0] if len(made) == 1 else made
-
-
 def _targets(copy: keras.Model, batch: int) -> Any:
     """Targets of zeros: classes for sparse losses, else like the outputs."""
     name = getattr(copy.loss, "name", None) or str(copy.loss)
@@ -152,7 +142,7 @@ def _targets(copy: keras.Model, batch: int) -> Any:
         else np.zeros((batch, *tensor.shape[1:]), "float32")
         for tensor in copy.outputs
     ]
-    return made[0] if len(made) == 1 else made
+    return made[0] if len(made) == 1 else tuple(made)
 
 
 def _wait(logs: Any) -> None:

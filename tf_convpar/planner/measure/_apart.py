@@ -1,0 +1,46 @@
+"""Measures in a thread of its own, which ends when nobody waits for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent import futures
+from typing import Any
+from typing import TypeVar
+
+Found = TypeVar("Found")
+Report = Callable[[str], None]
+
+
+class Stopped(Exception):
+    """Nobody waits for what is measured."""
+
+
+def apart(measure: Callable[..., Found], *args: Any, report: Report) -> Found:
+    """What a function returns that runs in another thread.
+
+    ```python
+    found = apart(measured, graph, devices, report=report)
+    ```
+
+    The caller may be in the scope of a strategy, under a tape, or tracing a
+    graph. The thread is in none of these. If the caller is interrupted, the
+    function ends at its next report.
+
+    Args:
+        measure: Function that takes `args`, and then `report`.
+        *args: Its arguments.
+        report: Function that is called with the name of what is measured next.
+    """
+    over = threading.Event()
+
+    def checked(name: str) -> None:
+        if over.is_set():
+            raise Stopped
+        report(name)
+
+    with futures.ThreadPoolExecutor(1) as thread:
+        try:
+            return thread.submit(measure, *args, checked).result()
+        finally:
+            over.set()

@@ -1,0 +1,85 @@
+"""Values by the names of layers, some of which are regular expressions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from collections.abc import Mapping
+from typing import Any
+
+
+class ByLayer:
+    """Values by names of layers; a key may be a regular expression.
+
+    ```python
+    plan = ByLayer("plan", {"stem": (3, 1), "block[1-3].*": "samples"})
+    plan.find("block2_conv")  # "samples"
+    plan.unused("'vgg16'", ["stem"])  # says that "block[1-3].*" stands for none
+    ```
+
+    Args:
+        argument: Name of the argument that they are given by, for errors.
+        given: The values.
+
+    Raises:
+        ValueError: A key is no regular expression.
+    """
+
+    def __init__(self, argument: str, given: Mapping[str, Any]) -> None:
+        self._argument = argument
+        self._given = given
+        self._patterns = {}
+        for name in given:
+            try:
+                self._patterns[name] = re.compile(name)
+            except re.error as error:
+                raise ValueError(
+                    f"Expected the keys of `{argument}` to be names of layers "
+                    f"or regular expressions. Received: {name!r}: {error}."
+                ) from error
+
+    def values(self) -> list[Any]:
+        """All values."""
+        return list(self._given.values())
+
+    def names(self, name: str) -> bool:
+        """Whether a key stands for this layer."""
+        return self.key(name) is not None
+
+    def find(self, name: str) -> Any:
+        """The value for a layer; None if there is none."""
+        key = self.key(name)
+        return None if key is None else self._given[key]
+
+    def key(self, name: str) -> str | None:
+        """The key that stands for a layer; None if there is none.
+
+        Raises:
+            ValueError: Several do.
+        """
+        if name in self._given:
+            return name
+        found = [k for k, p in self._patterns.items() if p.fullmatch(name)]
+        if len(found) > 1:
+            raise ValueError(
+                f"Expected one key of `{self._argument}` for layer '{name}'. "
+                f"Received: {found}, all of which match."
+            )
+        return found[0] if found else None
+
+    def unused(self, model: str, layers: Collection[str]) -> str | None:
+        """Says which keys stand for none of these layers; None if all do.
+
+        Args:
+            model: The model in words, such as "'vgg16'".
+            layers: Names of its convolutions.
+        """
+        used = {self.key(name) for name in layers}
+        unused = [key for key in self._given if key not in used]
+        if not unused:
+            return None
+        return (
+            f"Expected each key of `{self._argument}` to stand for a "
+            f"convolution of {model}: one of {list(layers)}. Received: "
+            f"{unused}, which stand for none."
+        )

@@ -1,0 +1,165 @@
+"""What `parallelize` says: how much is spread, what is not, what is wrong."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any
+
+import tensorflow as tf
+
+from tf_convpar._compat.keras import layers_of
+from tf_convpar.layers import ConvParallel
+from tf_convpar.machines import short
+from tf_convpar.sharding import _whole
+from tf_convpar.strategy import strategy as strategy_lib
+from tf_convpar.strategy.devices import default_devices
+from tf_convpar.strategy.strategy import ConvParallelStrategy
+
+# Layers that a line names; `summary()` has all.
+_NAMED = 3
+
+
+def line(model: Any, reason: str | None = None) -> str:
+    """Says how much of a parallel model is spread, and what is not.
+
+    ```python
+    line(model)
+    # "12 of 13 convolutions on 3 devices; not: 'x', inside 'block' ..."
+    ```
+
+    Args:
+        model: What `parallelize` has made.
+        reason: What the planner says of its plan, which goes first. What the
+            plan left to the chief is in it.
+    """
+    spread, left = _found(model)
+    never = [found for found in left if found[1] != _whole.LEFT]
+    if reason is not None:
+        # What could have been split is in the planner's line.
+        return f"{reason} Never split: {_listed(never)}." if never else reason
+    count = len(spread) + len(left)
+    if not count:
+        return "no convolutions."
+    devices = {device for layer in spread for device in _devices_of(layer)}
+    if len(devices) < 2:
+        return f"{count} convolution{_s(count)} on one device, {_chief()}."
+    text = f"{len(spread)} of {count} convolutions on {len(devices)} devices"
+    return f"{text}; not: {_listed(left)}." if left else f"{text}."
+
+
+def warn(model: Any, algorithm: str | None) -> None:
+    """Warns where a model is not spread as its program seems to expect.
+
+    Args:
+        model: What `parallelize` has made.
+        algorithm: What it was given: with one, a model on one device may be
+            all that was wanted.
+    """
+    strategy = tf.distribute.get_strategy()
+    inside = isinstance(strategy, ConvParallelStrategy)
+    unused = strategy.unused() if inside else None
+    if unused:
+        warnings.warn(unused, stacklevel=3)
+    spread, left = _found(model)
+    if spread or any(found[1] == _whole.LEFT for found in left):
+        problem = None if inside else _no_strategy(spread, algorithm)
+    else:
+        problem = _no_convolution(left)
+    if problem:
+        warnings.warn(f"{model.name}: {problem}", stacklevel=3)
+
+
+def _no_convolution(left: list[Any]) -> str:
+    if not left:
+        return (
+            "has no convolution that `parallelize` could find, so nothing is "
+            "split. It finds layers of Keras that the model, or a layer in it, "
+            "has as an attribute, and not convolutions by tf.nn."
+        )
+    layer, reason, _ = left[0]
+    return (
+        f"nothing is split, as none of {len(left)} convolution{_s(len(left))} "
+        f"can be. '{layer.name}' {reason}."
+    )
+
+
+def _no_strategy(spread: list[Any], algorithm: str | None) -> str | None:
+    """What is wrong outside of any strategy's scope; None if nothing is."""
+    made = max(strategy_lib.alive, key=lambda s: len(s.devices), default=None)
+    if made is not None and len(made.devices) > 1:
+        names = [short(device) for device in made.devices]
+        return (
+            f"{'' if spread else 'nothing is split: '}`parallelize` was called "
+            "outside of the scope of this program's ConvParallelStrategy, and "
+            f"heeds neither its {len(names)} devices ({', '.join(names)}) nor "
+            "its plan. Make the model, and call `parallelize`, within "
+            "`with strategy.scope():`."
+        )
+    if made is not None:
+        return None
+    if "TF_CONFIG" in os.environ:
+        return (
+            "TF_CONFIG is set, and this program has no ConvParallelStrategy, "
+            "which would join that cluster: nothing is split between its "
+            "tasks. Make one at the start, before any variable, and call "
+            "`parallelize` within `with strategy.scope():`."
+        )
+    if algorithm is None and not spread:
+        return (
+            "nothing is split: this program has no ConvParallelStrategy. Make "
+            "one at the start, before any variable, and call `parallelize` "
+            "within `with strategy.scope():`; "
+            '`algorithm="auto"` makes one device faster.'
+        )
+    return None
+
+
+def _found(model: Any) -> tuple[list[Any], list[Any]]:
+    """Convolutions that devices share, and the rest, as `_whole.whole` says.
+
+    Those that have no input shape yet will be shared, if there are devices.
+    """
+    many = len(_devices()) > 1
+    spread = [
+        layer
+        for layer in layers_of(model)
+        if isinstance(layer, ConvParallel)
+        and (layer.is_spread or (many and not layer.built))
+    ]
+    known = set(map(id, spread))
+    left = [found for found in _whole.whole(model) if id(found[0]) not in known]
+    return spread, left
+
+
+def _devices_of(layer: Any) -> tuple[str, ...]:
+    layout = layer._samples or layer._layout
+    return tuple(layout.devices) if layout else _devices()
+
+
+def _devices() -> tuple[str, ...]:
+    strategy = tf.distribute.get_strategy()
+    if isinstance(strategy, ConvParallelStrategy):
+        return strategy.devices
+    return ()
+
+
+def _listed(left: list[Any]) -> str:
+    named = []
+    for layer, _, held_by in left[:_NAMED]:
+        inside = f", inside '{held_by[-1].name}'" if held_by else ""
+        named.append(f"'{layer.name}'{inside}")
+    if (more := len(left) - _NAMED) > 0:
+        named.append(f"{more} more")
+    return " and ".join(named) + " (`summary()` says why)"
+
+
+def _chief() -> str:
+    strategy = tf.distribute.get_strategy()
+    if isinstance(strategy, ConvParallelStrategy):
+        return short(strategy.chief_device)
+    return short(default_devices()[0])
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"
