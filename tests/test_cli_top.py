@@ -76,7 +76,8 @@ def test_a_training_of_three_processes(cluster, tmp_path, monkeypatch):
     assert names == ["chief 0 CPU:0", "worker 0 CPU:0", "worker 1 CPU:0"]
     for device in found["devices"]:
         assert 0.02 < device["busy"] <= 1
-        assert device["received"] >= 0
+        # What the first convolution needs, and finds.
+        assert device["received"] > 1e5 and device["sent"] > 1e5
     assert re.search(r"learner.*, process \d+: epoch \d+, step \d+", screen)
     for name in names:
         assert re.search(rf"{name} .*\d+%.*\d+%.*\d", screen), screen

@@ -17,6 +17,7 @@ from tf_convpar import machines
 from tf_convpar.callbacks._every import seconds
 from tf_convpar.files import DeviceNow
 from tf_convpar.files import Running
+from tf_convpar.strategy.spec import is_loopback
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 
 
@@ -62,7 +63,7 @@ class Monitor(keras.callbacks.Callback):
         self._took: list[float] = []
         if self.log_dir is not None:
             self._writer = tf.summary.create_file_writer(str(self.log_dir))
-        self._last = _look(self._devices())
+        self._last = self._look()
         self._looked = self._mark = time.perf_counter()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -94,8 +95,20 @@ class Monitor(keras.callbacks.Callback):
             return list(strategy.devices)
         return [device.name for device in tf.config.list_logical_devices("CPU")]
 
+    def _look(self) -> dict[str, _Seen]:
+        cluster = getattr(self.model.distribute_strategy, "cluster", None)
+        # Tasks of one machine send nothing to others.
+        loopback = cluster is not None and is_loopback(cluster.chief.address)
+        return {
+            name: (
+                machines.processor_s(name),
+                machines.network_bytes(name, loopback),
+            )
+            for name in self._devices()
+        }
+
     def _tell(self, logs: dict[str, Any]) -> None:
-        seen = _look(self._devices())
+        seen = self._look()
         now = time.perf_counter()
         passed_s, self._looked = now - self._looked, now
         running = Running(
@@ -133,13 +146,6 @@ class Monitor(keras.callbacks.Callback):
 _SCALAR = 1
 # Seconds of processors, and bytes received and sent, until now.
 _Seen = tuple[float | None, tuple[int, int] | None]
-
-
-def _look(devices: list[str]) -> dict[str, _Seen]:
-    return {
-        name: (machines.processor_s(name), machines.network_bytes(name))
-        for name in devices
-    }
 
 
 def _since(

@@ -53,21 +53,25 @@ def processor_s(device: str) -> float | None:
     return (int(rest[11]) + int(rest[12])) / _TICKS
 
 
-def network_bytes(device: str) -> tuple[int, int] | None:
+def network_bytes(device: str, loopback: bool) -> tuple[int, int] | None:
     """Bytes that the machine beside a device has received, and sent.
 
-    They are those of all its programs. Where there is no other interface, as
-    in a container without a network, those of its loopback count.
+    They are those of all its programs.
+
+    Args:
+        device: Name of the device.
+        loopback: Whether to count what the machine sends to itself, or else
+            what it sends to others.
     """
     found = re.findall(
         r"^\s*(\S+):\s*(\d+)(?:\s+\d+){7}\s+(\d+)",
         _read(device, "self/net/dev"),
         re.M,
     )
-    others = [row for row in found if row[0] != "lo"] or found
-    if not others:
+    rows = [row for row in found if (row[0] == "lo") == loopback]
+    if not rows:
         return None
-    return sum(int(r) for _, r, _ in others), sum(int(s) for *_, s in others)
+    return sum(int(r) for _, r, _ in rows), sum(int(s) for *_, s in rows)
 
 
 def instructions(device: str) -> str:

@@ -154,10 +154,7 @@ def local_workers(
     ```python
     with convpar.local_workers(2):
         strategy = convpar.ConvParallelStrategy()
-        with strategy.scope():
-            model = keras.Sequential([keras.Input((32, 32, 3)), ...])
-            model.compile("adam", loss)
-        model.fit(x, y)
+        print(strategy.devices)  # this program's, and those of two workers
     ```
 
     In a notebook it serves several cells without `with`:
