@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 import pathlib
+import sys
 import time
 import uuid
 
@@ -22,13 +23,17 @@ from processes import start
 from rich.console import Console
 
 from tf_convpar import machines
+from tf_convpar import plans
 from tf_convpar.cli.main import main
 from tf_convpar.demo import data
-from tf_convpar.demo import table
-from tf_convpar.demo.report import Report
+from tf_convpar.demo import report as report_lib
+from tf_convpar.demo import slowed
+from tf_convpar.demo import table as table_lib
 from tf_convpar.demo.settings import Settings
 from tf_convpar.demo.settings import parse_shards
-from tf_convpar.demo.speeds import speeds
+from tf_convpar.demo.star import table
+from tf_convpar.demo.star.report import Report
+from tf_convpar.demo.star.speeds import speeds
 
 STEPS, BATCH = 12, 32
 MARK = "TF_CONVPAR_TEST_MARK"
@@ -54,7 +59,7 @@ def demo(tmp_path_factory):
     env = environment(TF_ENABLE_ONEDNN_OPTS="1", **{MARK: mark})
     del env["TF_CPP_MIN_LOG_LEVEL"]
     done = forks.run(
-        [*CONVPAR[1:], "demo", "--json", f"--steps={STEPS}"]
+        [*CONVPAR[1:], "demo", "--star", "--json", f"--steps={STEPS}"]
         + [f"--batch-size={BATCH}", f"--output={output}"],
         env=env,
         timeout=150,
@@ -194,7 +199,7 @@ def test_table(demo):
 )
 def test_bad_shards(shards, problem, tmp_path):
     arguments = [f"--shards={shards}", f"--output={tmp_path / 'o'}"]
-    result = CliRunner().invoke(main, ["demo", *arguments])
+    result = CliRunner().invoke(main, ["demo", "--star", *arguments])
     assert result.exit_code in (1, 2)
     assert isinstance(result.exception, SystemExit)
     assert problem in result.output
@@ -276,3 +281,79 @@ def test_settings_survive_the_way_to_the_chief():
         "digits", [1, 2.5], "bfloat16", 8, 4, 1, pathlib.Path("a b/c"), 2
     )
     assert Settings.from_json(settings.to_json()) == settings
+
+
+@pytest.mark.slow  # It takes a minute and a half.
+def test_plain_keras_beside_a_plan(tmp_path):
+    done = forks.run(
+        [*CONVPAR[1:], "demo", "--json", f"--output={tmp_path}"],
+        env=environment(TF_ENABLE_ONEDNN_OPTS="1"),
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr
+    report = report_lib.Report.from_dict(json.loads(done.stdout))
+    plan = plans.load(tmp_path / "plan.json")
+    assert len(report.devices) == 3 and len(plan) == 8
+    for training in (report.one, report.many):
+        assert training.losses[-1] < training.losses[0]
+        assert training.losses != report.plain.losses
+        assert report.differs(training) < 1e-2
+    # Losses of steps, none of which is that of the step before.
+    assert len(set(report.plain.losses)) == 8
+    assert report.faster(report.one) > 1
+    if len(report.used) > 1:
+        assert report.measured_bytes == pytest.approx(
+            report.theory_bytes, rel=0.03
+        )
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {"losses.png", "plan.png", "timeline.png"} < names
+    console = Console(file=io.StringIO(), width=80)
+    settings = Settings("digits", None, None, 8, 32, 1, tmp_path, 2)
+    table_lib.print_report(report, settings, console)
+    text = console.file.getvalue()
+    assert f"{report.faster(report.one):.2f}" in text
+    assert "stage3_residual_2" in text
+    assert max(map(len, text.splitlines()[:-1])) <= 80
+
+
+def test_workers_have_their_parts_of_a_core():
+    """Two that would take all they get share one core by 3 : 2."""
+    assert slowed.parts(1) == (1.0,)
+    assert sum(slowed.parts(5)) == pytest.approx(1)
+    spin = [sys.executable, "-c", "while True: pass"]
+    both = [start(spin), start(spin)]
+    try:
+        pids = [process.pid for process in both]
+        machines.pin(pids, machines.usable_cores()[-1:])
+        with slowed.in_turn(pids) as begin:
+            begin()
+            time.sleep(1)
+            before = [used(pid) for pid in pids]
+            time.sleep(2)
+            first, second = (
+                used(p) - b for p, b in zip(pids, before, strict=True)
+            )
+        assert 1.2 < first / second < 1.9
+        states = {psutil.Process(pid).status() for pid in pids}
+        assert psutil.STATUS_STOPPED not in states
+    finally:
+        for process in both:
+            kill_tree(process)
+
+
+def used(pid):
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
+
+
+def test_differences_of_losses():
+    found = report_lib.differences([1.0, 2.0, 0.0], [1.0, 1.0, 0.0])
+    assert list(found) == [0, 0.5, 0]
+
+
+def test_shards_are_the_stars():
+    result = CliRunner().invoke(main, ["demo", "--shards=1,2,3"])
+    assert result.exit_code == 2 and "--star" in result.output
+    for tasks in (0, 1):  # The chief counts, as in `launch -n`.
+        result = CliRunner().invoke(main, ["demo", f"--workers={tasks}"])
+        assert result.exit_code == 2

@@ -31,4 +31,5 @@ from tf_convpar.algorithms._groups import is_own_depthwise as is_own_depthwise
 from tf_convpar.algorithms._measure import runners as runners
 from tf_convpar.algorithms._names import by_name as by_name
 from tf_convpar.algorithms._names import named as named
+from tf_convpar.algorithms._processor import facts as facts
 from tf_convpar.algorithms._workspace import threads as threads

@@ -11,10 +11,16 @@ from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
 from tf_convpar.demo import settings as settings_lib
-from tf_convpar.demo.speeds import speeds
+from tf_convpar.demo.star.speeds import speeds
 
 
 @click.command(name="demo")
+@click.option(
+    "--star",
+    is_flag=True,
+    help="The network of paper 1 instead, split as the paper does: by "
+    "filters, joined by the chief.",
+)
 @click.option(
     "--dataset",
     type=click.Choice(settings_lib.DATASETS),
@@ -23,17 +29,20 @@ from tf_convpar.demo.speeds import speeds
     help="Handwritten digits come with scikit-learn; CIFAR-10 is downloaded.",
 )
 @click.option(
+    "-n",
     "--workers",
-    type=click.IntRange(min=1),
-    default=2,
+    "tasks",
+    type=click.IntRange(min=2),
+    default=3,
     show_default=True,
-    help="Worker processes, besides the chief.",
+    help="Run this many tasks: the chief and n-1 workers, as "
+    "`convpar launch -n` does.",
 )
 @click.option(
     "--shards",
     metavar="N,N,...",
-    help="Kernels of each device, the chief first: weights or ratios. By "
-    "default, by what each has of a core.",
+    help="With --star: kernels of each device, the chief first, as weights or "
+    "ratios. By default, by what each has of a core.",
 )
 @click.option(
     "--wire-dtype",
@@ -43,12 +52,12 @@ from tf_convpar.demo.speeds import speeds
 @click.option(
     "--steps",
     type=click.IntRange(min=8),
-    default=100,
-    show_default=True,
-    help="Training steps of each run.",
+    help="Training steps of each run: by default 8, with --star 100.",
 )
 @click.option(
-    "--batch-size", type=click.IntRange(min=1), default=64, show_default=True
+    "--batch-size",
+    type=click.IntRange(min=1),
+    help="Images of a step: by default 32, with --star 64.",
 )
 @click.option("--seed", type=int, default=1, show_default=True)
 @click.option(
@@ -60,35 +69,46 @@ from tf_convpar.demo.speeds import speeds
 )
 @as_json
 def command(
+    star: bool,
     dataset: str,
-    workers: int,
+    tasks: int,
     shards: str | None,
     wire_dtype: str | None,
-    steps: int,
-    batch_size: int,
+    steps: int | None,
+    batch_size: int | None,
     seed: int,
     output: pathlib.Path,
     as_json: bool,
 ) -> None:
-    """Train a small network on one device, then split, and compare.
+    """Train a network plain, on one device, and on three unequal ones.
 
-    Starts worker processes on this machine, and trains the network of the
-    paper with 50 and 500 kernels on real images: once on the chief alone and
-    once split over all processes, from the same seed. It shows that the losses
-    agree, how long a step takes, and how many bytes travel. Every process
-    stands for a device with one core; where there are fewer cores, some share
-    one.
-    """
+    \b
+      convpar demo
+      convpar demo --star --steps 20
+
+    Starts workers on this machine, and trains ResNet-9 on real images, from
+    the same seed: as plain Keras on the chief alone; by `parallelize` there,
+    which measures what computes each convolution fastest; and by `parallelize`
+    on all devices, which are measured and planned for. It shows the plan, that
+    the losses agree, how long a step takes, and how many bytes travel. Devices
+    are processes: the chief has a core, and the workers share another, the
+    first with the largest part. What is measured is not kept.
+    """  # noqa: D301 (click keeps the lines after a backspace as they are)
+    if shards is not None and not star:
+        raise click.UsageError("Expected --shards with --star only.")
     available = len(machines.usable_cores())
     with messages_only():
+        weights = None
+        if star:
+            weights = settings_lib.parse_shards(
+                shards, speeds(tasks, available)
+            )
         settings = settings_lib.Settings(
             dataset=dataset,
-            shards=settings_lib.parse_shards(
-                shards, speeds(workers + 1, available)
-            ),
+            shards=weights,
             wire_dtype=wire_dtype,
-            steps=steps,
-            batch_size=batch_size,
+            steps=steps or (100 if star else 8),
+            batch_size=batch_size or (64 if star else 32),
             seed=seed,
             output=output,
             cores=available,
@@ -97,12 +117,16 @@ def command(
 
     from tf_convpar.demo import conduct
     from tf_convpar.demo import table
+    from tf_convpar.demo.report import Report
+    from tf_convpar.demo.star import table as star_table
 
     try:
-        report = conduct.conduct(settings, workers, Console(stderr=True))
+        report = conduct.conduct(settings, tasks - 1, Console(stderr=True))
     except conduct.DemoError as error:
         raise click.ClickException(str(error)) from error
     if as_json:
         print_json(report.to_dict())
-    else:
+    elif isinstance(report, Report):
         table.print_report(report, settings, Console())
+    else:
+        star_table.print_report(report, settings, Console())

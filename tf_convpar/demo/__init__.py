@@ -1,1 +1,1 @@
-"""What `convpar demo` shows: the same training on one device and split."""
+"""What `convpar demo` shows: plain Keras beside a planned, parallel model."""

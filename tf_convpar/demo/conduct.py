@@ -6,20 +6,24 @@ import contextlib
 import json
 import os
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 from rich import progress as rich_progress
 from rich.console import Console
 
 from tf_convpar import machines
+from tf_convpar.demo import slowed
 from tf_convpar.demo.chief import EVENT
 from tf_convpar.demo.chief import REPORT
 from tf_convpar.demo.report import Report
 from tf_convpar.demo.settings import ENVIRONMENT
 from tf_convpar.demo.settings import Settings
+from tf_convpar.demo.star.report import Report as StarReport
 from tf_convpar.strategy.local_cluster import LocalCluster
 from tf_convpar.strategy.local_cluster import local_workers
 from tf_convpar.strategy.process import Process
@@ -31,12 +35,16 @@ class DemoError(RuntimeError):
     """The demo could not run as it was asked to; the message says why."""
 
 
-def conduct(settings: Settings, workers: int, console: Console) -> Report:
+def conduct(
+    settings: Settings, workers: int, console: Console
+) -> Report | StarReport:
     """Runs a demo in processes of its own.
 
     ```python
     report = conduct(settings, workers=2, console=Console())
     ```
+
+    What it measures and chooses is not kept: speeds are those of the demo.
 
     Args:
         settings: What to train, and where its files go.
@@ -48,14 +56,16 @@ def conduct(settings: Settings, workers: int, console: Console) -> Report:
             failed, and the message holds its output.
     """
     with (
-        _environment(ENVIRONMENT),
+        tempfile.TemporaryDirectory() as cache,
+        _environment({**ENVIRONMENT, "TF_CONVPAR_CACHE": cache}),
         _shown(console) as show,
         # The chief waits for the workers, while all import TensorFlow at once.
         local_workers(workers, threads=1, wait=False) as cluster,
     ):
         _run_chief(settings, cluster, show)
     text = (settings.output / REPORT).read_text(encoding="utf-8")
-    return Report.from_dict(json.loads(text))
+    kind = StarReport if settings.star else Report
+    return kind.from_dict(json.loads(text))
 
 
 def _run_chief(
@@ -65,7 +75,7 @@ def _run_chief(
 ) -> None:
     noise: list[str] = []
     errors: list[str] = []
-    done = threading.Event()
+    joined, done = threading.Event(), threading.Event()
 
     def on_line(line: str) -> None:
         if not line.startswith(EVENT):
@@ -74,6 +84,8 @@ def _run_chief(
         event = json.loads(line[len(EVENT) :])
         if "error" in event:
             errors.append(event["error"])
+        elif "joined" in event:
+            joined.set()
         elif "done" in event:
             done.set()
         else:
@@ -84,17 +96,19 @@ def _run_chief(
     with Process(
         [*command, settings.to_json()], env=cluster.env(), on_line=on_line
     ) as chief:
-        if machines.can_pin():
-            processes = [chief, *cluster.workers]
-            machines.pin([p.pid for p in processes], machines.usable_cores())
-        # This does not wait for the end of the process, which may take its time
-        # to leave the cluster: nothing is lost when it is killed with the
-        # workers.
-        while not done.wait(_POLL_S):
-            if chief.returncode is not None:
-                chief.wait()  # Until its last output has been read.
-                break
-            _check_workers(cluster)
+        pids = [worker.pid for worker in cluster.workers]
+        _pin(settings, [chief.pid, *pids])
+        with slowed.in_turn([] if settings.star else pids) as slow:
+            # This does not wait for the end of the process, which may take its
+            # time to leave the cluster: nothing is lost when it is killed with
+            # the workers.
+            while not done.wait(_POLL_S):
+                if joined.is_set():
+                    slow()  # Not while all import TensorFlow.
+                if chief.returncode is not None:
+                    chief.wait()  # Until its last output has been read.
+                    break
+                _check_workers(cluster)
     if errors:
         raise DemoError(errors[0])
     if not done.is_set():
@@ -102,6 +116,19 @@ def _run_chief(
             f"The chief ended with exit code {chief.wait()}. It wrote:\n"
             + "\n".join(noise)
         )
+
+
+def _pin(settings: Settings, pids: Sequence[int]) -> None:
+    """Binds each process to a core."""
+    if not machines.can_pin():
+        return
+    cores = machines.usable_cores()
+    if settings.star:
+        machines.pin(pids, cores)
+    else:
+        # The workers have one together.
+        machines.pin(pids[:1], cores)
+        machines.pin(pids[1:], cores[1:2] or cores)
 
 
 def _check_workers(cluster: LocalCluster) -> None:

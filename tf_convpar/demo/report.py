@@ -1,102 +1,100 @@
-"""What a demo found out, as plain data."""
+"""What the demo found out, as plain data."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class Training:
     """One training.
 
     Attributes:
         losses: Loss of every training step.
         step_s: Median seconds of a step.
-        held_out_loss: Loss after the last step, on images never trained on.
-        held_out_accuracy: Accuracy after the last step, on the same images.
     """
 
     losses: tuple[float, ...]
     step_s: float
-    held_out_loss: float
-    held_out_accuracy: float
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """A training on one device beside the same training on several.
+    """Plain Keras, beside `parallelize` on one device and on several.
 
     Attributes:
-        one: The training on one device.
-        split: The same training with its kernels split.
-        shards: Number of kernels on each device, the chief's first, for each
-            layer by name.
+        plain: Plain Keras on the chief.
+        one: `parallelize` on the chief, with `algorithm="auto"`.
+        many: `parallelize` on all devices, with an automatic plan as well.
+        weights: Number of the network's weights.
+        batch_size: Images of a step.
+        devices: Names of the devices, the chief's first.
+        used: Of these, the devices that the plan uses.
+        parts: The part of a core that each device has.
+        reason: What the planner chose, and why, in a line.
+        predicted_s: Seconds of a step by the plan.
         measured_bytes: Median bytes that travel between the processes in a
             step, gRPC's headers included.
         counted_on: What counted those bytes: the tasks' `"sockets"`; or, where
             Linux tells nothing of sockets, the `"loopback"` interface, which
             other programs use as well.
-        theory_bytes: Bytes of the feature maps and gradients that must travel
-            in a step.
-        export_difference: Largest difference between a prediction of the model
-            and the same prediction of its export in another process.
-        wire_dtype: The dtype in which feature maps travelled.
-        cores: Number of cores that there were for the devices.
+        theory_bytes: Bytes that must travel in a step.
+        cores: Number of cores that there were.
     """
 
-    one: Run
-    split: Run
-    shards: dict[str, tuple[int, ...]]
+    plain: Training
+    one: Training
+    many: Training
+    weights: int
+    batch_size: int
+    devices: tuple[str, ...]
+    used: tuple[str, ...]
+    parts: tuple[float, ...]
+    reason: str
+    predicted_s: float | None
     measured_bytes: float
     counted_on: str
     theory_bytes: int
-    export_difference: float
-    wire_dtype: str
     cores: int
 
-    @property
-    def devices(self) -> int:
-        """Number of processes that the kernels were split over."""
-        return len(next(iter(self.shards.values())))
+    def faster(self, training: Training) -> float:
+        """How many times as fast as plain Keras a training's steps are."""
+        return self.plain.step_s / training.step_s
 
-    @property
-    def speedup(self) -> float:
-        """Speedup of the median step."""
-        return self.one.step_s / self.split.step_s
-
-    @property
-    def differences(self) -> np.ndarray:
-        """Difference of both losses in each step, relative to the larger."""
-        one, split = np.array(self.one.losses), np.array(self.split.losses)
-        larger = np.maximum(np.abs(one), np.abs(split))
-        # Where both losses are 0, so is their difference.
-        return np.abs(one - split) / np.where(larger == 0, 1, larger)
+    def differs(self, training: Training) -> float:
+        """Largest relative difference of its losses from plain Keras'."""
+        return float(max(differences(self.plain.losses, training.losses)))
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Report:
         """The report of data that `to_dict` made, or that JSON made of it."""
         own = {f.name: values[f.name] for f in dataclasses.fields(cls)}
-        return cls(
-            **own | {"one": Run(**own["one"]), "split": Run(**own["split"])}
-        )
+        for name in ("plain", "one", "many"):
+            losses = tuple(own[name]["losses"])
+            own[name] = Training(losses, own[name]["step_s"])
+        for name in ("devices", "used", "parts"):
+            own[name] = tuple(own[name])
+        return cls(**own)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data, for JSON, with figures derived from it."""
         return {
             **dataclasses.asdict(self),
-            "devices": self.devices,
-            "speedup": self.speedup,
-            # Nothing has to travel where the chief has every kernel.
-            "bytes_ratio": (
-                self.measured_bytes / self.theory_bytes
-                if self.theory_bytes
-                else None
-            ),
-            "largest_loss_difference": float(
-                np.max(np.abs(np.subtract(self.one.losses, self.split.losses)))
-            ),
-            "largest_relative_loss_difference": float(np.max(self.differences)),
+            "faster": {n: self.faster(getattr(self, n)) for n in _PARALLEL},
+            "differs": {n: self.differs(getattr(self, n)) for n in _PARALLEL},
         }
+
+
+_PARALLEL = ("one", "many")
+
+
+def differences(these: Sequence[float], those: Sequence[float]) -> np.ndarray:
+    """Difference of two losses in each step, relative to the larger."""
+    one, other = np.array(these), np.array(those)
+    larger = np.maximum(np.abs(one), np.abs(other))
+    # Where both losses are 0, so is their difference.
+    return np.abs(one - other) / np.where(larger == 0, 1, larger)

@@ -8,6 +8,8 @@ import pathlib
 from collections.abc import Sequence
 
 DATASETS = ("digits", "cifar10")
+# The file of the plan, in the output.
+PLAN = "plan.json"
 
 # Every process of the demo stands for one device of one core, on both sides of
 # the comparison. Two threads take turns to run operations on that core. With
@@ -26,8 +28,8 @@ class Settings:
 
     Attributes:
         dataset: `"digits"` or `"cifar10"`.
-        shards: Weights of the devices, the chief's first; see `shards=` of
-            `ConvParallel2D`.
+        shards: Weights of the devices, the chief's first, for the star of
+            paper 1; see `shards=` of `ConvParallel2D`. None for a plan.
         wire_dtype: Dtype in which feature maps travel, or None for float32; see
             `ConvParallelStrategy`.
         steps: Number of training steps of each run.
@@ -38,13 +40,18 @@ class Settings:
     """
 
     dataset: str
-    shards: Sequence[float]
+    shards: Sequence[float] | None
     wire_dtype: str | None
     steps: int
     batch_size: int
     seed: int
     output: pathlib.Path
     cores: int
+
+    @property
+    def star(self) -> bool:
+        """Whether it is the network of paper 1, split as the paper does."""
+        return self.shards is not None
 
     def to_json(self) -> str:
         """The settings as text, for another process."""

@@ -12,7 +12,9 @@ from tf_convpar.machines._machine import instructions as instructions
 from tf_convpar.machines._machine import maps as maps
 from tf_convpar.machines._machine import memory_bytes as memory_bytes
 from tf_convpar.machines._machine import model as model
+from tf_convpar.machines._machine import network_bytes as network_bytes
 from tf_convpar.machines._machine import processor as processor
+from tf_convpar.machines._machine import processor_s as processor_s
 from tf_convpar.machines._machine import sharing_cores as sharing_cores
 from tf_convpar.machines._machine import threads as threads
 from tf_convpar.machines._names import kind_of as kind_of

@@ -12,6 +12,8 @@ from tf_convpar.machines._files import host_file
 from tf_convpar.machines._names import kind_of
 from tf_convpar.machines._names import task_of
 
+_TICKS = 100
+
 
 def processor(device: str | None = None) -> str:
     """The model of the processor beside a device, "" if unknown.
@@ -48,6 +50,42 @@ def memory_bytes(device: str) -> int | None:
         r"^MemAvailable:\s*(\d+) kB", _read(device, "meminfo"), re.M
     )
     return int(found[1]) * 1024 if found else None
+
+
+def processor_s(device: str) -> float | None:
+    """Seconds of processors that a device's process has used; None if unknown.
+
+    ```python
+    processor_s("/job:worker/replica:0/task:0/device:CPU:0")  # 12.34
+    ```
+    """
+    # The name of the program, in parentheses, may have spaces.
+    rest = _read(device, "self/stat").rpartition(")")[2].split()
+    if len(rest) < 13:
+        return None
+    # Times of the user and of the system, in ticks: 100 a second on Linux.
+    return (int(rest[11]) + int(rest[12])) / _TICKS
+
+
+def network_bytes(device: str, loopback: bool) -> tuple[int, int] | None:
+    """Bytes that the machine beside a device has received, and sent.
+
+    They are those of all its programs.
+
+    Args:
+        device: Name of the device.
+        loopback: Whether to count what the machine sends to itself, or else
+            what it sends to others.
+    """
+    found = re.findall(
+        r"^\s*(\S+):\s*(\d+)(?:\s+\d+){7}\s+(\d+)",
+        _read(device, "self/net/dev"),
+        re.M,
+    )
+    rows = [row for row in found if (row[0] == "lo") == loopback]
+    if not rows:
+        return None
+    return sum(int(r) for _, r, _ in rows), sum(int(s) for *_, s in rows)
 
 
 def instructions(device: str) -> str:

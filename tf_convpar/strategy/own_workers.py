@@ -154,16 +154,7 @@ def local_workers(
     ```python
     with convpar.local_workers(2):
         strategy = convpar.ConvParallelStrategy()
-        with strategy.scope():
-            model = keras.Sequential(
-                [
-                    convpar.ConvParallel2D(8, 3),
-                    keras.layers.GlobalMaxPooling2D(),
-                    keras.layers.Dense(10),
-                ]
-            )
-            model.compile("adam", "mse")
-        model.fit(x, y)
+        print(strategy.devices)  # this program's, and those of two workers
     ```
 
     In a notebook it serves several cells without `with`:

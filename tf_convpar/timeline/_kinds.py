@@ -51,9 +51,9 @@ def kind_of(name: str) -> str | None:
         return None
     kind = operation["type"]
     if _CONVOLUTION.search(kind):
-        if "gradient" not in operation["scope"]:
-            return FORWARD
-        return KERNEL_GRADIENT if _OF_KERNEL.search(kind) else INPUT_GRADIENT
+        if _OF_KERNEL.search(kind):
+            return KERNEL_GRADIENT
+        return INPUT_GRADIENT if "gradient" in operation["scope"] else FORWARD
     if _JOIN.fullmatch(kind):
         return JOIN
     return SEND if _SEND.fullmatch(kind) else REST

@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from tf_convpar import machines
+from tf_convpar.algorithms import facts
 from tf_convpar.planner import _calibration_file
 from tf_convpar.planner import _graph
 from tf_convpar.planner import _works
@@ -173,21 +174,19 @@ def _works_on(
     Devices that share no cores are measured at the same time.
     """
     report("reading the model")
-    # Algorithms that are chosen for a device are traced for that device alone.
-    own = algorithm == "auto" or any(
+    chosen = algorithm == "auto" or any(
         getattr(call.layer, "algorithm", None) == "auto" for call in graph.calls
     )
-    traced = {}
-    for name in devices:
-        key = name if own else _kind(name)
-        if key not in traced:
-            traced[key] = Works(graph, name, algorithm)
+    kinds = {name: _kind(name, chosen) for name in devices}
+    traced = dict[tuple[str, ...], Works]()
+    for name, kind in kinds.items():
+        if kind not in traced:
+            traced[kind] = Works(graph, name, algorithm)
     found: dict[str, Mapping[str, Work]] = {}
 
     def measure(names: Sequence[str]) -> None:
         for name in names:
-            works = traced[name if own else _kind(name)]
-            found[name] = works.on(name, batch, report)
+            found[name] = traced[kinds[name]].on(name, batch, report)
 
     groups = machines.sharing_cores(devices)
     with futures.ThreadPoolExecutor(len(groups)) as threads:
@@ -219,8 +218,18 @@ def _measured_links(devices: Sequence[str], clock: Clock) -> list[Link]:
     return list(found.values())
 
 
-def _kind(device: str) -> str:
-    return str(tf.DeviceSpec.from_string(device).device_type)
+def _kind(device: str, chosen: bool) -> tuple[str, ...]:
+    """What devices have in common that run the same graph.
+
+    Args:
+        device: Name of one.
+        chosen: Whether algorithms are chosen for it: the same ones for equal
+            processors.
+    """
+    kind = machines.kind_of(device)
+    if not chosen:
+        return (kind,)
+    return (kind, *facts(device)) if kind == "CPU" else (device,)
 
 
 def _key(

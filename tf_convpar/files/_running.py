@@ -1,0 +1,127 @@
+"""What a training says of itself while it runs, for others to read.
+
+One file for each process, in a folder of the user's own. It is written by
+`callbacks.Monitor`, and read by `convpar top`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import psutil
+
+from tf_convpar.files._cache_folder import cache_folder
+from tf_convpar.files._whole import replace
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceNow:
+    """What one device did lately.
+
+    Attributes:
+        name: Short name of the device.
+        busy: Part of the time that its cores worked for the task; None for a
+            GPU, or where its system does not tell.
+        received: Bytes a second into its machine.
+        sent: Bytes a second from its machine.
+    """
+
+    name: str
+    busy: float | None = None
+    received: float | None = None
+    sent: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Running:
+    """A training that runs.
+
+    Attributes:
+        pid: Its process, on this machine.
+        began_s: When it began, in seconds since 1970.
+        written_s: When this was written.
+        model: Name of the model.
+        epoch: Number of the epoch, from 1.
+        step: Number of steps since it began.
+        step_s: Median seconds of the steps since the last look.
+        logs: Losses and metrics, as Keras shows them.
+        devices: The chief's devices first.
+    """
+
+    pid: int
+    began_s: float
+    written_s: float
+    model: str
+    epoch: int
+    step: int
+    step_s: float
+    logs: dict[str, float]
+    devices: tuple[DeviceNow, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return dataclasses.asdict(self)
+
+
+def say(running: Running) -> None:
+    """Writes what a training says, in the place of what it said before.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+    path = _path(running.pid)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace(path, json.dumps(running.to_dict()).encode())
+
+
+def say_no_more(pid: int) -> None:
+    """Removes what a training said that has ended."""
+    with contextlib.suppress(OSError):
+        _path(pid).unlink()
+
+
+def running(pids: Iterable[int] | None = None) -> list[Running]:
+    """Trainings of this user that run on this machine, by their begin.
+
+    Args:
+        pids: Those to look for; None for all.
+    """
+    found = []
+    for path in _path(0).parent.glob("*.json"):
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            devices = tuple(DeviceNow(**d) for d in values.pop("devices"))
+            one = Running(**values, devices=devices)
+        except (OSError, ValueError, TypeError, KeyError):
+            continue  # It has just ended, or another version wrote it.
+        if not _runs(one):
+            # A process that was killed removes nothing.
+            say_no_more(one.pid)
+        elif pids is None or one.pid in pids:
+            found.append(one)
+    return sorted(found, key=lambda one: one.began_s)
+
+
+def _runs(one: Running) -> bool:
+    """Whether the process is there, and no other of the same number."""
+    try:
+        process = psutil.Process(one.pid)
+        dead = process.status() == psutil.STATUS_ZOMBIE
+        return not dead and process.create_time() <= one.began_s + 1
+    except psutil.Error:
+        return False
+
+
+def _path(pid: int) -> pathlib.Path:
+    return cache_folder() / "running" / f"{pid}.json"
+
+
+def age_s(one: Running) -> float:
+    """Seconds since it said something."""
+    return time.time() - one.written_s
