@@ -110,6 +110,26 @@ def _calibrated(file):
     )
 
 
+TRAINS = """
+import keras
+import numpy as np
+import tf_convpar as convpar
+
+layers = keras.layers
+with convpar.ConvParallelStrategy().scope():
+    model = keras.Sequential(
+        [keras.Input((8, 8, 3)), layers.Conv2D(6, 3), layers.Flatten()]
+    )
+    model.compile("sgd", "mse")
+    model = convpar.parallelize(model, plan="equal", verbose=False)
+x, y = np.zeros((64, 8, 8, 3)), np.zeros((64, 216))
+model.fit(x, y, batch_size=4, verbose=0)
+print("begun", flush=True)
+while True:
+    model.fit(x, y, batch_size=4, verbose=0)
+"""
+
+
 @pytest.mark.slow
 def test_examples_of_worker_and_trace(folder):
     (worker,) = (words for words in EXAMPLES if words[0] == "worker")
@@ -124,16 +144,9 @@ def test_examples_of_worker_and_trace(folder):
             read_until(process, "Ready")
         finally:
             kill_tree(process)
-    program = (
-        "import tensorflow as tf, tf_convpar as convpar\n"
-        "with convpar.ConvParallelStrategy().scope():\n"
-        "    print('begun', flush=True)\n"
-        "    while True:\n"
-        "        tf.matmul(tf.ones((64, 64)), tf.ones((64, 64))).numpy()\n"
-    )
     with local_workers(1) as local:
         config = local.tf_config()
-        chief = start([sys.executable, "-c", program], TF_CONFIG=config)
+        chief = start([sys.executable, "-c", TRAINS], TF_CONFIG=config)
         try:
             read_until(chief, "begun")
             code, output = run([*CONVPAR, *trace], TF_CONFIG=config)
