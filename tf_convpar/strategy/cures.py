@@ -34,9 +34,10 @@ LOST = (
     "A task of this cluster does not answer: its process or machine has "
     "ended, or the network between. What it held of the model is lost, and "
     "this program cannot use it again as it is. Start the workers that have "
-    "ended, and the program (in a notebook: restart the kernel, then run its "
-    "cells). `fit(callbacks=[convpar.callbacks.Elastic()])` goes on without "
-    "lost workers, and takes them in when they return."
+    "ended, and the program. In a notebook, restart the kernel and run its "
+    "cells; with `convpar.local_workers`, it is enough to run that cell and "
+    "those below it again. `fit(callbacks=[convpar.callbacks.Elastic()])` "
+    "goes on without lost workers, and takes them in when they return."
 )
 
 
