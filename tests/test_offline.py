@@ -10,7 +10,7 @@ import zipfile
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
-SCRIPT = ROOT / "scripts" / "offline.py"
+SCRIPT = ROOT / "tools" / "offline.py"
 
 
 @pytest.fixture(scope="module")

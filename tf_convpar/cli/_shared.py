@@ -14,6 +14,14 @@ from typing import Any
 import click
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+patient = click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0.1),
+    default=5.0,
+    show_default=True,
+    help="Seconds to wait for the other tasks, all together.",
+)
 
 
 class Mistake(click.ClickException):

@@ -10,6 +10,7 @@ import click
 from tf_convpar import machines
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
+from tf_convpar.cli._shared import patient
 from tf_convpar.cli._shared import print_json
 from tf_convpar.cli._shared import without_chatter
 
@@ -18,14 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="devices")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=0.1),
-    default=5.0,
-    show_default=True,
-    help="Seconds to wait for the other tasks, all together.",
-)
+@patient
 @as_json
 def command(timeout_s: float, as_json: bool) -> None:
     """List this machine's devices, and the cluster's if TF_CONFIG is set.

@@ -13,6 +13,7 @@ import click
 from tf_convpar.cli._measuring import progress
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
+from tf_convpar.cli._shared import patient
 from tf_convpar.cli._shared import print_json
 from tf_convpar.cli._shared import without_chatter
 
@@ -26,14 +27,7 @@ _BUDGET_S = 0.05
 
 
 @click.command(name="doctor")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=0.1),
-    default=5.0,
-    show_default=True,
-    help="Seconds to wait for the other tasks, all together.",
-)
+@patient
 @as_json
 def command(timeout_s: float, as_json: bool) -> None:
     """Say what is wrong on this machine, and between it and its workers.

@@ -1,8 +1,8 @@
 """Carries Python packages to a host without a network, and installs them there.
 
-    python scripts/offline.py pack FOLDER --python 3.12 tensorflow==2.21.0
-    python scripts/offline.py install FOLDER VENV
-    python scripts/offline.py link VENV
+    python tools/offline.py pack FOLDER --python 3.12 tensorflow==2.21.0
+    python tools/offline.py install FOLDER VENV
+    python tools/offline.py link VENV
 
 `pack` downloads wheels where there is a network, and cuts them into pieces that
 any way of carrying files takes. `install` checks and joins them, and installs
