@@ -93,7 +93,7 @@ def test_a_training_is_traced_while_it_runs(tmp_path):
 
 def test_trace_says_what_is_missing(tmp_path):
     code, output = run([*CONVPAR, "trace"])
-    assert code == 1 and "Expected TF_CONFIG" in output
+    assert code == 2 and "Expected TF_CONFIG" in output
     config = {
         "cluster": {"chief": ["localhost:1"], "worker": ["localhost:2"]},
         "task": {"type": "chief", "index": 0},

@@ -150,7 +150,7 @@ def test_presets():
         ([DEVICES, "--watts=cpu=hot"], "Expected watts"),
         (["--devices=cpu:1GFLOPS"], "Expected two or more devices"),
         (["nowhere.json"], "does not exist"),
-        ([DEVICES, "--values=1", "--csv=no/where.csv"], "No such file"),
+        ([DEVICES, "--values=1", "--csv=no/where.csv"], "mkdir -p no"),
     ],
 )
 def test_messages(arguments, message):

@@ -183,7 +183,7 @@ def test_addresses_of_others_are_refused(address, match):
     worker = start(line, TF_CONFIG=json.dumps(config))
     try:
         output, _ = worker.communicate(timeout=60)
-        assert worker.returncode == 1
+        assert worker.returncode == 2
         assert "Traceback" not in output
         assert re.search(match, output), output
     finally:
