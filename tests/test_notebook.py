@@ -108,7 +108,7 @@ def test_workers_are_lost_started_again_stopped_and_end_with_the_kernel(kernel):
     assert "RuntimeError: Expected the same local workers" in other
     # It goes on alone, even if the worker has been stopped meanwhile.
     left = run(f"os.kill({second}, signal.SIGSTOP)\nworkers.stop()\n" + TRAIN)
-    assert left["stdout"] .endswith("\n1 devices False\n"), left
+    assert left["stdout"].endswith("\n1 devices False\n"), left
     assert run("workers")["text"] == "1 local worker, stopped"
     # However the kernel ends, they end.
     (third,) = run(START)["stdout"].split()
