@@ -170,7 +170,7 @@ MISTAKES = [
     ("devices", ["--timeout=0"], "0.0 is not in the range"),
     ("doctor", ["--timeout=x"], "'x' is not a valid float"),
     ("env", ["--jsn"], "Did you mean '--json'?"),
-    ("top", ["--onc"], "Did you mean '--once'?"),
+    ("top", ["--onc"], "'--once'?"),
     ("estimate memory", ["half.keras"], "file of model.save()"),
     ("estimate memory", ["VGG16", "--png=no/x.png"], "mkdir -p no"),
     ("estimate batch", ["VGG16", "--memory=8XB"], "Received: 8XB"),
