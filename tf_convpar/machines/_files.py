@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
+import posixpath
 
 
 def host_file(device: str | None, path: str) -> str:
@@ -12,28 +13,26 @@ def host_file(device: str | None, path: str) -> str:
         with contextlib.suppress(OSError):
             return pathlib.Path(path).read_text(errors="replace")
         return ""
+    return "".join(host_files(device, posixpath.normpath(path)))
+
+
+def host_files(device: str, pattern: str) -> list[str]:
+    """All files there whose names match, in the order of their names.
+
+    They are looked for first: both processes would log a file that is not
+    there as an error.
+    """
     # Files of this machine do not need it.
     import tensorflow as tf
 
     try:
         # This may be called while a graph is traced.
         with tf.init_scope(), tf.device(_host(device)):
-            content = tf.io.read_file(path).numpy()
-    except tf.errors.OpError:
-        return ""
-    return str(content.decode(errors="replace"))
-
-
-def host_files(device: str, pattern: str) -> list[str]:
-    """All files there whose names match, in the order of their names."""
-    import tensorflow as tf
-
-    try:
-        with tf.init_scope(), tf.device(_host(device)):
             names = tf.io.matching_files(pattern).numpy()
+            found = [tf.io.read_file(name).numpy() for name in sorted(names)]
     except tf.errors.OpError:
         return []
-    return [host_file(device, name.decode()) for name in sorted(names)]
+    return [content.decode(errors="replace") for content in found]
 
 
 def _host(device: str) -> str:
