@@ -189,3 +189,15 @@ def test_what_is_computed_otherwise_on_shards_is_measured(strategy):
     if ops.load():
         # Far less than half, but other programs may work here as well.
         assert max(own.on_shards) < 1
+
+
+@pytest.mark.skipif(not ops.load(), reason="no compiled ops")
+@pytest.mark.parametrize("algorithm", ["auto", None])
+def test_normalization_is_measured_as_it_is_computed(algorithm):
+    """By this package's ops, with `auto` also on the chief alone."""
+    x = keras.Input((8, 8, 3))
+    y = keras.layers.BatchNormalization(name="bn")(x)
+    graph = _graph.of_model(keras.Model(x, keras.layers.ReLU()(y)))
+    whole = Works(graph, algorithm=algorithm)._whole.graph
+    kinds = {op.type for op in whole.get_operations()}
+    assert ("TfConvpar>ChannelMoments" in kinds) == (algorithm == "auto")
