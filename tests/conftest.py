@@ -101,3 +101,15 @@ def images():
     digits = load_digits()
     pixels = digits.images[:192, :, :, None].astype("float32") / 16
     return np.asarray(tf.image.resize(pixels, (16, 16))), digits.target[:192]
+
+
+@pytest.fixture
+def program(tmp_path):
+    """A function that writes a program to a file, and returns its path."""
+
+    def write(text, name="program.py"):
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write

@@ -58,16 +58,6 @@ os._exit(7)
 
 
 @pytest.fixture
-def program(tmp_path):
-    def write(text, name="program.py"):
-        path = tmp_path / name
-        path.write_text(text)
-        return path
-
-    return write
-
-
-@pytest.fixture
 def ssh(tmp_path):
     """A stand-in for ssh: notes its arguments, runs the command here."""
     fake = tmp_path / "bin" / "ssh"

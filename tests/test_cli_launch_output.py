@@ -19,16 +19,6 @@ from tf_convpar.cli import _shared
 LAUNCH = [*CONVPAR, "launch"]
 
 
-@pytest.fixture
-def program(tmp_path):
-    def write(text, name="program.py"):
-        path = tmp_path / name
-        path.write_text(text)
-        return path
-
-    return write
-
-
 def apart(command, **changes):
     """Runs a command to its end; returns exit code, stdout and stderr."""
     done = subprocess.run(
