@@ -6,7 +6,6 @@ round.
 """
 
 import argparse
-import importlib.util
 import itertools
 import json
 import pathlib
@@ -25,8 +24,6 @@ SIDES = [
     *("onnxruntime", OURS),
 ]
 NETWORKS = ["500:1500", "50:500", "VGG16", "ResNet50"]
-# Those of `torch_networks.py`; any application of Keras may be named.
-IN_PYTORCH = NETWORKS
 EIGHT = [
     *("ConvNeXtTiny", "DenseNet121", "EfficientNetB0", "InceptionV3"),
     *("MobileNetV2", "ResNet50", "VGG16", "Xception"),
@@ -36,10 +33,11 @@ EIGHT = [
 class Side:
     """A process that makes steps when told."""
 
-    def __init__(self, name, asked):
+    def __init__(self, name, asked, torch_python):
         asked = json.dumps({**asked, "side": name})
+        python = torch_python if "PyTorch" in name else sys.executable
         self.process = subprocess.Popen(
-            [sys.executable, HERE / "networks.py", asked],
+            [python, HERE / "networks.py", asked],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -61,10 +59,9 @@ class Side:
         self.process.wait()
 
 
-def compare(asked, rounds, progress, names=SIDES):
+def compare(asked, rounds, progress, names=SIDES, torch_python=None):
     """Median times of each side, their ratios to ours, and first steps."""
-    network = asked["network"]
-    if network not in IN_PYTORCH or importlib.util.find_spec("torch") is None:
+    if torch_python is None:
         names = [name for name in names if "PyTorch" not in name]
     if asked["mode"] != "predict":
         names = [name for name in names if name != "onnxruntime"]
@@ -74,7 +71,7 @@ def compare(asked, rounds, progress, names=SIDES):
     for name in names:
         # Sides start one after the other: their first step compiles, and with
         # "auto" measures.
-        sides[name] = Side(name, asked)
+        sides[name] = Side(name, asked, torch_python)
         first[name] = sides[name].step()
         progress.advance(task)
     times = {name: [] for name in names}
@@ -106,11 +103,19 @@ def main():
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument(
-        "--networks", nargs="*", default=NETWORKS, help="or `eight`"
+        "--networks",
+        nargs="*",
+        default=NETWORKS,
+        help="or `eight`, or any application of Keras; PyTorch has the eight",
     )
     parser.add_argument("--batch", type=int, nargs="*", default=[16])
     parser.add_argument("--mode", choices=["train", "predict"], default="train")
     parser.add_argument("--sides", nargs="*", default=SIDES, choices=SIDES)
+    parser.add_argument(
+        "--torch-python",
+        help="of an environment with torch, torchvision and timm; without it, "
+        "PyTorch is left out",
+    )
     parser.add_argument("--json", type=pathlib.Path, help="a line for each row")
     options = parser.parse_args()
     networks = EIGHT if options.networks == ["eight"] else options.networks
@@ -126,7 +131,15 @@ def main():
                 **{"network": network, "mode": options.mode},
                 **{"batch": batch, "threads": threads},
             }
-            rows.append(compare(asked, options.rounds, progress, names))
+            rows.append(
+                compare(
+                    asked,
+                    options.rounds,
+                    progress,
+                    names,
+                    options.torch_python,
+                )
+            )
             if options.json:
                 with options.json.open("a") as file:
                     file.write(json.dumps(rows[-1]) + "\n")

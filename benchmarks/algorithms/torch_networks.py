@@ -1,9 +1,29 @@
-"""The networks of the comparison in PyTorch, which has no zoo of its own."""
+"""The networks of the comparison in PyTorch.
 
+Those of torchvision and timm where they are what Keras' are.
+"""
+
+import timm
+import torchvision
 from torch import nn
+
+# Not VGG16, which pools to 7x7 pixels there, nor ResNet50, whose strides are in
+# the second convolution of a block.
+ZOO = {
+    "ConvNeXtTiny": torchvision.models.convnext_tiny,
+    "DenseNet121": torchvision.models.densenet121,
+    "EfficientNetB0": torchvision.models.efficientnet_b0,
+    "InceptionV3": lambda: torchvision.models.inception_v3(
+        aux_logits=False, init_weights=False
+    ),
+    "MobileNetV2": torchvision.models.mobilenet_v2,
+    "Xception": lambda: timm.create_model("legacy_xception"),
+}
 
 
 def build(name):
+    if name in ZOO:
+        return ZOO[name]()
     if name == "VGG16":
         return vgg16()
     if name == "ResNet50":
