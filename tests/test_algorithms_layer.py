@@ -14,6 +14,7 @@ from tf_convpar.algorithms import Windows
 from tf_convpar.algorithms import _choose
 from tf_convpar.algorithms import _names
 from tf_convpar.algorithms import convolve
+from tf_convpar.algorithms._algorithm import PASSES
 from tf_convpar.algorithms._algorithm import Geometry
 from tf_convpar.algorithms._names import Choice
 
@@ -320,3 +321,24 @@ def test_lora_and_stateless_calls_are_plain():
     np.testing.assert_allclose(stateless, expected, rtol=1e-4, atol=1e-5)
     layer.enable_lora(2)
     np.testing.assert_allclose(layer(x), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(not ops.load(), reason="no compiled ops")
+def test_a_layer_has_one_race_whatever_its_shards(
+    tmp_path, monkeypatch, strategy
+):
+    monkeypatch.setenv("TF_CONVPAR_CACHE", str(tmp_path))
+    raced, chosen = [], _choose._chosen
+
+    def race(geometry, which, *others):
+        raced.append((geometry.filters, which))
+        return chosen(geometry, which, *others)
+
+    monkeypatch.setattr(_choose, "_chosen", race)
+    monkeypatch.setattr(_choose, "_BUDGET_S", 0.01)
+    with strategy.scope():
+        layer = convpar.ConvParallel2D(
+            64, 3, shards=(32, 20, 12), algorithm="auto"
+        )
+    layer(tf.ones((4, 14, 14, 32)))
+    assert sorted(raced) == [(64, which) for which in sorted(PASSES)]

@@ -325,7 +325,7 @@ def test_workers_have_their_parts_of_a_core():
     try:
         pids = [process.pid for process in both]
         machines.pin(pids, machines.usable_cores()[-1:])
-        with slowed.in_turn(pids) as begin:
+        with slowed.to_parts(pids) as begin:
             begin()
             time.sleep(1)
             before = [used(pid) for pid in pids]

@@ -12,11 +12,14 @@ import pytest
 from tf_convpar import machines
 from tf_convpar import ops
 from tf_convpar.machines import _machine
+from tf_convpar.planner import Work
 from tf_convpar.planner import _graph
 from tf_convpar.planner import _works
+from tf_convpar.planner.measure import _calibrate
 from tf_convpar.planner.measure import _kept
 from tf_convpar.planner.measure import _links
 from tf_convpar.planner.measure import _updates
+from tf_convpar.planner.measure._clock import Clock
 from tf_convpar.planner.measure._works import Works
 
 CHIEF = "/job:localhost/replica:0/task:0/device:CPU:0"
@@ -118,7 +121,7 @@ def test_a_slow_link_is_sent_no_more_than_it_takes_meanwhile():
 def test_latency_is_of_messages_and_not_of_calls():
     """Of 20 there and back, less one: 38 messages."""
 
-    class Given:
+    class Given(Clock):
         def time(self, run, name):
             run()
             times = {"1 hops": 0.010, "20 hops": 0.048}
@@ -201,3 +204,43 @@ def test_normalization_is_measured_as_it_is_computed(algorithm):
     whole = Works(graph, algorithm=algorithm)._whole.graph
     kinds = {op.type for op in whole.get_operations()}
     assert ("TfConvpar>ChannelMoments" in kinds) == (algorithm == "auto")
+
+
+def test_an_equal_processor_has_the_curves_of_the_first():
+    fast = Work((2, 4, 8), (1, 2, 5), (2, 4, 8), (0.5, 1), (0.6, 1), (0.7, 1))
+    slow = Work((8,), (10,), (24,)).along(fast)
+    assert slow.samples == fast.samples and slow.filters == fast.filters
+    assert slow.forward == (2, 4, 10) and slow.backward == (6, 12, 24)
+    assert slow.at("forward", 8, 0.5) == pytest.approx(0.6 * 10)
+    # Of fewer samples, as they are all that there was time for.
+    fewer = Work((3,), (3,), (3,)).along(fast)
+    assert fewer.at("forward", 3) == fewer.at("backward", 3) == 3
+    # A line that falls, as noise may make it, does not lead below nothing.
+    falling = Work((1, 2), (4, 1), (4, 1))
+    assert Work((8,), (3,), (3,)).along(falling).forward == (12, 3)
+
+
+def test_curves_are_measured_once_for_equal_processors(little_time):
+    """And both devices know what parts of the filters take."""
+    x = keras.Input((8, 8, 3))
+    y = keras.layers.Conv2D(8, 3, name="conv")(x)
+    graph = _graph.of_model(keras.Model(x, y))
+    devices = [
+        f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in (0, 1)
+    ]
+    said = []
+    found = _calibrate._works_on(graph, devices, 8, None, said.append)
+    parts = [text for text in said if "of the filters" in text]
+    assert parts and all(text.startswith(devices[0]) for text in parts)
+    for key, work in found[devices[0]].items():
+        other = found[devices[1]][key]
+        assert other.forward_of == work.forward_of != (1.0,)
+        assert other.samples == work.samples == (2, 4, 8)
+        ratio = other.forward[-1] / work.forward[-1]
+        assert other.forward[0] == pytest.approx(ratio * work.forward[0])
+    slower = _calibrate._slower(devices[1], devices[0], found)
+    own, there = (
+        sum(w.forward[-1] + w.backward[-1] for w in found[d].values())
+        for d in reversed(devices)
+    )
+    assert slower == pytest.approx(own / there)

@@ -111,9 +111,8 @@ def as_with(filters: int | None) -> Iterator[None]:
         choose(Geometry((14, 14), 512, 128, window=(3, 3), batch=8))
     ```
 
-    It is for parts of a layer that are only measured: the algorithms race once
-    for the layer, and not for each part too. With None every convolution goes
-    by its own race.
+    It is for parts of a layer: the algorithms race once for the layer, and not
+    for each part too. With None every convolution goes by its own race.
     """
     token = _filters.set(filters)
     try:

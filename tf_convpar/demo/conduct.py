@@ -98,7 +98,7 @@ def _run_chief(
     ) as chief:
         pids = [worker.pid for worker in cluster.workers]
         _pin(settings, [chief.pid, *pids])
-        with slowed.in_turn([] if settings.star else pids) as slow:
+        with slowed.to_parts([] if settings.star else pids) as slow:
             # This does not wait for the end of the process, which may take its
             # time to leave the cluster: nothing is lost when it is killed with
             # the workers.

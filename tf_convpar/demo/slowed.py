@@ -1,9 +1,10 @@
 """Makes workers slower than the chief, each by another factor.
 
-On one machine all processes are equally fast. Here the workers have one core
-together, in turn: each is stopped while another runs, for some milliseconds at
-a time. So what one has of the core is what it was given, whatever the others
-do, as on slower machines. `nice` would not do: it gives what others leave.
+On one machine all processes are equally fast. Here each worker is stopped
+whenever it has used more of a processor than its part, and goes on when it is
+within it again. So it answers at once after it has waited, as a slower machine
+does, and computes at its own speed whatever the others do. `nice` would not do:
+it gives what others leave.
 """
 
 from __future__ import annotations
@@ -11,13 +12,19 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 
-# Seconds in which each has had its turn.
-_ROUND_S = 4e-3
+import psutil
+
+# Seconds between looks at what each has used.
+_LOOK_S = 1e-3
+# Seconds of its part that one may use later, after it has waited.
+_SAVED_S = 4e-3
 
 
 def parts(workers: int) -> tuple[float, ...]:
@@ -32,8 +39,8 @@ def parts(workers: int) -> tuple[float, ...]:
 
 
 @contextlib.contextmanager
-def in_turn(pids: Sequence[int]) -> Iterator[Callable[[], None]]:
-    """Within it, processes may run one after the other, for their `parts`.
+def to_parts(pids: Sequence[int]) -> Iterator[Callable[[], None]]:
+    """Within it, processes have their `parts` of a core.
 
     Args:
         pids: Children of this process, none of which it has waited for.
@@ -43,22 +50,17 @@ def in_turn(pids: Sequence[int]) -> Iterator[Callable[[], None]]:
     """
     begun, over = threading.Event(), threading.Event()
 
-    def send(pid: int, number: int) -> None:
-        # Whoever watches them finds out that one has ended.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-
     def go() -> None:
         begun.wait()
-        for pid in pids:
-            send(pid, signal.SIGSTOP)
-        while not over.is_set():
-            for pid, part in zip(pids, parts(len(pids)), strict=True):
-                send(pid, signal.SIGCONT)
-                over.wait(part * _ROUND_S)
-                send(pid, signal.SIGSTOP)
-        for pid in pids:
-            send(pid, signal.SIGCONT)
+        limits = [
+            _Limit(pid, part)
+            for pid, part in zip(pids, parts(len(pids)), strict=True)
+        ]
+        while not over.wait(_LOOK_S):
+            for limit in limits:
+                limit.look()
+        for limit in limits:
+            limit.end()
 
     thread = threading.Thread(target=go)
     if len(pids) > 1:
@@ -70,3 +72,47 @@ def in_turn(pids: Sequence[int]) -> Iterator[Callable[[], None]]:
         begun.set()
         if len(pids) > 1:
             thread.join()
+
+
+class _Limit:
+    """Stops and continues one process."""
+
+    def __init__(self, pid: int, part: float) -> None:
+        self._pid, self._part = pid, part
+        self._looked, self._used = time.monotonic(), _used_s(pid)
+        self._left = 0.0
+        self._stopped = False
+
+    def look(self) -> None:
+        """Stops it if it has used more than its part, or lets it go on."""
+        now, used = time.monotonic(), _used_s(self._pid)
+        earned = self._part * (now - self._looked)
+        self._left += earned - (used - self._used)
+        self._left = min(self._left, self._part * _SAVED_S)
+        self._looked, self._used = now, used
+        if (self._left < 0) != self._stopped:
+            self._stopped = not self._stopped
+            self._send(signal.SIGSTOP if self._stopped else signal.SIGCONT)
+
+    def end(self) -> None:
+        """Lets it go on."""
+        self._send(signal.SIGCONT)
+
+    def _send(self, number: int) -> None:
+        # Whoever watches it finds out that it has ended.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, number)
+
+
+def _used_s(pid: int) -> float:
+    """Seconds of processors that a process has used; 0 if it has ended."""
+    if sys.platform == "linux":
+        # The clock of its processor time, as clock_getcpuclockid(3) gives it.
+        # What /proc says of it moves on in steps of 10 ms.
+        with contextlib.suppress(OSError):
+            return time.clock_gettime((~pid << 3) | 2)
+        return 0.0
+    with contextlib.suppress(psutil.Error):
+        times = psutil.Process(pid).cpu_times()
+        return float(times.user + times.system)
+    return 0.0

@@ -94,6 +94,6 @@ def _words(report: Report) -> Iterator[str]:
     elif report.many.step_s > report.one.step_s:
         yield (
             "Here the split is slower than one device: what devices wait for "
-            "one another is more than they save. A worker that is stopped to "
-            "be slower also answers late, and all share caches and memory."
+            "one another is more than they save. A worker that has used its "
+            "part of a core also answers late, and all share caches and memory."
         )

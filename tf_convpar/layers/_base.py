@@ -30,6 +30,7 @@ from tf_convpar._compat.keras import in_stateless_scope
 from tf_convpar._compat.keras import is_adapted
 from tf_convpar._compat.keras import stored
 from tf_convpar.algorithms import Windows
+from tf_convpar.algorithms import as_with
 from tf_convpar.algorithms import is_own_pointwise
 from tf_convpar.layers._activations import is_elementwise_activation
 from tf_convpar.layers._activations import is_per_sample_activation
@@ -374,11 +375,15 @@ class ConvParallel(InShards):
             x = move_channels(x, 1, -1)
         # Weights come as they are stored; mixed precision converts them here.
         weights = tuple(tf.cast(weight, x.dtype) for weight in weights)
-        y = compute(
-            x,
-            *weights,
-            channels_last=moves or not channels_first,
-            device=device,
-            first=first,
-        )
+        # A layer has one race on each kind of processor, as it was measured for
+        # a plan, and not one more for each part that a device may have.
+        whole = self.filters if getattr(self, "groups", 0) == 1 else None
+        with as_with(whole):
+            y = compute(
+                x,
+                *weights,
+                channels_last=moves or not channels_first,
+                device=device,
+                first=first,
+            )
         return move_channels(y, -1, 1) if moves else y

@@ -87,6 +87,28 @@ class Work(Checked):
         part = _line(self.filters, getattr(self, f"{which}_of"), filters)
         return seconds * part
 
+    def along(self, known: Work) -> Work:
+        """The curves of an equal processor, at this one's speed.
+
+        ```python
+        slow.along(fast).at("forward", samples=4, filters=0.3)
+        ```
+
+        Args:
+            known: What was measured on another device of the same kind. It may
+                be faster or slower, as by a quota or another clock.
+        """
+        most = self.samples[-1]
+        times = {}
+        for which in PASSES:
+            points = getattr(known, which)
+            there = known.at(which, most, on_shards=False)
+            if most > known.samples[-1]:
+                there = max(there, points[-1])
+            slower = getattr(self, which)[-1] / there
+            times[which] = tuple(slower * seconds for seconds in points)
+        return dataclasses.replace(known, **times)
+
 
 def _times(work: Work, slower: float) -> Work:
     """What a device takes that is so many times slower."""

@@ -142,13 +142,14 @@ def _measured(
     found = []
     for name in devices:
         memory = machines.memory_bytes(name)
+        slower = _slower(name, chief, works)
         found.append(
             MeasuredDevice(
                 name,
                 works[name],
                 update_s=_updates.update_s(optimizer, name, clock),
-                byte_s=byte_s,
-                message_s=message_s,
+                byte_s=slower * byte_s,
+                message_s=slower * message_s,
                 memory_bytes=memory and int(_MEMORY_SHARE * memory),
             )
         )
@@ -171,7 +172,9 @@ def _works_on(
 ) -> dict[str, Mapping[str, Work]]:
     """The times of all layers on each device.
 
-    Devices that share no cores are measured at the same time.
+    Devices that share no cores are measured at the same time. Of several with
+    equal processors only the first one's curves are measured: how long parts
+    take beside the whole. The others have its curves, at their own speed.
     """
     report("reading the model")
     chosen = algorithm == "auto" or any(
@@ -182,17 +185,46 @@ def _works_on(
     for name, kind in kinds.items():
         if kind not in traced:
             traced[kind] = Works(graph, name, algorithm)
+    # For each device the first one of its kind of processor.
+    of_kind = {_kind(name, True): name for name in reversed(devices)}
+    first = {name: of_kind[_kind(name, True)] for name in devices}
     found: dict[str, Mapping[str, Work]] = {}
 
     def measure(names: Sequence[str]) -> None:
         for name in names:
-            found[name] = traced[kinds[name]].on(name, batch, report)
+            found[name] = traced[kinds[name]].on(
+                name, batch, report, curves=first[name] == name
+            )
 
     groups = machines.sharing_cores(devices)
     with futures.ThreadPoolExecutor(len(groups)) as threads:
         for done in [threads.submit(measure, group) for group in groups]:
             done.result()
-    return found
+    return {
+        name: found[name]
+        if first[name] == name
+        else {
+            key: work.along(found[first[name]][key])
+            for key, work in found[name].items()
+        }
+        for name in devices
+    }
+
+
+def _slower(
+    name: str, chief: str, works: Mapping[str, Mapping[str, Work]]
+) -> float:
+    """How many times as long as the chief an equal processor takes.
+
+    Of processors that differ it is not known for what travels: 1.
+    """
+    if _kind(name, True) != _kind(chief, True):
+        return 1.0
+    own, there = (
+        sum(work.forward[-1] + work.backward[-1] for work in works[d].values())
+        for d in (name, chief)
+    )
+    return own / there
 
 
 def _measured_links(devices: Sequence[str], clock: Clock) -> list[Link]:

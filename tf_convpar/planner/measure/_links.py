@@ -55,9 +55,10 @@ def measure_link(source: str, target: str, clock: Clock) -> Link:
     small = clock.time(_move(source, target, 4), f"{name}: a number")
     size = _FIRST
     while True:
+        clock.report(f"{name}: {size / 2**20:.0f} MiB")
         run = _move(source, target, size)
-        seconds = clock.time(run, f"{name}: {size / 2**20:.0f} MiB")
-        travel = max(seconds - small, 1e-9)
+        run()  # Allocates.
+        travel = max(_seconds(run) - small, 1e-9)
         if travel >= _TRAVEL_S / 2 or size >= _LARGEST:
             break
         grow = max(2.0, min(16.0, _TRAVEL_S / travel))

@@ -20,7 +20,6 @@ import tensorflow as tf
 from tf_convpar import ops
 from tf_convpar import sharding
 from tf_convpar._compat.keras import takes_training
-from tf_convpar.algorithms import as_with
 from tf_convpar.placement import device_type
 from tf_convpar.planner import _works
 from tf_convpar.planner._calibration import Work
@@ -86,6 +85,8 @@ class Works:
         device: str,
         batch: int,
         report: Callable[[str], None] = lambda name: None,
+        *,
+        curves: bool = True,
     ) -> dict[str, Work]:
         """The times of all layers on a device, by their keys.
 
@@ -94,19 +95,25 @@ class Works:
             batch: Samples of a step; no more are measured.
             report: Function that is called with the name of what is measured
                 next.
+            curves: Whether to measure fewer samples, parts of the filters, and
+                layers as on shards, besides whole layers and the most samples.
         """
         most = self._most(device, batch, report)
-        points = sorted({max(1, most // 4), max(1, most // 2), most})
+        points = [most]
+        if curves:
+            points = sorted({max(1, most // 4), max(1, most // 2), most})
         times = {}
         for n in points:
             report(f"{device}: all layers, {n} samples")
             times[n] = self._medians(self._whole, device, n)
         parts = []
+        cut = self._cut if curves else []
+        own_rule = self._own if curves else []
         for part, function in zip(PARTS, self._parts, strict=True):
-            if self._cut:
+            if cut:
                 report(f"{device}: {part:.0%} of the filters")
                 parts.append(self._medians(function, device, most))
-        if self._own:
+        if own_rule:
             report(f"{device}: on shards")
             own_rows = self._medians(self._on_shards, device, most)
         found = {}
@@ -118,8 +125,8 @@ class Works:
                 tuple(map(float, rows[:, 0])),
                 tuple(map(float, rows[:, 1])),
             )
-            if key in self._cut:
-                at = self._cut.index(key)
+            if key in cut:
+                at = cut.index(key)
                 ratios = np.array([p[at] for p in parts]) / rows[-1]
                 own = Work(
                     own.samples,
@@ -129,8 +136,8 @@ class Works:
                     (*map(float, ratios[:, 0]), 1.0),
                     (*map(float, ratios[:, 1]), 1.0),
                 )
-            if key in self._own:
-                ratios = own_rows[self._own.index(key)] / rows[-1]
+            if key in own_rule:
+                ratios = own_rows[own_rule.index(key)] / rows[-1]
                 own = dataclasses.replace(
                     own, on_shards=tuple(map(float, ratios))
                 )
@@ -313,18 +320,15 @@ class Works:
             values = {variable.name: value for variable, value in state}
             own = {"algorithm": self._algorithm} if self._algorithm else {}
             twin: Any = sharding.planned(layer, **own)
-            # Algorithms race once for a layer, not once more for its parts.
-            whole = layer.filters if getattr(layer, "groups", 0) == 1 else None
-            with as_with(whole):
-                y = inputs[0]
-                for compute, names in twin._stages():
-                    y = twin._run_shard(
-                        compute,
-                        y,
-                        *(values[name] for name in names),
-                        device=self._device,
-                        first=0,
-                    )
+            y = inputs[0]
+            for compute, names in twin._stages():
+                y = twin._run_shard(
+                    compute,
+                    y,
+                    *(values[name] for name in names),
+                    device=self._device,
+                    first=0,
+                )
             return y if layer.activation is None else layer.activation(y)
         given = {
             id(x): value
