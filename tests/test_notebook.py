@@ -2,6 +2,8 @@
 
 import json
 import re
+import signal
+import time
 
 import nbformat
 import pytest
@@ -13,9 +15,12 @@ from processes import wait_gone
 
 EXAMPLES = ROOT / "examples"
 
+# Where a cell hangs, its stacks say where.
 START = """
-import os, signal, psutil
+import faulthandler, os, signal, psutil
 import tf_convpar as convpar
+
+faulthandler.register(signal.SIGUSR1, file=open(os.environ["STACKS"], "w"))
 
 workers = convpar.local_workers(1, threads=1)
 print(*[p.pid for p in psutil.Process().children()])
@@ -38,9 +43,10 @@ print(len(strategy.devices), "devices", "TF_CONFIG" in os.environ)
 
 
 @pytest.fixture
-def kernel():
+def kernel(tmp_path):
     """Runs code in a kernel as cells; gives its process, and outputs."""
-    manager, client = start_new_kernel(env=environment())
+    stacks = tmp_path / "stacks"
+    manager, client = start_new_kernel(env=environment(STACKS=str(stacks)))
 
     def run(code):
         found = {"stdout": "", "stderr": "", "text": "", "error": ""}
@@ -54,7 +60,12 @@ def kernel():
             elif message["msg_type"] == "error":
                 found["error"] += f"{content['ename']}: {content['evalue']}"
 
-        client.execute_interactive(code, output_hook=keep, timeout=60)
+        try:
+            client.execute_interactive(code, output_hook=keep, timeout=60)
+        except TimeoutError:
+            manager.signal_kernel(signal.SIGUSR1)
+            time.sleep(1)
+            pytest.fail(f"{found}\n{stacks.read_text()}")
         return found
 
     yield manager.provisioner.process, run
