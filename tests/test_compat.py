@@ -69,11 +69,14 @@ def members():
     watched = Watched()
     sequential.fit(x, y, validation_data=(x, y), verbose=0, callbacks=[watched])
     layer = graph.layers[-1]
+    adam = keras.optimizers.Adam()
+    adam.build(graph.trainable_variables)
     (node,) = of_keras.inbound_nodes(layer)
     extended = "tensorflow.python.distribute.one_device_strategy"
     gradient = "tensorflow.python.framework.composite_tensor_gradient"
     found = {
         "keras.layers.Layer": layer,
+        "keras.optimizers.Adam": adam,
         "keras.Sequential": sequential,
         "keras.src.models.functional.Functional": graph,
         "keras.src.ops.node.Node": node,

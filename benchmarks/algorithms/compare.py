@@ -110,6 +110,7 @@ def main():
     )
     parser.add_argument("--batch", type=int, nargs="*", default=[16])
     parser.add_argument("--mode", choices=["train", "predict"], default="train")
+    parser.add_argument("--optimizer", choices=["SGD", "Adam"], default="SGD")
     parser.add_argument("--sides", nargs="*", default=SIDES, choices=SIDES)
     parser.add_argument(
         "--torch-python",
@@ -130,6 +131,7 @@ def main():
             asked = {
                 **{"network": network, "mode": options.mode},
                 **{"batch": batch, "threads": threads},
+                "optimizer": options.optimizer,
             }
             rows.append(
                 compare(

@@ -70,8 +70,12 @@ def keras_step(asked, algorithm=None, jit=False):
     model = keras_model(asked["network"])
     if algorithm:
         model = convpar.parallelize(model, algorithm=algorithm)
+    optimizer = {
+        "SGD": lambda: keras.optimizers.SGD(0.001, momentum=0.9),
+        "Adam": lambda: keras.optimizers.Adam(0.001),
+    }[asked["optimizer"]]
     model.compile(
-        keras.optimizers.SGD(0.001, momentum=0.9),
+        optimizer(),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         jit_compile=jit,
     )
@@ -133,7 +137,10 @@ def torch_step(asked, channels_last):
                 return float(model(x).abs().mean())
 
         return run
-    optimizer = torch.optim.SGD(model.parameters(), 0.001, momentum=0.9)
+    optimizer = {
+        "SGD": lambda weights: torch.optim.SGD(weights, 0.001, momentum=0.9),
+        "Adam": lambda weights: torch.optim.Adam(weights, 0.001),
+    }[asked["optimizer"]](model.parameters())
     criterion = torch.nn.CrossEntropyLoss()
 
     def run():

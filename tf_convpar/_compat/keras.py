@@ -139,8 +139,13 @@ MEMBERS: dict[str, dict[str, str]] = {
         "_trainable": "what tapes watch, whatever Keras has frozen",
         "_value": "storage in shards",
     },
+    "keras.optimizers.Adam": {
+        "_momentums": "updates by one op",
+        "_velocities": "updates by one op",
+    },
     "keras.optimizers.Optimizer": {
         "_backend_update_step": "a learning rate that is read once",
+        "_get_variable_index": "updates by one op",
         "_learning_rate": "steps that are made again at their rate",
         "_distribution_strategy": "slots beside their shards",
         "_trainable_variables": "slots, which go by the order of these",
@@ -377,6 +382,14 @@ def stored_dtype(variable: Any) -> Any:
 def trained_by(optimizer: Any) -> list[Any]:
     """The variables that an optimizer has been built for, in their order."""
     return list(optimizer._trainable_variables)
+
+
+def slots_of(optimizer: Any, variable: Any) -> list[Any]:
+    """The slots of SGD, or of Adam, for a variable of TensorFlow's."""
+    index = optimizer._get_variable_index(variable)
+    names = ("momentums", "_momentums", "_velocities")
+    found = [getattr(optimizer, name, None) for name in names]
+    return [slots[index].value for slots in found if slots]
 
 
 def number_anew(optimizer: Any) -> None:

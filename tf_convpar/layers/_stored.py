@@ -32,6 +32,7 @@ from tf_convpar.plans import CHIEF
 from tf_convpar.plans import whole_shares
 from tf_convpar.strategy.arguments import check_wire_dtype
 from tf_convpar.strategy.devices import default_devices
+from tf_convpar.strategy.fused_updates import fuse_updates
 from tf_convpar.strategy.keras_training import make_slots_first
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 
@@ -313,4 +314,9 @@ class InShards(keras.layers.Layer):
 # By the layers: without a strategy nothing else tells these models apart.
 make_slots_first(
     lambda model: any(isinstance(one, InShards) for one in layers_of(model))
+)
+fuse_updates(
+    lambda model: any(
+        getattr(one, "algorithm", None) == "auto" for one in layers_of(model)
+    )
 )

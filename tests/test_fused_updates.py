@@ -1,0 +1,86 @@
+"""SGD and Adam by one op for a weight, beside Keras' own updates."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from models import small_cnn
+
+import tf_convpar as convpar
+from tf_convpar.strategy import fused_updates
+
+OPTIMIZERS = {
+    "sgd": (lambda: keras.optimizers.SGD(0.1), "GradientDescent"),
+    "momentum": (lambda: keras.optimizers.SGD(0.1, 0.9), "KerasMomentum"),
+    "nesterov": (
+        lambda: keras.optimizers.SGD(
+            keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5),
+            0.9,
+            nesterov=True,
+            clipnorm=1.0,
+        ),
+        "KerasMomentum",
+    ),
+    "adam": (lambda: keras.optimizers.Adam(0.1, use_ema=True), "Adam"),
+    "adamw": (lambda: keras.optimizers.AdamW(0.1), "Adam"),
+    "amsgrad": (lambda: keras.optimizers.Adam(0.1, amsgrad=True), None),
+    "rmsprop": (lambda: keras.optimizers.RMSprop(0.1), None),
+}
+
+
+def updated(optimizer, dtype, steps=4):
+    """Weights and slots after some steps, and the kinds of ops of one."""
+    rng = np.random.default_rng(0)
+    weights = [
+        keras.Variable(rng.normal(size=s), dtype=dtype) for s in ((3, 5), (5,))
+    ]
+    optimizer.build(weights)
+    step = tf.function(lambda *grads: optimizer.apply(grads, weights))
+    for _ in range(steps):
+        grads = [tf.constant(rng.normal(size=w.shape), dtype) for w in weights]
+        step(*grads)
+    graph = step.get_concrete_function(*grads).graph
+    kinds = {op.type for op in graph.get_operations()}
+    found = [np.asarray(v) for v in (*weights, *optimizer.variables)]
+    return found, {k for k in kinds if k.startswith("ResourceApply")}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [("float64", 1e-12), ("float32", 1e-5)]
+)
+def test_as_keras_does(name, dtype, tolerance):
+    make, op = OPTIMIZERS[name]
+    keras_own, kinds = updated(make(), dtype)
+    assert not kinds
+    ours = make()
+    fused_updates._fused.add(ours)
+    found, kinds = updated(ours, dtype)
+    assert kinds == ({f"ResourceApply{op}"} if op else set())
+    for a, b in zip(found, keras_own, strict=True):
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+def test_sparse_gradients_are_keras_own():
+    weight = keras.Variable(np.ones((4, 2)))
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.build([weight])
+    fused_updates._fused.add(optimizer)
+    grad = tf.IndexedSlices(tf.ones((1, 2)), tf.constant([1]), (4, 2))
+    optimizer.apply([grad], [weight])
+    np.testing.assert_allclose(np.asarray(weight)[:, 0], [1, 0.9, 1, 1])
+
+
+@pytest.mark.parametrize("algorithm", ["auto", None])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_whose_updates(algorithm, scaled):
+    """Of models with algorithms that are chosen, and of no other."""
+    inner = optimizer = keras.optimizers.SGD(0.1)
+    if scaled:
+        optimizer = keras.optimizers.LossScaleOptimizer(inner)
+    model = convpar.parallelize(
+        small_cnn(False), algorithm=algorithm, verbose=False
+    )
+    model.compile(optimizer, "sparse_categorical_crossentropy")
+    model.make_train_function()
+    assert (inner in fused_updates._fused) == (algorithm == "auto")

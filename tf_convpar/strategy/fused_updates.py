@@ -1,0 +1,133 @@
+"""Updates of weights by one op each, where TensorFlow has one.
+
+Keras updates a weight by SGD with momentum in five ops, by Adam in fifteen.
+Each reads and writes all of it, and weights pass through no cache twice:
+TensorFlow's own op goes over them once. It computes the same in the same order.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from tf_convpar._compat.keras import slots_of
+from tf_convpar.placement import ShardedVariable
+
+# Those of models that this package makes as fast as it can.
+_fused: weakref.WeakSet[keras.optimizers.Optimizer] = weakref.WeakSet()
+
+
+def fuse_updates(ours: Callable[[keras.Model], bool]) -> None:
+    """Fuses updates by SGD and Adam, once a model is about to be trained.
+
+    ```python
+    fuse_updates(lambda model: model.name == "mine")
+    ```
+
+    AdamW decays weights by itself and is Adam in the rest. Sharded weights,
+    sparse gradients and `amsgrad` are updated as Keras does it.
+
+    Args:
+        ours: Whether it is done for a model.
+    """
+    make = keras.Model.make_train_function
+
+    @functools.wraps(make)
+    def wrapped(self: keras.Model, *args: Any, **kwargs: Any) -> Any:
+        optimizer = getattr(self, "optimizer", None)
+        if optimizer is not None and ours(self):
+            # One that scales losses has another inside.
+            _fused.add(getattr(optimizer, "inner_optimizer", optimizer))
+        return make(self, *args, **kwargs)
+
+    keras.Model.make_train_function = wrapped
+
+
+def _if_fused(
+    step: Callable[..., None], fused: Callable[..., None]
+) -> Callable[..., None]:
+    """Replaces `update_step` of a class of optimizers."""
+
+    @functools.wraps(step)
+    def wrapped(
+        self: keras.optimizers.Optimizer,
+        gradient: Any,
+        variable: Any,
+        learning_rate: Any,
+    ) -> None:
+        plain = (
+            self in _fused
+            and isinstance(gradient, tf.Tensor)
+            and isinstance(variable, tf.Variable)
+            and not isinstance(variable, ShardedVariable)
+            and not getattr(self, "amsgrad", False)
+        )
+        if not plain:
+            step(self, gradient, variable, learning_rate)
+            return
+        dtype = variable.dtype
+        fused(
+            self,
+            ops.cast(gradient, dtype),
+            variable,
+            ops.cast(learning_rate, dtype),
+        )
+
+    return wrapped
+
+
+def _sgd(
+    optimizer: keras.optimizers.SGD, gradient: Any, variable: Any, rate: Any
+) -> None:
+    if optimizer.momentum == 0:
+        tf.raw_ops.ResourceApplyGradientDescent(
+            var=variable.handle, alpha=rate, delta=gradient
+        )
+        return
+    (momentum,) = slots_of(optimizer, variable)
+    tf.raw_ops.ResourceApplyKerasMomentum(
+        var=variable.handle,
+        accum=momentum.handle,
+        lr=rate,
+        grad=gradient,
+        momentum=ops.cast(optimizer.momentum, variable.dtype),
+        use_nesterov=optimizer.nesterov,
+    )
+
+
+def _adam(
+    optimizer: keras.optimizers.Adam, gradient: Any, variable: Any, rate: Any
+) -> None:
+    dtype = variable.dtype
+    step = ops.cast(optimizer.iterations + 1, dtype)
+    # Keras rounds the base to float32, and nothing else.
+    first, second = (
+        ops.power(ops.cast(beta, dtype), step)
+        for beta in (optimizer.beta_1, optimizer.beta_2)
+    )
+    momentum, velocity = slots_of(optimizer, variable)
+    tf.raw_ops.ResourceApplyAdam(
+        var=variable.handle,
+        m=momentum.handle,
+        v=velocity.handle,
+        beta1_power=first,
+        beta2_power=second,
+        lr=rate,
+        beta1=optimizer.beta_1,
+        beta2=optimizer.beta_2,
+        epsilon=optimizer.epsilon,
+        grad=gradient,
+    )
+
+
+for _kind, _update in (
+    (keras.optimizers.SGD, _sgd),
+    (keras.optimizers.Adam, _adam),
+):
+    _kind.update_step = _if_fused(_kind.update_step, _update)
