@@ -116,6 +116,70 @@ def test_no_images_and_no_outputs(kind, native):
             np.testing.assert_array_equal(result, np.zeros(like.shape))
 
 
+STRIDED = [
+    Geometry((17,), 3, 5, (3,), strides=(2,), batch=2),
+    Geometry((17, 20), 5, 7, (3, 3), strides=(2, 2), batch=2),
+    Geometry((16, 13), 3, 4, (7, 5), strides=(2, 3), batch=1),
+    Geometry((12, 15), 2, 3, (4, 1), strides=(2, 1), batch=2),
+    # Phases without weights, and pixels after the last window.
+    Geometry((17, 19), 3, 5, (2, 1), strides=(3, 4), batch=3),
+    Geometry((9, 8, 7), 2, 3, (3, 2, 3), strides=(2, 2, 1), batch=2),
+    Geometry((19,), 3, 5, (3,), dilation=(4,), batch=2),
+    Geometry((17, 20), 5, 7, (3, 3), dilation=(2, 3), batch=2),
+    Geometry((14, 14), 8, 8, (5, 3), dilation=(1, 2), batch=1),
+]
+
+
+@pytest.mark.parametrize("padding", ["valid", "same"])
+@pytest.mark.parametrize("geometry", STRIDED, ids=repr)
+def test_phases(geometry, padding):
+    geometry = dataclasses.replace(geometry, padding=padding)
+    values = operands(geometry, "float64")
+    single = operands(geometry)
+    x, kernel, dy = values
+    with tf.GradientTape() as tape:
+        tape.watch([x, kernel])
+        y = run(Direct(), geometry, FORWARD, *values)
+    exact = y, *tape.gradient(y, [x, kernel], dy)
+    for which, expected in zip(PASSES, exact, strict=True):
+        for kind in ("direct", "winograd", "fft"):
+            phases = _names.named(f"phases:{kind}", geometry)
+            assert phases.refuses(geometry, which) is None
+            assert phases.workspace(geometry, which) > 0
+            result = run(phases, geometry, which, *values)
+            assert error(result, expected) < 1e-12, (which, kind)
+            result = run(phases, geometry, which, *single)
+            assert error(result, expected) <= BOUNDS[kind], (which, kind)
+        result = run(Direct(), geometry, which, *values)
+        assert error(result, expected) < 1e-12, which
+
+
+def test_what_has_no_phases():
+    for geometry in (
+        Geometry((8, 8), 3, 5, (3, 3)),
+        Geometry((8, 8), 3, 5, (1, 1), strides=(2, 2)),
+        Geometry((8, None), 3, 5, (3, 3), strides=(2, 2)),
+    ):
+        phases = _names.named("phases:winograd", geometry)
+        assert all(phases.refuses(geometry, which) for which in PASSES)
+
+
+def test_phases_of_an_unknown_batch_and_a_bias():
+    geometry = Geometry((9, 9), 3, 5, (3, 3), dilation=(2, 2), padding="same")
+    x, kernel, _ = operands(dataclasses.replace(geometry, batch=4))
+    bias = tf.range(5.0)
+    phases = _names.named("phases:winograd", geometry)
+    spec = tf.TensorSpec([None, 9, 9, 3])
+    forward = tf.function(
+        lambda x: phases.forward(x, kernel, geometry, bias),
+        input_signature=[spec],
+    )
+    expected = Direct().forward(x, kernel, geometry, bias)
+    np.testing.assert_allclose(forward(x), expected, rtol=1e-4, atol=1e-4)
+    multiplications = phases.multiplications(geometry, FORWARD)
+    assert multiplications < geometry.multiplications
+
+
 @pytest.mark.parametrize("padding", ["valid", "same"])
 @pytest.mark.parametrize("strides", [(2, 1), (3, 2)])
 def test_gemm_with_strides(strides, padding):

@@ -14,9 +14,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_convpar.algorithms._algorithm import FORWARD
 from tf_convpar.algorithms._algorithm import Algorithm
 from tf_convpar.algorithms._algorithm import Geometry
+from tf_convpar.algorithms._phases import Phases
 from tf_convpar.algorithms._workspace import Processor
 
 
@@ -31,11 +31,7 @@ class Direct(Algorithm):
     name = "direct"
 
     def refuses(self, geometry: Geometry, which: str) -> str | None:
-        """A reason only where TensorFlow has no op for the pass."""
-        if len(geometry.window) == 3 and max(geometry.dilation) > 1:
-            # TensorFlow computes these in pieces, and no single op has their
-            # gradients.
-            return None if which == FORWARD else "Dilation on three axes."
+        """None: it computes every pass of every convolution."""
         return None
 
     def forward(
@@ -58,6 +54,8 @@ class Direct(Algorithm):
         input_shape: Any,
     ) -> tf.Tensor:
         """The gradient for `x`."""
+        if max(geometry.dilation) > 1:
+            return _BY_PHASES.input_gradient(dy, kernel, geometry, input_shape)
         shape = tf.convert_to_tensor(input_shape, tf.int32)
         if len(geometry.window) == 3:
             return tf.raw_ops.Conv3DBackpropInputV2(
@@ -80,6 +78,8 @@ class Direct(Algorithm):
         self, x: tf.Tensor, dy: tf.Tensor, geometry: Geometry
     ) -> tf.Tensor:
         """The gradient for the kernel."""
+        if max(geometry.dilation) > 1:
+            return _BY_PHASES.kernel_gradient(x, dy, geometry)
         shape = [*geometry.window, geometry.channels, geometry.filters]
         if len(geometry.window) == 3:
             return tf.raw_ops.Conv3DBackpropFilterV2(
@@ -105,6 +105,11 @@ class Direct(Algorithm):
     ) -> int:
         """0: TensorFlow reports no workspace."""
         return 0
+
+
+# With dilation `tf.nn.convolution` is one of phases too: TensorFlow's ops for
+# the gradients take none on a CPU.
+_BY_PHASES = Phases("direct", lambda dense: Direct())
 
 
 def run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -11,12 +12,14 @@ from typing import Any
 from tf_convpar.algorithms import _bilinear
 from tf_convpar.algorithms import _fft
 from tf_convpar.algorithms import _winograd
+from tf_convpar.algorithms._algorithm import FORWARD
 from tf_convpar.algorithms._algorithm import PASSES
 from tf_convpar.algorithms._algorithm import Algorithm
 from tf_convpar.algorithms._algorithm import Geometry
 from tf_convpar.algorithms._bilinear import Bilinear
 from tf_convpar.algorithms._direct import Direct
 from tf_convpar.algorithms._gemm import Gemm
+from tf_convpar.algorithms._phases import Phases
 
 _DIRECT = Direct()
 _GEMM = Gemm()
@@ -53,6 +56,7 @@ def named(name: str, geometry: Geometry) -> Algorithm:
     named("winograd", geometry)  # the tile with the fewest products
     named("winograd:4", geometry)  # tiles of 4 outputs on every axis
     named("fft:10x6", geometry)  # tiles of 10 x 6 outputs
+    named("phases:winograd", geometry)  # of strides, or of dilation
     ```
 
     It is direct where a family has no tile for this geometry.
@@ -66,8 +70,18 @@ def named(name: str, geometry: Geometry) -> Algorithm:
     if name == "gemm":
         return _GEMM
     kind, _, sizes = name.partition(":")
+    if kind == "phases":
+        return Phases(sizes, functools.partial(_of_phase, sizes))
     tile = tuple(map(int, sizes.split("x"))) if sizes else None
     return _find(kind, tile, dataclasses.replace(geometry, batch=None))
+
+
+def _of_phase(name: str, geometry: Geometry) -> Algorithm:
+    """The algorithm of a name, or what computes a phase that it does not."""
+    algorithm = named(name, geometry)
+    if algorithm.refuses(geometry, FORWARD) is None:
+        return algorithm
+    return _GEMM if math.prod(geometry.window) == 1 else _DIRECT
 
 
 @functools.lru_cache(maxsize=4096)
@@ -87,11 +101,13 @@ def _find(
 def check_name(name: Any) -> None:
     """Raises ValueError unless `name` is an algorithm, maybe with a tile."""
     kinds = "|".join(_bilinear.KINDS)
-    pattern = rf"direct|gemm|({kinds})(:[1-9]\d{{0,2}}(x[1-9]\d{{0,2}})*)?"
+    tile = r"(:[1-9]\d{0,2}(x[1-9]\d{0,2})*)?"
+    pattern = rf"direct|gemm|({kinds}){tile}|phases:(direct|{kinds})"
     if not isinstance(name, str) or not re.fullmatch(pattern, name):
         raise ValueError(
             'Expected `algorithm` to be "auto", "direct", "fft", "winograd" '
-            'or "gemm"; a tile size may follow a colon: "winograd:4". '
+            'or "gemm"; a tile size may follow a colon: "winograd:4". With '
+            'strides or dilation also "phases:winograd". '
             f"Received: {name!r}."
         )
 
