@@ -18,7 +18,7 @@ from tf_convpar.cli.algorithms import PASSES
 
 @pytest.fixture
 def model(tmp_path, monkeypatch):
-    """A file with two equal convolutions, a 1x1 one and a strided one."""
+    """A file with two equal convolutions, and one of dilated single pixels."""
     monkeypatch.setenv("TF_CONVPAR_CACHE", str(tmp_path))
     layers = keras.layers
     network = keras.Sequential(
@@ -26,7 +26,7 @@ def model(tmp_path, monkeypatch):
             layers.Input((14, 14, 32)),
             layers.Conv2D(32, 3, padding="same", name="one"),
             layers.Conv2D(32, 3, padding="same", name="two"),
-            layers.Conv2D(32, 3, strides=2, name="strided"),
+            layers.Conv2D(32, 1, dilation_rate=2, name="dilated"),
         ]
     )
     network.save(tmp_path / "model.keras")
@@ -39,13 +39,13 @@ def test_choices_of_a_model(model, tmp_path, monkeypatch):
     )
     assert code == 0
     assert (report["model"], report["batch"]) == (model, 6)
-    same, strided = report["convolutions"]
+    same, dilated = report["convolutions"]
     assert same["convolution"] == "14x14x32 -> 32, 3x3 same"
     assert same["layers"] == ["one", "two"]
     assert same["geometry"]["window"] == [3, 3]
     assert list(same["passes"]) == list(PASSES)
     for which in PASSES:
-        assert strided["passes"][which]["rule"] == "strides or dilation"
+        assert dilated["passes"][which]["rule"] == "strides or dilation"
         record = same["passes"][which]
         candidates = {c["name"]: c for c in record["candidates"]}
         assert len(candidates) > 1
