@@ -96,9 +96,10 @@ def onnx_step(asked):
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import keras
     import numpy as np
+    import onnx_networks
     import onnxruntime
 
-    model = keras_model(asked["network"])
+    model = onnx_networks.exportable(keras_model(asked["network"]))
     x, _ = data(asked["network"], asked["batch"])
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "model.onnx"
