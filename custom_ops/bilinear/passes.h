@@ -13,16 +13,37 @@
 
 #include "custom_ops/bilinear/pass.h"
 #include "custom_ops/bilinear/sizes.h"
+#include "custom_ops/channels/activation.h"
 
 namespace tf_convpar {
 namespace bilinear {
 
-// Some rows and panels of a product c = a b, where a is [rows, depth] and c
-// [rows, columns].
-struct ProductPart {
-  int64_t rows, depth, columns;
-  int64_t first_panel, panels;
+// What is added to a product, a number for each column of whole panels and one
+// for each of the result, where they are not null; and the activation of that.
+struct Ending {
+  const float *offset, *summand;
+  channels::Activation activation;
 };
+
+// The left factor of a product: rows that lie in lines, as the windows of an
+// image do whose pixels are next to each other. A row consists of parts, which
+// for windows are their own rows.
+struct Lines {
+  const float* data;
+  int64_t rows, line;   // of a line, and floats from one to the next
+  int64_t row;          // floats from one row to the next
+  int64_t parts, part;  // of a row, and floats from one to the next
+  int64_t depth;        // floats of a part
+};
+
+// Some rows and panels of a product, and what becomes of its sums.
+struct ProductPart {
+  int64_t begin, end;  // rows, less than kMostRows
+  int64_t first_panel, panels;
+  int64_t columns;
+  Ending ending;
+};
+constexpr int64_t kMostRows = 112;
 
 // One instruction set's code. Sizes are those of the pass for as many threads
 // as the pool has, and `scratch` is as many floats as they say.
@@ -41,10 +62,12 @@ struct Passes {
                            const ForwardTensors&, float* scratch, Pool&);
   void (*gradient)(const Pass&, const GradientSizes&, const GradientTensors&,
                    float* scratch, Pool&);
-  // b, [depth, columns], to [panels, depth, panel].
-  void (*pack)(const float* b, int64_t depth, int64_t columns, float* panels);
-  // From those panels; `a` and `c` are where the part's rows begin.
-  void (*product)(const ProductPart&, const float* a, const float* panels,
+  // b, [depth, columns], to [panels, depth, panel], each column times its
+  // factor; a null `factors` stands for 1.
+  void (*pack)(const float* b, int64_t depth, int64_t columns,
+               const float* factors, float* panels);
+  // Those rows of the lines times those panels, to rows of `c`.
+  void (*product)(const ProductPart&, const Lines&, const float* panels,
                   float* c);
 };
 

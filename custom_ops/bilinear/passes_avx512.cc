@@ -5,6 +5,7 @@
 #include "custom_ops/bilinear/pass.h"
 #include "custom_ops/bilinear/passes.h"
 #include "custom_ops/bilinear/sizes.h"
+#include "custom_ops/channels/activation.h"
 
 #if defined(__x86_64__)
 #pragma GCC push_options

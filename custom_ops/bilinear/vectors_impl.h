@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "custom_ops/bilinear/sizes.h"
+#include "custom_ops/channels/activation.h"
 
 // For tools that read a header alone.
 #ifndef TF_CONVPAR_ISA
@@ -63,36 +64,82 @@ struct Result {
   int64_t row;
 };
 
+// Floats from one row of a factor or of the result to the next, from one column
+// of the left one to the next, and of so many parts from one to the next.
 struct ProductStrides {
   int64_t a_row, a_column, c_row;
+  int64_t parts = 1, a_part = 0;
 };
 
-// c (+)= a b for R rows and one panel, `depth` rows of it. All R x 2 sums stay
-// in registers.
-template <int R>
-void Block(int64_t depth, const ProductStrides& strides, const float* a,
-           const float* b, float* c, bool add) {
-  const int64_t row = strides.a_row, column = strides.a_column;
-  const int64_t c_row = strides.c_row;
-  Vector sum[R][2];
+// What sums begin with, if anything: numbers that lie as the result's do, and
+// one for each column. And how they end.
+struct Ends {
+  const float* summand;
+  const float* offset = nullptr;
+  channels::Activation activation = channels::Activation::kLinear;
+};
+
+template <typename F, int R>
+inline __attribute__((always_inline)) void Activate(Vector (&sum)[R][2]) {
 #pragma GCC unroll 16
   for (int i = 0; i < R; ++i) {
-    sum[i][0] = add ? Load(c + i * c_row) : Vector{};
-    sum[i][1] = add ? Load(c + i * c_row + kLanes) : Vector{};
+    sum[i][0] = F::Value(sum[i][0]);
+    sum[i][1] = F::Value(sum[i][1]);
   }
-  for (int64_t k = 0; k < depth; ++k) {
-    const Vector b0 = Load(b), b1 = Load(b + kLanes);
-    // The panel comes from afar, and the processor's own guesses are late.
-    __builtin_prefetch(b + 16 * kPanel);
-    __builtin_prefetch(b + 16 * kPanel + kLanes);
-    b += kPanel;
+}
+
+// c (+)= a b for R rows and one panel, `depth` rows of it in each part. All
+// R x 2 sums stay in registers.
+template <int R>
+void Block(int64_t depth, const ProductStrides& strides, const float* a,
+           const float* b, float* c, const Ends& ends) {
+  const int64_t row = strides.a_row, column = strides.a_column;
+  const int64_t c_row = strides.c_row;
+  const int64_t jump = strides.a_part - depth * column;
+  Vector sum[R][2];
+  Vector first = {}, second = {};
+  if (ends.offset != nullptr) {
+    first = Load(ends.offset), second = Load(ends.offset + kLanes);
+  }
 #pragma GCC unroll 16
-    for (int i = 0; i < R; ++i) {
-      const float factor = a[i * row];
-      sum[i][0] += factor * b0;
-      sum[i][1] += factor * b1;
+  for (int i = 0; i < R; ++i) {
+    __builtin_prefetch(c + i * c_row, 1);
+    __builtin_prefetch(c + i * c_row + kLanes, 1);
+    sum[i][0] = first;
+    sum[i][1] = second;
+    if (ends.summand != nullptr) {
+      sum[i][0] += Load(ends.summand + i * c_row);
+      sum[i][1] += Load(ends.summand + i * c_row + kLanes);
     }
-    a += column;
+  }
+  for (int64_t part = 0; part < strides.parts; ++part, a += jump) {
+    for (int64_t k = 0; k < depth; ++k) {
+      const Vector b0 = Load(b), b1 = Load(b + kLanes);
+      // The panel comes from afar, and the processor's own guesses are late.
+      __builtin_prefetch(b + 16 * kPanel);
+      __builtin_prefetch(b + 16 * kPanel + kLanes);
+      b += kPanel;
+#pragma GCC unroll 16
+      for (int i = 0; i < R; ++i) {
+        const float factor = a[i * row];
+        sum[i][0] += factor * b0;
+        sum[i][1] += factor * b1;
+      }
+      a += column;
+    }
+  }
+  switch (ends.activation) {
+    case channels::Activation::kLinear:
+      break;
+    case channels::Activation::kRelu:
+      Activate<channels::Relu>(sum);
+      break;
+    case channels::Activation::kRelu6:
+      Activate<channels::Relu6>(sum);
+      break;
+    case channels::Activation::kSilu:
+      Activate<channels::Silu>(sum);
+      break;
   }
 #pragma GCC unroll 16
   for (int i = 0; i < R; ++i) {
@@ -102,7 +149,7 @@ void Block(int64_t depth, const ProductStrides& strides, const float* a,
 }
 
 using BlockFunction = void (*)(int64_t, const ProductStrides&, const float*,
-                               const float*, float*, bool);
+                               const float*, float*, const Ends&);
 
 // More rows than registers hold are not compiled.
 template <int R>
@@ -137,10 +184,12 @@ struct ProductSize {
   int64_t rows, panels, depth;
 };
 
+// Rows of a panel that stay in the nearest cache.
+constexpr int64_t kPart = 224;
+
 // c (+)= a b. Rows go in bands, and a panel in parts that stay in the nearest
 // cache while the rows of a band pass by.
 inline void Multiply(ProductSize size, Left a, Right b, Result c, bool add) {
-  constexpr int64_t kPart = 224;
   const int64_t parts = Max(1, (size.depth + kPart - 1) / kPart);
   const int64_t part = (size.depth + parts - 1) / parts;
   const int64_t group = RowsPerGroup(size.rows);
@@ -151,11 +200,11 @@ inline void Multiply(ProductSize size, Left a, Right b, Result c, bool add) {
     for (int64_t panel = 0; panel < size.panels; ++panel) {
       for (int64_t k = 0; k < size.depth; k += part) {
         for (int64_t r = first; r < last; r += group) {
+          float* const own = c.data + r * c.row + panel * kPanel;
           BlockOf(Min(group, last - r))(Min(part, size.depth - k), strides,
                                         a.data + r * a.row + k * a.column,
                                         b.data + (panel * b.rows + k) * kPanel,
-                                        c.data + r * c.row + panel * kPanel,
-                                        add || k > 0);
+                                        own, {add || k > 0 ? own : nullptr});
         }
       }
     }

@@ -28,7 +28,6 @@ inline Activation Named(const std::string& name) {
 
 constexpr int kLanes = 8;
 typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));
-typedef int32_t Bits __attribute__((vector_size(kLanes * sizeof(int32_t))));
 
 // `count` numbers, at most kLanes, and zeros.
 TF_CONVPAR_INLINE Lanes Load(const float* p, int64_t count) {
@@ -41,69 +40,91 @@ TF_CONVPAR_INLINE void Store(Lanes lanes, int64_t count, float* p) {
   std::memcpy(p, &lanes, count * sizeof(float));
 }
 
-TF_CONVPAR_INLINE Lanes Both(float value) { return value - Lanes{}; }
+// What follows is of vectors V of any width: a kernel's own, or `Lanes`.
 
 // `lanes` where the comparison holds, 0 elsewhere.
-TF_CONVPAR_INLINE Lanes Where(Bits holds, Lanes lanes) {
-  return (Lanes)((Bits)lanes & holds);
+template <typename V, typename Holds>
+TF_CONVPAR_INLINE V Where(Holds holds, V lanes) {
+  return (V)((Holds)lanes & holds);
 }
 
-TF_CONVPAR_INLINE Lanes AtMost(Lanes lanes, float most) {
-  return Where(lanes < most, lanes) + Where(lanes >= most, Both(most));
+template <typename V>
+TF_CONVPAR_INLINE V AtMost(V lanes, float most) {
+  return lanes < most ? lanes : most - V{};
 }
 
-TF_CONVPAR_INLINE Lanes AtLeast(Lanes lanes, float least) {
-  return Where(lanes > least, lanes) + Where(lanes <= least, Both(least));
+template <typename V>
+TF_CONVPAR_INLINE V AtLeast(V lanes, float least) {
+  return lanes > least ? lanes : least - V{};
 }
 
 // `Value(u)` is the activation, `Passed(u, dy)` its derivative at u times dy.
 struct Linear {
-  static TF_CONVPAR_INLINE Lanes Value(Lanes u) { return u; }
-  static TF_CONVPAR_INLINE Lanes Passed(Lanes, Lanes dy) { return dy; }
+  template <typename V>
+  static TF_CONVPAR_INLINE V Value(V u) {
+    return u;
+  }
+  template <typename V>
+  static TF_CONVPAR_INLINE V Passed(V, V dy) {
+    return dy;
+  }
 };
 
 struct Relu {
-  static TF_CONVPAR_INLINE Lanes Value(Lanes u) { return Where(u > 0.0f, u); }
-  static TF_CONVPAR_INLINE Lanes Passed(Lanes u, Lanes dy) {
+  template <typename V>
+  static TF_CONVPAR_INLINE V Value(V u) {
+    return Where(u > 0.0f, u);
+  }
+  template <typename V>
+  static TF_CONVPAR_INLINE V Passed(V u, V dy) {
     return Where(u > 0.0f, dy);
   }
 };
 
 struct Relu6 {
-  static TF_CONVPAR_INLINE Lanes Value(Lanes u) {
+  template <typename V>
+  static TF_CONVPAR_INLINE V Value(V u) {
     return AtMost(Where(u > 0.0f, u), 6.0f);
   }
-  static TF_CONVPAR_INLINE Lanes Passed(Lanes u, Lanes dy) {
+  template <typename V>
+  static TF_CONVPAR_INLINE V Passed(V u, V dy) {
     return Where((u > 0.0f) & (u < 6.0f), dy);
   }
 };
 
 // exp(x) where |x| <= 87, to 2 units in the last place: 2^n e^r, with a
 // polynomial for e^r on half an octave (Cephes, `expf`).
-TF_CONVPAR_INLINE Lanes Exp(Lanes x) {
+template <typename V>
+TF_CONVPAR_INLINE V Exp(V x) {
+  using Bits = decltype(x < x);
   x = AtMost(AtLeast(x, -87.0f), 87.0f);
   // Rounded to the nearest: a half of the sign of x is added, and cut off.
   const Bits sign = (Bits)x & INT32_MIN;
-  const Lanes half = (Lanes)((Bits)Both(0.5f) | sign);
+  const V half = (V)((Bits)(0.5f - V{}) | sign);
   const Bits n = __builtin_convertvector(x * 1.44269504f + half, Bits);
-  const Lanes whole = __builtin_convertvector(n, Lanes);
-  const Lanes r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
-  Lanes p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  const V whole = __builtin_convertvector(n, V);
+  const V r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+  V p = r * 1.9875691500e-4f + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = (p * r) * r + r + 1.0f;
-  return p * (Lanes)((n + 127) << 23);
+  return p * (V)((n + 127) << 23);
 }
 
 struct Silu {
-  static TF_CONVPAR_INLINE Lanes Gate(Lanes u) {
+  template <typename V>
+  static TF_CONVPAR_INLINE V Gate(V u) {
     return 1.0f / (1.0f + Exp(-u));
   }
-  static TF_CONVPAR_INLINE Lanes Value(Lanes u) { return u * Gate(u); }
-  static TF_CONVPAR_INLINE Lanes Passed(Lanes u, Lanes dy) {
-    const Lanes gate = Gate(u);
+  template <typename V>
+  static TF_CONVPAR_INLINE V Value(V u) {
+    return u * Gate(u);
+  }
+  template <typename V>
+  static TF_CONVPAR_INLINE V Passed(V u, V dy) {
+    const V gate = Gate(u);
     return dy * (gate + u * (gate * (1.0f - gate)));
   }
 };

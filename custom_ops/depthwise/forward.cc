@@ -43,29 +43,40 @@ INLINE void Make(const windows::Sizes& of, const float* x, const float* kernel,
   }
 }
 
-// The same for all channels, one after the other: what neighbours of a feature
-// map read again is then still in the nearest cache.
-template <typename F, int kMany>
-INLINE void MakeAll(const windows::Sizes& of, const float* x,
-                    const float* kernel, const float* bias, int64_t above,
-                    int64_t below, int64_t from, int64_t to, int64_t j,
-                    float* y) {
-  int64_t c = 0;
-  for (; c + 16 <= of.channels; c += 16) {
-    Make<Wide<2>, F, kMany>(of, x + c, kernel + c, bias + c, above, below, from,
-                            to, j, y + c);
-  }
-  for (; c + 8 <= of.channels; c += 8) {
-    Make<Wide<1>, F, kMany>(of, x + c, kernel + c, bias + c, above, below, from,
-                            to, j, y + c);
-  }
-  for (; c < of.channels; ++c) {
-    Make<Narrow, F, kMany>(of, x + c, kernel + c, bias + c, above, below, from,
-                           to, j, y + c);
+// What is asked for some columns of a row of feature maps.
+struct Columns {
+  const float *x, *kernel, *bias;
+  int64_t above, below, from, to, j;
+  float* y;
+};
+
+// The same for channels from `*c` on, while so many are left as V has.
+template <typename V, typename F, int kMany>
+INLINE void MakeMany(const windows::Sizes& of, const Columns& at, int64_t* c) {
+  for (; *c + V::kChannels <= of.channels; *c += V::kChannels) {
+    Make<V, F, kMany>(of, at.x + *c, at.kernel + *c, at.bias + *c, at.above,
+                      at.below, at.from, at.to, at.j, at.y + *c);
   }
 }
 
-template <typename F>
+// The same for all channels, one after the other: what neighbours of a feature
+// map read again is then still in the nearest cache. One column alone has more
+// channels at a time, as a sum waits for the one before.
+template <typename F, int kMany, bool kSixteen>
+INLINE void MakeAll(const windows::Sizes& of, const Columns& at) {
+  constexpr int kLanes = kMany > 1 ? 2 : 4;
+  int64_t c = 0;
+  if constexpr (kSixteen) {
+    MakeMany<Wide<kLanes, 16>, F, kMany>(of, at, &c);
+    MakeMany<Wide<1, 16>, F, kMany>(of, at, &c);
+  } else {
+    MakeMany<Wide<kLanes>, F, kMany>(of, at, &c);
+  }
+  MakeMany<Wide<1>, F, kMany>(of, at, &c);
+  MakeMany<Narrow, F, kMany>(of, at, &c);
+}
+
+template <typename F, bool kSixteen>
 INLINE void Rows(const windows::Sizes& of, const float* x, const float* kernel,
                  const float* bias, int64_t begin, int64_t end, float* y) {
   int64_t inner, outer;
@@ -79,8 +90,8 @@ INLINE void Rows(const windows::Sizes& of, const float* x, const float* kernel,
     float* const row = y + i * of.out_width * of.channels;
     for (int64_t j = 0; j < of.out_width;) {
       if (j >= inner && j + kColumns <= outer) {
-        MakeAll<F, kColumns>(of, own, kernel, bias, above, below, 0,
-                             of.window_width, j, row);
+        MakeAll<F, kColumns, kSixteen>(
+            of, {own, kernel, bias, above, below, 0, of.window_width, j, row});
         j += kColumns;
         continue;
       }
@@ -88,9 +99,21 @@ INLINE void Rows(const windows::Sizes& of, const float* x, const float* kernel,
       const int64_t left = j * of.stride - of.left;
       const int64_t from = std::max<int64_t>(0, -left);
       const int64_t to = std::min(of.window_width, of.width - left);
-      MakeAll<F, 1>(of, own, kernel, bias, above, below, from, to, j, row);
+      MakeAll<F, 1, kSixteen>(
+          of, {own, kernel, bias, above, below, from, to, j, row});
       ++j;
     }
+  }
+}
+
+template <typename F>
+INLINE void OfWidth(const windows::Sizes& of, const float* x,
+                    const float* kernel, const float* bias, int64_t begin,
+                    int64_t end, float* y) {
+  if (windows::HasSixteen()) {
+    Rows<F, true>(of, x, kernel, bias, begin, end, y);
+  } else {
+    Rows<F, false>(of, x, kernel, bias, begin, end, y);
   }
 }
 
@@ -102,13 +125,13 @@ CLONES void MakeRows(const windows::Sizes& of, channels::Activation activation,
   using channels::Activation;
   switch (activation) {
     case Activation::kLinear:
-      return Rows<channels::Linear>(of, x, kernel, bias, begin, end, y);
+      return OfWidth<channels::Linear>(of, x, kernel, bias, begin, end, y);
     case Activation::kRelu:
-      return Rows<channels::Relu>(of, x, kernel, bias, begin, end, y);
+      return OfWidth<channels::Relu>(of, x, kernel, bias, begin, end, y);
     case Activation::kRelu6:
-      return Rows<channels::Relu6>(of, x, kernel, bias, begin, end, y);
+      return OfWidth<channels::Relu6>(of, x, kernel, bias, begin, end, y);
     case Activation::kSilu:
-      return Rows<channels::Silu>(of, x, kernel, bias, begin, end, y);
+      return OfWidth<channels::Silu>(of, x, kernel, bias, begin, end, y);
   }
 }
 

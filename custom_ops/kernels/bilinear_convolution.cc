@@ -229,7 +229,7 @@ class BilinearForwardOp : public OpKernel {
     }
 
     std::shared_ptr<const float> known;
-    if (remember_) known = remembered_.Find(kernel);
+    if (remember_) known = remembered_.Find({kernel});
     if (known == nullptr) {
       std::shared_ptr<float> made;
       if (remember_) {
@@ -241,7 +241,7 @@ class BilinearForwardOp : public OpKernel {
       passes.spectrum(pass, sizes, tensors.kernel, spectrum, scratch.data(),
                       pool);
       tensors.kernel = spectrum;
-      if (remember_) remembered_.Keep(kernel, known = made);
+      if (remember_) remembered_.Keep({kernel}, known = made);
     } else {
       tensors.kernel = known.get();
     }

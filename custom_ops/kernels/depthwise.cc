@@ -94,19 +94,10 @@ class DepthwiseKernelGradientOp : public tensorflow::OpKernel {
 class DepthwiseOp : public tensorflow::OpKernel {
  public:
   explicit DepthwiseOp(tensorflow::OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("stride", &stride_));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("zeros", &zeros_));
-    std::string padding, activation;
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("padding", &padding));
+    OP_REQUIRES_OK(ctx, ReadPadded(ctx, "Depthwise", &window_));
+    std::string activation;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("activation", &activation));
-    same_ = padding == "SAME";
     activation_ = channels::Named(activation);
-    OP_REQUIRES(
-        ctx,
-        stride_ > 0 && zeros_.size() == 4 &&
-            *std::min_element(zeros_.begin(), zeros_.end()) >= 0,
-        absl::InvalidArgumentError("Depthwise: Expected a stride of at least "
-                                   "1, and four numbers of zeros"));
   }
 
   void Compute(OpKernelContext* ctx) override {
@@ -122,15 +113,9 @@ class DepthwiseOp : public tensorflow::OpKernel {
             "kernel [height, width, channels] and a bias [channels]. Received ",
             x.shape().DebugString(), ", ", kernel.shape().DebugString(),
             " and ", bias.shape().DebugString())));
-    windows::Sizes of;
-    of.channels = x.dim_size(3), of.stride = stride_;
-    of.height = x.dim_size(1), of.width = x.dim_size(2);
-    of.window_height = kernel.dim_size(0), of.window_width = kernel.dim_size(1);
-    windows::Along(of.height + zeros_[0] + zeros_[1], of.window_height, stride_,
-                   same_, &of.out_height, &of.top);
-    windows::Along(of.width + zeros_[2] + zeros_[3], of.window_width, stride_,
-                   same_, &of.out_width, &of.left);
-    of.top += zeros_[0], of.left += zeros_[2];
+    const windows::Sizes of =
+        window_.Over(x.dim_size(1), x.dim_size(2), x.dim_size(3),
+                     kernel.dim_size(0), kernel.dim_size(1));
     Tensor* y = nullptr;
     OP_REQUIRES_OK(
         ctx, ctx->allocate_output(0,
@@ -164,9 +149,7 @@ class DepthwiseOp : public tensorflow::OpKernel {
   }
 
  private:
-  std::vector<int32_t> zeros_;
-  int32_t stride_;
-  bool same_;
+  windows::Padded window_;
   channels::Activation activation_;
 };
 

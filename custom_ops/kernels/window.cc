@@ -47,4 +47,25 @@ absl::Status Window::Over(const Tensor& images, windows::Sizes* of,
   return absl::OkStatus();
 }
 
+absl::Status ReadPadded(tensorflow::OpKernelConstruction* ctx,
+                        const std::string& op, windows::Padded* found) {
+  std::string padding;
+  std::vector<int32_t> zeros;
+  int32_t stride;
+  TF_RETURN_IF_ERROR(ctx->GetAttr("stride", &stride));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("padding", &padding));
+  if (ctx->HasAttr("zeros")) {
+    TF_RETURN_IF_ERROR(ctx->GetAttr("zeros", &zeros));
+  } else {
+    zeros.assign(4, 0);
+  }
+  if (stride < 1 || zeros.size() != 4 ||
+      *std::min_element(zeros.begin(), zeros.end()) < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        op, ": Expected a stride of at least 1, and four numbers of zeros"));
+  }
+  *found = {stride, padding == "SAME", zeros[0], zeros[1], zeros[2], zeros[3]};
+  return absl::OkStatus();
+}
+
 }  // namespace tf_convpar

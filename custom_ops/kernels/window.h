@@ -1,4 +1,5 @@
-// The window of an op that makes a gradient of one that moved over images.
+// The window of an op that moves it over images, or of one that makes a
+// gradient of such an op.
 
 #ifndef TF_CONVPAR_CUSTOM_OPS_KERNELS_WINDOW_H_
 #define TF_CONVPAR_CUSTOM_OPS_KERNELS_WINDOW_H_
@@ -31,6 +32,11 @@ class Window {
   int32_t stride_;
   bool same_;
 };
+
+// How a window moves, by the attributes `stride`, `padding` and, if the op has
+// it, `zeros`; errors name `op`.
+absl::Status ReadPadded(tensorflow::OpKernelConstruction* ctx,
+                        const std::string& op, windows::Padded* found);
 
 }  // namespace tf_convpar
 

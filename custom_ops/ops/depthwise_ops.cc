@@ -1,18 +1,16 @@
 // What the ops on depthwise convolutions look like from outside.
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "custom_ops/windows/sizes.h"
+#include "custom_ops/ops/windows.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
 namespace tf_convpar {
 namespace {
 
-using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
@@ -26,36 +24,7 @@ REGISTER_OP("TfConvpar>Depthwise")
     .Attr("zeros: list(int)")
     .Attr("activation: {'linear', 'relu', 'relu6', 'silu'} = 'linear'")
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle images, kernel;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 4, &images));
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 3, &kernel));
-      std::vector<int32_t> zeros;
-      int32_t stride;
-      std::string padding;
-      TF_RETURN_IF_ERROR(c->GetAttr("zeros", &zeros));
-      TF_RETURN_IF_ERROR(c->GetAttr("stride", &stride));
-      TF_RETURN_IF_ERROR(c->GetAttr("padding", &padding));
-      if (zeros.size() != 4 || stride < 1) {
-        return absl::InvalidArgumentError(
-            "Depthwise: Expected four numbers of zeros and a stride");
-      }
-      std::vector<DimensionHandle> sizes;
-      for (int axis = 0; axis < 2; ++axis) {
-        const DimensionHandle size = c->Dim(images, 1 + axis);
-        const DimensionHandle window = c->Dim(kernel, axis);
-        if (!c->ValueKnown(size) || !c->ValueKnown(window)) {
-          sizes.push_back(c->UnknownDim());
-          continue;
-        }
-        int64_t out, before;
-        windows::Along(c->Value(size) + zeros[2 * axis] + zeros[2 * axis + 1],
-                       c->Value(window), stride, padding == "SAME", &out,
-                       &before);
-        sizes.push_back(c->MakeDim(out));
-      }
-      c->set_output(0, c->MakeShape({c->Dim(images, 0), sizes[0], sizes[1],
-                                     c->Dim(images, 3)}));
-      return absl::OkStatus();
+      return MapsShape(c, "Depthwise", 3);
     })
     .Doc(R"doc(
 A depthwise convolution of one kernel for each channel, channels last, with its

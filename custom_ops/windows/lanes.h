@@ -29,22 +29,42 @@ INLINE Lane Loaded(const float* p) {
 
 INLINE void Store(Lane v, float* p) { std::memcpy(p, &v, sizeof(v)); }
 
-// Some channels, as so many vectors of eight: two fill a line of the cache.
-template <int kLanes>
-struct Wide {
-  static constexpr int64_t kChannels = 8 * kLanes;
-  Lane lanes[kLanes];
+// Whether the processor has vectors of sixteen floats. Elsewhere compilers keep
+// such vectors in memory.
+inline bool HasSixteen() {
+#if defined(__x86_64__) && defined(__GLIBC__)
+  return __builtin_cpu_supports("avx512f") &&
+         __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512cd");
+#else
+  return false;
+#endif
+}
 
+// Some channels, as so many vectors of eight or sixteen floats.
+template <int kLanes, int kFloats = 8>
+struct Wide {
+  typedef float Vector __attribute__((vector_size(kFloats * sizeof(float))));
+  static constexpr int64_t kChannels = kFloats * kLanes;
+  Vector lanes[kLanes];
+
+  static INLINE Vector At(const float* p, int lane) {
+    Vector v;
+    std::memcpy(&v, p + kFloats * lane, sizeof(v));
+    return v;
+  }
   INLINE void Load(const float* p) {
-    for (int l = 0; l < kLanes; ++l) lanes[l] = Loaded(p + 8 * l);
+    for (int l = 0; l < kLanes; ++l) lanes[l] = At(p, l);
   }
   INLINE void Add(const float* p, const Wide& factor) {
-    for (int l = 0; l < kLanes; ++l) {
-      lanes[l] += Loaded(p + 8 * l) * factor.lanes[l];
-    }
+    for (int l = 0; l < kLanes; ++l) lanes[l] += At(p, l) * factor.lanes[l];
   }
   INLINE void Write(float* p) const {
-    for (int l = 0; l < kLanes; ++l) Store(lanes[l], p + 8 * l);
+    for (int l = 0; l < kLanes; ++l) {
+      std::memcpy(p + kFloats * l, &lanes[l], sizeof(Vector));
+    }
   }
   template <typename F>
   INLINE void Apply() {

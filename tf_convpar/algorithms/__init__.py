@@ -25,7 +25,7 @@ from tf_convpar.algorithms._choose import raced as raced
 from tf_convpar.algorithms._convolve import Windows as Windows
 from tf_convpar.algorithms._convolve import check_algorithm as check_algorithm
 from tf_convpar.algorithms._convolve import convolve as convolve
-from tf_convpar.algorithms._convolve import is_own_pointwise as is_own_pointwise
+from tf_convpar.algorithms._convolve import in_one_pass as in_one_pass
 from tf_convpar.algorithms._groups import depthwise_conv as depthwise_conv
 from tf_convpar.algorithms._groups import is_own_depthwise as is_own_depthwise
 from tf_convpar.algorithms._measure import runners as runners

@@ -18,9 +18,10 @@ from tf_convpar.algorithms import _passes
 from tf_convpar.algorithms._algorithm import Geometry
 from tf_convpar.algorithms._batches import by_measurement
 from tf_convpar.algorithms._choose import ASSUMED_BATCH
+from tf_convpar.algorithms._tensors import sizes_of
 
-# Rows of a product for each channel up to which arranging the kernel counts.
-_FEW = 4
+# Pixels of all feature maps up to which arranging the kernel counts.
+_FEW = 256
 
 
 def check_algorithm(name: Any) -> None:
@@ -69,6 +70,7 @@ def convolve(
     bias: tf.Tensor | None = None,
     factor: tf.Tensor | None = None,
     activation: str = "linear",
+    added: tf.Tensor | None = None,
     remember: bool = False,
     device: str | None = None,
 ) -> tf.Tensor:
@@ -101,9 +103,10 @@ def convolve(
         bias: One value for each filter wanted, which is added; None for no
             bias.
         factor: One value for each filter wanted, by which its feature map is
-            multiplied before the bias is added; None for none. Only where
-            `is_own_pointwise`.
-        activation: Name of an activation, as for `ops.pointwise`; likewise.
+            multiplied before the bias is added; None for none. Only where the
+            convolution is made `in_one_pass`.
+        activation: Name of an activation, as for `ops.convolution`; likewise.
+        added: Feature maps that are added before the activation; likewise.
         remember: Whether what is made of the kernel is kept for the next call,
             for inference. It is made anew when the kernel has changed.
         device: Name of the device that `"auto"` measures; None for this
@@ -127,16 +130,10 @@ def convolve(
     if (
         algorithm == "auto"
         and remember
-        and is_own_pointwise(inputs, kernel, windows)
+        and in_one_pass(inputs, kernel, windows)
     ):
-        steps = tuple(slice(None, None, n) for n in windows.strides)
-        images = inputs
-        if max(windows.strides) > 1:
-            images = inputs[(slice(None), *steps)]
-        matrix = tf.reshape(kernel, kernel.shape[-2:])
-        return ops.pointwise(
-            images, matrix, factor, bias, activation, remember=True
-        )
+        following = factor, bias, activation, added
+        return _in_one_pass(inputs, kernel, windows, following)
     if windows.groups == 1:
         return run(inputs, kernel, bias)
     first, total = filters or (0, kernel.shape[-1])
@@ -165,26 +162,58 @@ def convolve(
     return _add_bias(maps, bias, windows)
 
 
-def is_own_pointwise(
-    inputs: tf.Tensor, kernel: tf.Tensor, windows: Windows
-) -> bool:
+def in_one_pass(inputs: tf.Tensor, kernel: tf.Tensor, windows: Windows) -> bool:
     """Whether this package's op computes a convolution in inference.
 
-    It does where a kernel is large beside the images that pass through it. It
-    takes 0.6 to 1.05 of TensorFlow's time there, elsewhere up to 1.4
-    (`benchmarks/pointwise`).
+    It does where windows are single pixels, and where few pixels pass through a
+    kernel: TensorFlow then takes as long to arrange the kernel as to multiply,
+    at every call. Elsewhere an algorithm with fewer products may be faster,
+    which a race finds out (`benchmarks/inference`).
     """
-    one = math.prod(kernel.shape[:-2]) == 1 and windows.groups == 1
-    image = zip(inputs.shape[1:-1], windows.strides, strict=False)
-    rows = (inputs.shape[0] or ASSUMED_BATCH) * math.prod(
-        -(-(size or 1) // stride) for size, stride in image
-    )
-    return bool(
-        one
-        and rows <= _FEW * kernel.shape[-2]
+    window, strides = kernel.shape[:-2], windows.strides
+    two = len(window) == 2 and len(set(strides)) == 1
+    plain = math.prod(window) == max(strides) == 1
+    if not (
+        (two or plain)
+        and windows.groups == max(windows.dilation_rate) == 1
         and windows.channels_last
         and inputs.dtype == kernel.dtype == tf.float32
         and ops.load()
+    ):
+        return False
+    if math.prod(window) == 1 or None in inputs.shape[1:-1]:
+        return math.prod(window) == 1
+    rows = (inputs.shape[0] or ASSUMED_BATCH) * math.prod(
+        -(-size // stride)
+        for size, stride in zip(inputs.shape[1:-1], strides, strict=True)
+    )
+    return rows <= _FEW
+
+
+def _in_one_pass(
+    inputs: tf.Tensor,
+    kernel: tf.Tensor,
+    windows: Windows,
+    following: tuple[Any, Any, str, Any],
+) -> tf.Tensor:
+    if inputs.shape.rank != kernel.shape.rank or inputs.shape.rank != 4:
+        # Single pixels, wherever they are.
+        channels, filters = kernel.shape[-2:]
+        *vectors, added = following
+        if added is not None:
+            added = tf.reshape(added, [1, 1, -1, filters])
+        maps = ops.convolution(
+            tf.reshape(inputs, [1, 1, -1, channels]),
+            tf.reshape(kernel, [1, 1, channels, filters]),
+            *(*vectors, added),
+            remember=True,
+        )
+        return tf.reshape(maps, [*sizes_of(inputs)[:-1], filters])
+    return ops.convolution(
+        *(inputs, kernel, *following),
+        stride=windows.strides[0],
+        padding=windows.padding,
+        remember=True,
     )
 
 

@@ -140,7 +140,12 @@ def _multiply(
     )
     bias = None if bias is None else tf.cast(bias, wide)
     if remember and wide == tf.float32 and ops.load():
-        maps = ops.pointwise(rows, kernel, offset=bias, remember=True)
+        maps = ops.convolution(
+            tf.reshape(rows, [1, 1, -1, depth]),
+            tf.reshape(kernel, [1, 1, depth, filters]),
+            offset=bias,
+            remember=True,
+        )
     else:
         maps = tf.matmul(rows, kernel, transpose_b=turned)
         if bias is not None:

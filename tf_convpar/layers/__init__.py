@@ -6,9 +6,8 @@ from tf_convpar.layers._activations import (
 from tf_convpar.layers._activations import (
     is_per_sample_activation as is_per_sample_activation,
 )
+from tf_convpar.layers._activations import op_activation as op_activation
 from tf_convpar.layers._base import ConvParallel as ConvParallel
-from tf_convpar.layers._base import takes_shards as takes_shards
-from tf_convpar.layers._base import within_region as within_region
 from tf_convpar.layers._chief import chief as chief
 from tf_convpar.layers._convolution import Conv1D as ConvParallel1D
 from tf_convpar.layers._convolution import Conv2D as ConvParallel2D
@@ -26,6 +25,8 @@ from tf_convpar.layers._files import recovers as recovers
 from tf_convpar.layers._geometries import KINDS as KINDS
 from tf_convpar.layers._geometries import convolutions as convolutions
 from tf_convpar.layers._geometries import geometry as geometry
+from tf_convpar.layers._one_device import takes_shards as takes_shards
+from tf_convpar.layers._one_device import within_region as within_region
 from tf_convpar.layers._scaled import has_note as has_note
 from tf_convpar.layers._scaled import leave_unpadded as leave_unpadded
 from tf_convpar.layers._scaled import note_of as note_of

@@ -1,4 +1,4 @@
-"""Which activations may run on shards."""
+"""Which activations may run on shards, and which a part of an op."""
 
 from __future__ import annotations
 
@@ -36,6 +36,21 @@ def is_per_sample_activation(activation: Any) -> bool:
     """
     mixing = "glu log_softmax softmax sparsemax".split()
     return activation is None or activation in _named([*_NAMES, *mixing])
+
+
+def op_activation(activation: Any) -> str | None:
+    """The name by which this package's ops know an activation, if they do.
+
+    ```python
+    op_activation(keras.activations.silu)  # "silu"
+    ```
+    """
+    names = {
+        keras.activations.relu: "relu",
+        keras.activations.relu6: "relu6",
+        keras.activations.silu: "silu",
+    }
+    return names.get(activation)
 
 
 def _named(names: Iterable[str]) -> set[Any]:

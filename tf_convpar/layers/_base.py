@@ -7,39 +7,30 @@ Keras addresses a layer in a weights file by its class.
 
 Kinds of layers differ in how weights lie (`InShards`) and in three members:
 where the input is needed (`_wanted`), what the devices compute when each has
-some of the filters (`_maps`), and what when each has all (`_stages`).
+some of the filters (`_maps`), and what when each has all (`_stages`). Without a
+cluster there is one device (`OneDevice`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import dataclasses
 import functools
 import itertools
 from collections.abc import Callable
 from collections.abc import Iterable
-from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from tf_convpar._compat.keras import in_stateless_scope
 from tf_convpar._compat.keras import is_adapted
 from tf_convpar._compat.keras import stored
-from tf_convpar.algorithms import Windows
-from tf_convpar.algorithms import as_with
-from tf_convpar.algorithms import is_own_pointwise
 from tf_convpar.layers._activations import is_elementwise_activation
 from tf_convpar.layers._activations import is_per_sample_activation
-from tf_convpar.layers._channels import move_channels
 from tf_convpar.layers._files import is_merged
-from tf_convpar.layers._scaled import Again
-from tf_convpar.layers._scaled import is_inference
-from tf_convpar.layers._scaled import leave_note
-from tf_convpar.layers._stored import InShards
+from tf_convpar.layers._one_device import OneDevice
+from tf_convpar.layers._one_device import takes_shards
 from tf_convpar.placement import AnyLayout
 from tf_convpar.placement import Move
 from tf_convpar.placement import Place
@@ -47,36 +38,12 @@ from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import apart
 from tf_convpar.placement import arranged
-from tf_convpar.placement import device_type
 from tf_convpar.placement import everywhere_in_turn
 from tf_convpar.placement import on_device
 from tf_convpar.placement import value_of
 
-# Whether a layer is called where its result may be shards.
-_to_shards: contextvars.ContextVar[bool] = contextvars.ContextVar(
-    "to_shards", default=False
-)
 
-# A function for `ConvParallel._on_shards`, and the names of its weights.
-Stage = tuple[Callable[..., tf.Tensor], list[str]]
-
-
-@contextlib.contextmanager
-def within_region() -> Iterator[None]:
-    """Within it, layers may return shards; elsewhere they return tensors."""
-    token = _to_shards.set(True)
-    try:
-        yield
-    finally:
-        _to_shards.reset(token)
-
-
-def takes_shards() -> bool:
-    """Whether a layer is called from within a region."""
-    return _to_shards.get()
-
-
-class ConvParallel(InShards):
+class ConvParallel(OneDevice):
     """A mixin for a Keras convolution layer, before it among the bases."""
 
     def _wanted(self) -> AnyLayout | tuple[str, ...]:
@@ -85,18 +52,6 @@ class ConvParallel(InShards):
 
     def _maps(self, inputs: Any) -> ShardedTensor:
         """Computes on each device the feature maps of its own filters."""
-        raise NotImplementedError
-
-    def _stages(self) -> list[Stage]:
-        """The functions that compute all feature maps of some samples.
-
-        Each is one convolution, whose gradients are put in an order: of two in
-        one function, what both need would be computed twice.
-
-        Returns:
-            Functions that are called one after the other, as `compute` of
-            `_on_shards`, each with the names of the weights that it takes.
-        """
         raise NotImplementedError
 
     def join_region(
@@ -207,68 +162,6 @@ class ConvParallel(InShards):
         wire = self._wire_dtype_for(inputs.dtype).name
         return arranged(inputs, self._wanted(), layout.owner, wire)
 
-    def _call_whole(self, inputs: tf.Tensor) -> Any:
-        """Computes the layer on one device."""
-        return super().call(inputs)
-
-    def _call_on(self, device: str, inputs: tf.Tensor) -> Any:
-        """Computes the layer on one device, by its algorithm."""
-        stages = self._stages()
-        names = [name for _, names in stages for name in names]
-
-        def run(x: tf.Tensor, *given: tf.Tensor, **extra: Any) -> tf.Tensor:
-            for number, (compute, own) in enumerate(stages, 1):
-                count = len(own)
-                if number == len(stages):
-                    # A bias that the layer does not have is the last one's.
-                    count = len(given)
-                    compute = functools.partial(compute, **extra)
-                part = functools.partial(
-                    self._run_shard, compute, device=device, first=0
-                )
-                placed = on_device(part, device, input_first=True)
-                x, given = placed(x, *given[:count]), given[count:]
-            return x
-
-        weights = [tf.convert_to_tensor(getattr(self, n)) for n in names]
-        outputs = run(inputs, *weights)
-        if self.activation not in (None, keras.activations.linear):
-            return self.activation(outputs)
-        shape = self._factors_shape()
-        if shape is not None and takes_shards() and is_inference():
-            count = len(names) - bool(self.use_bias)
-            kernels, bias = weights[:count], weights[count:]
-            again = self._again(inputs, device)
-            leave_note(outputs, run, again, kernels, bias, shape)
-        return outputs
-
-    def _again(self, inputs: tf.Tensor, device: str) -> Again:
-        """What the layer is computed of in inference, of an input."""
-        return Again(inputs)
-
-    def _again_pointwise(
-        self, inputs: tf.Tensor, device: str, kernel: Any, windows: Windows
-    ) -> Again:
-        """If the last stage is a product, what scales it is a part of it."""
-        kernel = tf.convert_to_tensor(kernel)
-        auto = self._algorithm_on(device) == "auto"
-        if auto and is_own_pointwise(inputs, kernel, windows):
-            return Again(inputs, {}, by_itself=True)
-        return Again(inputs)
-
-    def _factors_shape(self) -> list[int] | None:
-        """The shape in which factors of all feature maps scale the kernel."""
-        return None
-
-    def _with_bias(self, kernel: str = "kernel") -> list[str]:
-        """The names of a kernel and, if the layer has one, of the bias."""
-        return [kernel, "bias"] if self.use_bias else [kernel]
-
-    def _algorithm_on(self, device: str) -> str:
-        """The layer's algorithm; `"direct"` on a GPU, where cuDNN chooses."""
-        on_cpu = device_type(device) == "CPU"
-        return str(self.algorithm) if self.algorithm and on_cpu else "direct"
-
     def _on_shards(
         self,
         compute: Callable[..., tf.Tensor],
@@ -358,32 +251,3 @@ class ConvParallel(InShards):
             run = on_device(part, device, input_first=True)
             maps.append(run(*operands))
         return maps
-
-    def _run_shard(
-        self,
-        compute: Callable[..., tf.Tensor],
-        x: tf.Tensor,
-        *weights: tf.Tensor,
-        device: str,
-        first: int,
-    ) -> tf.Tensor:
-        """Computes one shard's part; called within `on_device`."""
-        channels_first = self.data_format == "channels_first"
-        # TensorFlow's CPU convolutions take channels last only.
-        moves = channels_first and device_type(device) == "CPU"
-        if moves:
-            x = move_channels(x, 1, -1)
-        # Weights come as they are stored; mixed precision converts them here.
-        weights = tuple(tf.cast(weight, x.dtype) for weight in weights)
-        # A layer has one race on each kind of processor, as it was measured for
-        # a plan, and not one more for each part that a device may have.
-        whole = self.filters if getattr(self, "groups", 0) == 1 else None
-        with as_with(whole):
-            y = compute(
-                x,
-                *weights,
-                channels_last=moves or not channels_first,
-                device=device,
-                first=first,
-            )
-        return move_channels(y, -1, 1) if moves else y

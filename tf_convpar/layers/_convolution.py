@@ -11,8 +11,8 @@ import tensorflow as tf
 from tf_convpar.algorithms import Windows
 from tf_convpar.algorithms import convolve
 from tf_convpar.layers._base import ConvParallel
-from tf_convpar.layers._base import Stage
 from tf_convpar.layers._chief import chief
+from tf_convpar.layers._one_device import Stage
 from tf_convpar.layers._scaled import Again
 from tf_convpar.layers._scaled import is_inference
 from tf_convpar.placement import ShardedTensor
@@ -69,7 +69,7 @@ class Convolution(ConvParallel):
 
     def _again(self, inputs: tf.Tensor, device: str) -> Again:
         windows = self._windows(self.data_format == "channels_last")
-        return self._again_pointwise(inputs, device, self.kernel, windows)
+        return self._again_in_one_pass(inputs, device, self.kernel, windows)
 
     def _factors_shape(self) -> list[int]:
         return [self.filters]

@@ -29,14 +29,20 @@ class Scaled(Protocol):
 
     Attributes:
         activates: Whether it computes an activation in the same pass.
+        adds: Whether it adds other feature maps in the same pass.
     """
 
     activates: bool
+    adds: bool
 
     def __call__(
-        self, factor: tf.Tensor, summand: tf.Tensor, activation: str = ...
+        self,
+        factor: tf.Tensor,
+        summand: tf.Tensor,
+        activation: str = ...,
+        added: tf.Tensor | None = ...,
     ) -> tf.Tensor:
-        """The feature maps; an activation only if `activates`."""
+        """The feature maps, and what else it computes in the same pass."""
 
 
 class Again(NamedTuple):
@@ -46,8 +52,8 @@ class Again(NamedTuple):
         inputs: What it is computed of.
         extra: What else its last stage then takes beside the name of an
             activation; None if it takes none.
-        by_itself: Whether that stage takes factors by themselves. Elsewhere
-            they scale the kernel.
+        by_itself: Whether that stage takes factors by themselves, and feature
+            maps to add. Elsewhere factors scale the kernel.
     """
 
     inputs: tf.Tensor
@@ -93,18 +99,23 @@ def leave_note(
         return
 
     def scaled(
-        factor: tf.Tensor, summand: tf.Tensor, activation: str = "linear"
+        factor: tf.Tensor,
+        summand: tf.Tensor,
+        activation: str = "linear",
+        added: tf.Tensor | None = None,
     ) -> tf.Tensor:
         if bias:
             summand += bias[0] * factor
         more = {} if extra is None else {**extra, "activation": activation}
         if by_itself:
-            return run(inputs, *others, kernel, summand, factor=factor, **more)
+            more |= {"factor": factor, "added": added}
+            return run(inputs, *others, kernel, summand, **more)
         last = kernel * tf.reshape(factor, shape)
         return run(inputs, *others, last, summand, **more)
 
     found: Any = scaled
     found.activates = extra is not None
+    found.adds = by_itself
     setattr(maps, _NOTE, found)
 
 

@@ -12,10 +12,10 @@ import tensorflow as tf
 from tf_convpar.algorithms import Windows
 from tf_convpar.algorithms import convolve
 from tf_convpar.layers._base import ConvParallel
-from tf_convpar.layers._base import Stage
 from tf_convpar.layers._depthwise import channels
 from tf_convpar.layers._depthwise import depthwise
 from tf_convpar.layers._depthwise import whole
+from tf_convpar.layers._one_device import Stage
 from tf_convpar.layers._scaled import Again
 from tf_convpar.layers._scaled import is_inference
 from tf_convpar.layers._shards import Split
@@ -176,7 +176,7 @@ class Separable(ConvParallel):
 
     def _again(self, inputs: tf.Tensor, device: str) -> Again:
         windows = self._pointwise_windows(self.data_format == "channels_last")
-        return self._again_pointwise(
+        return self._again_in_one_pass(
             inputs, device, self.pointwise_kernel, windows
         )
 

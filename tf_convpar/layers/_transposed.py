@@ -8,9 +8,9 @@ import keras
 import tensorflow as tf
 
 from tf_convpar.layers._base import ConvParallel
-from tf_convpar.layers._base import Stage
 from tf_convpar.layers._channels import add_bias
 from tf_convpar.layers._channels import data_format
+from tf_convpar.layers._one_device import Stage
 from tf_convpar.placement import ShardedTensor
 
 

@@ -7,9 +7,11 @@ first call, or by `load()`.
 from ._activated import activated_gradient as activated_gradient
 from ._activated import activated_sums as activated_sums
 from ._activated import passed_back as passed_back
+from ._affine import affine as affine
 from ._channels import channel_moments as channel_moments
 from ._channels import channel_sums as channel_sums
 from ._channels import scale_channels as scale_channels
+from ._convolution import convolution as convolution
 from ._depthwise import depthwise as depthwise
 from ._depthwise import depthwise_kernel_gradient as depthwise_kernel_gradient
 from ._functions import release_functions as release_functions
@@ -19,7 +21,6 @@ from ._library import build_report as build_report
 from ._library import functions as functions
 from ._library import load as load
 from ._library import module as module
-from ._pointwise import pointwise as pointwise
 from ._pooling import max_pool as max_pool
 from ._shards import concat_shards as concat_shards
 from ._shards import split_shards as split_shards

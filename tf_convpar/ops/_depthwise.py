@@ -133,20 +133,18 @@ def _gradients(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
                 images, kernel, bias, stride, padding.lower(), zeros
             )
             upstream = passed_back(upstream, given, activation)
-        padded = _padded(images, zeros)
+        x = _padded(images, zeros)
         by_padded = tf.raw_ops.DepthwiseConv2dNativeBackpropInput(
-            input_sizes=tf.shape(padded),
+            input_sizes=tf.shape(x),
             filter=tf.expand_dims(kernel, -1),
             out_backprop=upstream,
             strides=[1, stride, stride, 1],
             padding=padding,
         )
-        sizes = tf.shape(images)
-        top, _, left, _ = zeros
         return [
-            tf.slice(by_padded, [0, top, left, 0], sizes),
+            tf.slice(by_padded, [0, zeros[0], zeros[2], 0], tf.shape(images)),
             depthwise_kernel_gradient(
-                padded, upstream, kernel.shape[:2], stride, padding.lower()
+                x, upstream, kernel.shape[:2], stride, padding.lower()
             ),
             tf.reduce_sum(upstream, [0, 1, 2]),
         ]

@@ -27,6 +27,7 @@ from tf_convpar.layers import has_note
 from tf_convpar.layers import is_merged
 from tf_convpar.layers import leave_unpadded
 from tf_convpar.layers import note_of
+from tf_convpar.layers import op_activation
 from tf_convpar.layers import takes_shards
 from tf_convpar.sharding._attach import joined
 from tf_convpar.sharding.rules import moved
@@ -79,10 +80,10 @@ class Term:
             ones = tf.ones(self.maps.shape[-1], self.maps.dtype)
             return ones, tf.zeros_like(ones)
         given = dict(zip(of.names, self.weights, strict=True))
-        scale = tf.math.rsqrt(of.variance + of.epsilon)
-        scale = scale * given["gamma"] if "gamma" in given else scale
-        offset = -of.mean * scale
-        return scale, offset + given["beta"] if "beta" in given else offset
+        return ops.affine(
+            *(of.mean, of.variance, given.get("gamma"), given.get("beta")),
+            of.epsilon,
+        )
 
 
 class Fused(Attached):
@@ -94,12 +95,13 @@ class Fused(Attached):
 
     Args:
         layer: The layer.
-        alone: Whether nothing else uses what it is called with.
+        only: Whether nothing else uses what it is called with, for each input.
     """
 
-    def __init__(self, layer: Any, alone: bool = False) -> None:
+    def __init__(self, layer: Any, only: Sequence[bool] = (False,)) -> None:
         self._layer = layer
-        self._alone = alone
+        self._only = only
+        self._alone = all(only)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Does what the layer's own `call` does."""
@@ -146,11 +148,16 @@ class Fused(Attached):
             affine = term.affine()
             result = scaled(*affine)
             if scaled.activates:
-                setattr(result, _AGAIN, functools.partial(scaled, *affine))
+                again: Any = functools.partial(scaled, *affine)
+                again.adds = scaled.adds
+                setattr(result, _AGAIN, again)
             return result
         return _noted([term])
 
     def _added(self, inputs: Any) -> tf.Tensor | None:
+        summed = self._added_to_convolution(inputs)
+        if summed is not None:
+            return summed
         terms = [
             term
             for tensor in inputs
@@ -161,6 +168,20 @@ class Fused(Attached):
         if not (normalized and alike and len(terms) <= _MOST_TERMS):
             return None
         return _noted(terms)
+
+    def _added_to_convolution(self, inputs: Any) -> tf.Tensor | None:
+        """One of two inputs is made again, with the other added to it."""
+        if len(inputs) != 2 or inputs[0].shape != inputs[1].shape:
+            return None
+        pairs = zip(inputs, reversed(inputs), self._only, strict=True)
+        for maps, other, alone in reversed([*pairs]):
+            again: Any = getattr(maps, _AGAIN, None)
+            if alone and getattr(again, "adds", False):
+                added = functools.partial(again, added=other)
+                result: tf.Tensor = added("linear")
+                setattr(result, _AGAIN, added)
+                return result
+        return None
 
     def _padded(self, inputs: Any) -> tf.Tensor:
         result: tf.Tensor = type(self._layer).call(self._layer, inputs)
@@ -209,12 +230,7 @@ def activation_of(layer: Any) -> str | None:
     if isinstance(layer, _L.ReLU):
         settings = layer.max_value, layer.negative_slope, layer.threshold
         return {(None, 0, 0): "relu", (6, 0, 0): "relu6"}.get(settings)
-    names = {
-        keras.activations.relu: "relu",
-        keras.activations.relu6: "relu6",
-        keras.activations.silu: "silu",
-    }
-    return names.get(layer.activation)
+    return op_activation(layer.activation)
 
 
 def without_note(x: Any) -> Any:

@@ -97,7 +97,7 @@ class Regions:
             shapes = [tensor.shape for tensor in node.input_tensors]
             if self._fuses and not known and fuses(layer, shapes):
                 used = [self._uses[id(x)] for x in node.input_tensors]
-                made.call = Fused(made, alone=used == [1])
+                made.call = Fused(made, [count == 1 for count in used])
             elif self._fuses and not known and pools(layer):
                 made.call = Pooled(made)
             return None

@@ -22,7 +22,7 @@ _STEP = re.compile(r"EagerLocalExecute: __inference_(\w*step\w*?)_\d+")
 # Convolutions: bare, fused and oneDNN forms (Conv2D, _FusedConv2D,
 # _MklNativeConv2D, ...), and this package's own.
 _CONVOLUTION = re.compile(
-    r"(Conv[23]D|DepthwiseConv2dNative|TfConvpar>Bilinear)"
+    r"(Conv[23]D|DepthwiseConv2dNative|TfConvpar>(Bilinear|Convolution|Depthwise))"
 )
 _OF_KERNEL = re.compile(r"BackpropFilter|KernelGradient")
 # The operations of this package that join and cut, and those of its twin.
