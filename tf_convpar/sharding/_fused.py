@@ -171,7 +171,8 @@ class Fused(Attached):
 
     def _added_to_convolution(self, inputs: Any) -> tf.Tensor | None:
         """One of two inputs is made again, with the other added to it."""
-        if len(inputs) != 2 or inputs[0].shape != inputs[1].shape:
+        two = len(inputs) == len(self._only) == 2
+        if not two or inputs[0].shape != inputs[1].shape:
             return None
         pairs = zip(inputs, reversed(inputs), self._only, strict=True)
         for maps, other, alone in reversed([*pairs]):
