@@ -75,7 +75,7 @@ def test_an_error_names_those_with_whom_the_last_replica_went(
         replicas._survived(fails)
 
 
-@pytest.mark.parametrize("often", [1, 2, 3])
+@pytest.mark.parametrize("often", [1, 5, 6])
 def test_what_fails_in_passing_is_tried_again(strategy, monkeypatch, often):
     """All are there: a connection failed, or a call left from a hang."""
     cluster = types.SimpleNamespace(lost=list, returned=list)
@@ -95,7 +95,7 @@ def test_what_fails_in_passing_is_tried_again(strategy, monkeypatch, often):
 
     monkeypatch.setattr(Arrays, "batch", failing)
     options = {"batch_size": 8, "steps_per_epoch": 4, "verbose": 0}
-    if often < 3:
+    if often < 6:
         method.fit(*data(), **options)
         assert model.optimizer.iterations == 5
     else:
@@ -107,7 +107,7 @@ def test_what_fails_in_passing_is_tried_again(strategy, monkeypatch, often):
 def check(case):
     everyone, lost = [0, 1, 2], case["lost"]
     left = [t for t in everyone if t not in lost]
-    assert case["echoed"]
+    assert case["echoed"] == 2
     # The returned come last.
     assert case["tasks"] == [everyone, left, left, left + lost]
     assert case["steps"] == 4 * 8

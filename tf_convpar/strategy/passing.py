@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import tensorflow as tf
 
-_MOST_TRIES = 3
+# Several tasks that hung may each have left calls behind, and each of them may
+# fail one try: three were too few for two tasks. Together they wait 3.1 s.
+_PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6)
 
 
 class Tries:
@@ -25,12 +29,15 @@ class Tries:
         self._failed = 0
 
     def again(self, error: tf.errors.OpError) -> bool:
-        """Whether it may be over on another try, of which there are three.
+        """Whether it may be over on another try, after a pause before it.
 
         A connection failed and works again; or a task that hung had calls left
         from before, and TensorFlow clears them away under the number that those
         of the cluster it has joined again go by ("Cleanup ...").
         """
-        self._failed += 1
         passing = tf.errors.UnavailableError | tf.errors.AbortedError
-        return isinstance(error, passing) and self._failed < _MOST_TRIES
+        if not isinstance(error, passing) or self._failed == len(_PAUSES_S):
+            return False
+        time.sleep(_PAUSES_S[self._failed])
+        self._failed += 1
+        return True
