@@ -10,6 +10,7 @@
 #include "custom_ops/bilinear/passes.h"
 #include "custom_ops/bilinear/sizes.h"
 #include "custom_ops/kernels/bilinear_program.h"
+#include "custom_ops/kernels/in_parallel.h"
 #include "custom_ops/kernels/remembered.h"
 #include "custom_ops/kernels/workspace.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -40,23 +41,24 @@ using tensorflow::TensorShape;
 // The threads that TensorFlow gives to one op.
 class OpPool final : public bilinear::Pool {
  public:
-  explicit OpPool(OpKernelContext* ctx)
-      : workers_(*ctx->device()->tensorflow_cpu_worker_threads()) {}
+  explicit OpPool(OpKernelContext* ctx) : ctx_(ctx) {}
 
-  int threads() const override { return workers_.num_threads; }
+  int threads() const override {
+    return ctx_->device()->tensorflow_cpu_worker_threads()->num_threads;
+  }
 
   void Run(int64_t total, void (*task)(void*, int64_t, int64_t),
            void* context) override {
     // The passes hand out no more parts than there are threads.
-    using Pool = tensorflow::thread::ThreadPool;
-    workers_.workers->ParallelFor(total, Pool::SchedulingParams::Fixed(1),
-                                  [task, context](int64_t first, int64_t last) {
-                                    task(context, first, last);
-                                  });
+    constexpr int64_t kMany = int64_t{1} << 30;
+    InParallel(ctx_, total, kMany,
+               [task, context](int64_t first, int64_t last) {
+                 task(context, first, last);
+               });
   }
 
  private:
-  const tensorflow::DeviceBase::CpuWorkerThreads& workers_;
+  OpKernelContext* const ctx_;
 };
 
 float* Data(Tensor* t) { return t->flat<float>().data(); }

@@ -10,11 +10,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "custom_ops/channels/rows.h"
+#include "custom_ops/kernels/in_parallel.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
-#include "tensorflow/core/lib/core/threadpool.h"
 
 namespace tf_convpar {
 namespace {
@@ -60,17 +60,6 @@ absl::Status CheckSame(absl::string_view op, const Tensor& x,
   return absl::InvalidArgumentError(absl::StrCat(
       op, ": Expected feature maps of one shape. Received shapes ",
       x.shape().DebugString(), " and ", other.shape().DebugString()));
-}
-
-// Runs `run(begin, end)` for ranges of `total` units of so many floats.
-template <typename Run>
-void InParallel(OpKernelContext* ctx, int64_t total, int64_t floats,
-                const Run& run) {
-  // Bound by memory: about one float per cycle.
-  const int64_t cycles = std::max<int64_t>(1, floats);
-  using Pool = tensorflow::thread::ThreadPool;
-  ctx->device()->tensorflow_cpu_worker_threads()->workers->ParallelFor(
-      total, Pool::SchedulingParams::Adaptive(cycles), run);
 }
 
 // Two vectors for each block of rows: `run(first, count, vectors)`.

@@ -12,6 +12,7 @@
 #include "custom_ops/bilinear/passes.h"
 #include "custom_ops/bilinear/sizes.h"
 #include "custom_ops/channels/activation.h"
+#include "custom_ops/kernels/in_parallel.h"
 #include "custom_ops/kernels/remembered.h"
 #include "custom_ops/kernels/window.h"
 #include "custom_ops/kernels/workspace.h"
@@ -20,7 +21,6 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
-#include "tensorflow/core/lib/core/threadpool.h"
 
 namespace tf_convpar {
 namespace {
@@ -153,7 +153,7 @@ class ConvolutionOp : public tensorflow::OpKernel {
                      kernel.dim_size(0), kernel.dim_size(1));
     const TensorShape shape(
         {x.dim_size(0), of.out_height, of.out_width, filters});
-    const bool adds = summand.dims() == 4;
+    const bool adds = summand.dims() != 1 || summand.NumElements() > 0;
     OP_REQUIRES(ctx, !adds || summand.shape() == shape,
                 absl::InvalidArgumentError(absl::StrCat(
                     "Convolution: Expected a summand of the shape of the "
@@ -215,20 +215,20 @@ class ConvolutionOp : public tensorflow::OpKernel {
   }
 
   static void Run(OpKernelContext* ctx, const Product& of, int64_t panels) {
-    const auto& workers = *ctx->device()->tensorflow_cpu_worker_threads();
-    using Pool = tensorflow::thread::ThreadPool;
+    const int threads =
+        ctx->device()->tensorflow_cpu_worker_threads()->num_threads;
     // Some thirty products in a cycle.
     const int64_t width = bilinear::BestPasses()->set.panel();
     const int64_t cycles = of.depth() * width / 30 + 1;
-    if (of.rows >= kBand * workers.num_threads) {
-      workers.workers->ParallelFor(
-          of.rows, Pool::SchedulingParams::Adaptive(cycles * panels),
+    if (of.rows >= kBand * threads) {
+      InParallel(
+          ctx, of.rows, cycles * panels,
           [&](int64_t begin, int64_t end) { of.Run(begin, end, 0, panels); });
       return;
     }
-    workers.workers->ParallelFor(
-        panels, Pool::SchedulingParams::Adaptive(cycles * of.rows),
-        [&](int64_t begin, int64_t end) { of.Run(0, of.rows, begin, end); });
+    InParallel(ctx, panels, cycles * of.rows, [&](int64_t begin, int64_t end) {
+      of.Run(0, of.rows, begin, end);
+    });
   }
 
   bool remember_;

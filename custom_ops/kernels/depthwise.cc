@@ -11,11 +11,11 @@
 #include "custom_ops/channels/activation.h"
 #include "custom_ops/depthwise/forward.h"
 #include "custom_ops/depthwise/kernel_gradient.h"
+#include "custom_ops/kernels/in_parallel.h"
 #include "custom_ops/kernels/window.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
-#include "tensorflow/core/lib/core/threadpool.h"
 
 namespace tf_convpar {
 namespace {
@@ -65,11 +65,9 @@ class DepthwiseKernelGradientOp : public tensorflow::OpKernel {
                                                               .data();
     const int64_t pixels = of.height * of.width * of.channels;
     const int64_t maps = of.out_height * of.out_width * of.channels;
-    using Pool = tensorflow::thread::ThreadPool;
     // Some four products in a cycle.
-    const int64_t cycles = std::max<int64_t>(1, rows * of.out_width * size / 4);
-    ctx->device()->tensorflow_cpu_worker_threads()->workers->ParallelFor(
-        images * bands, Pool::SchedulingParams::Adaptive(cycles),
+    InParallel(
+        ctx, images * bands, rows * of.out_width * size / 4,
         [&](int64_t begin, int64_t end) {
           for (int64_t part = begin; part < end; ++part) {
             const int64_t image = part / bands, first = part % bands * rows;
@@ -130,22 +128,19 @@ class DepthwiseOp : public tensorflow::OpKernel {
     const int64_t pixels = of.height * of.width * of.channels;
     const int64_t maps = of.out_height * of.out_width * of.channels;
     const int64_t rows = of.out_height;
-    using Pool = tensorflow::thread::ThreadPool;
     // Some four products in a cycle, and what it takes to read and write.
     const int64_t cycles = of.out_width * of.channels *
                            (of.window_height * of.window_width + 8) / 4;
-    ctx->device()->tensorflow_cpu_worker_threads()->workers->ParallelFor(
-        x.dim_size(0) * rows,
-        Pool::SchedulingParams::Adaptive(std::max<int64_t>(1, cycles)),
-        [&](int64_t begin, int64_t end) {
-          while (begin < end) {
-            const int64_t image = begin / rows, row = begin % rows;
-            const int64_t last = std::min(rows, row + end - begin);
-            depthwise::MakeRows(of, activation_, from + image * pixels, by,
-                                plus, row, last, to + image * maps);
-            begin += last - row;
-          }
-        });
+    InParallel(ctx, x.dim_size(0) * rows, cycles,
+               [&](int64_t begin, int64_t end) {
+                 while (begin < end) {
+                   const int64_t image = begin / rows, row = begin % rows;
+                   const int64_t last = std::min(rows, row + end - begin);
+                   depthwise::MakeRows(of, activation_, from + image * pixels,
+                                       by, plus, row, last, to + image * maps);
+                   begin += last - row;
+                 }
+               });
   }
 
  private:

@@ -5,12 +5,12 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "custom_ops/kernels/in_parallel.h"
 #include "custom_ops/kernels/window.h"
 #include "custom_ops/pooling/max_gradient.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
-#include "tensorflow/core/lib/core/threadpool.h"
 
 namespace tf_convpar {
 namespace {
@@ -47,18 +47,15 @@ class MaxPoolGradientOp : public tensorflow::OpKernel {
     float* const to = dx->flat<float>().data();
     const int64_t pixels = of.height * of.width * of.channels;
     const int64_t maps = of.out_height * of.out_width * of.channels;
-    using Pool = tensorflow::thread::ThreadPool;
     // A float a cycle.
-    const int64_t cycles =
-        std::max<int64_t>(1, maps * of.window_height * of.window_width);
-    ctx->device()->tensorflow_cpu_worker_threads()->workers->ParallelFor(
-        x.dim_size(0), Pool::SchedulingParams::Adaptive(cycles),
-        [&](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; ++i) {
-            pooling::MaxGradient(of, images + i * pixels, maxima + i * maps,
-                                 given + i * maps, to + i * pixels);
-          }
-        });
+    InParallel(ctx, x.dim_size(0), maps * of.window_height * of.window_width,
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t i = begin; i < end; ++i) {
+                   pooling::MaxGradient(of, images + i * pixels,
+                                        maxima + i * maps, given + i * maps,
+                                        to + i * pixels);
+                 }
+               });
   }
 
  private:

@@ -5,12 +5,12 @@
 #include <cstdint>
 
 #include "custom_ops/kernels/convert.h"
+#include "custom_ops/kernels/in_parallel.h"
 #include "custom_ops/kernels/stream.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
-#include "tensorflow/core/lib/core/threadpool.h"
 
 namespace tf_convpar {
 namespace {
@@ -104,12 +104,9 @@ void ShardCopy::Run(tensorflow::OpKernelContext* ctx) const {
   // Bound by memory: about four bytes in or out per cycle.
   const int64_t cycles =
       std::max<int64_t>(1, (whole_bytes + shard_bytes) / (4 * row_));
-  using Pool = tensorflow::thread::ThreadPool;
-  ctx->device()->tensorflow_cpu_worker_threads()->workers->ParallelFor(
-      total, Pool::SchedulingParams::Adaptive(cycles),
-      [this, stream](int64_t begin, int64_t end) {
-        stream ? StreamRange(begin, end) : CopyRange(begin, end);
-      });
+  InParallel(ctx, total, cycles, [this, stream](int64_t begin, int64_t end) {
+    stream ? StreamRange(begin, end) : CopyRange(begin, end);
+  });
 }
 
 }  // namespace tf_convpar

@@ -1,0 +1,24 @@
+// One op's work by several threads.
+
+#ifndef TF_CONVPAR_CUSTOM_OPS_KERNELS_IN_PARALLEL_H_
+#define TF_CONVPAR_CUSTOM_OPS_KERNELS_IN_PARALLEL_H_
+
+#include <cstdint>
+#include <functional>
+
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tf_convpar {
+
+// Runs `run(begin, end)` for ranges of `total` units of so many cycles each, by
+// the op's own thread and by those that TensorFlow gives to one op.
+//
+// The op's own thread begins at once and goes on as long as there are ranges.
+// A thread that sleeps takes some 50 us to wake, which TensorFlow's ParallelFor
+// waits for, even where all would be done until then.
+void InParallel(tensorflow::OpKernelContext* ctx, int64_t total, int64_t cycles,
+                const std::function<void(int64_t, int64_t)>& run);
+
+}  // namespace tf_convpar
+
+#endif  // TF_CONVPAR_CUSTOM_OPS_KERNELS_IN_PARALLEL_H_
