@@ -14,8 +14,8 @@ namespace tf_convpar {
 // the op's own thread and by those that TensorFlow gives to one op.
 //
 // The op's own thread begins at once and goes on as long as there are ranges.
-// A thread that sleeps takes some 50 us to wake, which TensorFlow's ParallelFor
-// waits for, even where all would be done until then.
+// TensorFlow's ParallelFor hands all of them to other threads where there are
+// more than threads, and sleeps until they are done.
 void InParallel(tensorflow::OpKernelContext* ctx, int64_t total, int64_t cycles,
                 const std::function<void(int64_t, int64_t)>& run);
 

@@ -43,7 +43,7 @@ class Fault(keras.callbacks.Callback):
         self.echoed = 0
 
     def replica(self, *args):
-        """What two had left fails two calls when they return, as it may."""
+        """What they had left fails two calls when they return, as it may."""
         if self.seconds and self.echoed < 2:
             self.echoed += 1
             raise tf.errors.AbortedError(None, None, "Cleanup 1")

@@ -6,8 +6,8 @@ import time
 
 import tensorflow as tf
 
-# Several tasks that hung may each have left calls behind, and each of them may
-# fail one try: three were too few for two tasks. Together they wait 3.1 s.
+# Three tries at once were too few where tasks returned: how many calls one has
+# left behind, and for how long, is not known. Together they wait 3.1 s.
 _PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6)
 
 
