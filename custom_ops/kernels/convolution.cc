@@ -10,14 +10,13 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "custom_ops/bilinear/passes.h"
-#include "custom_ops/bilinear/sizes.h"
 #include "custom_ops/channels/activation.h"
-#include "custom_ops/kernels/in_parallel.h"
+#include "custom_ops/channels/joined.h"
+#include "custom_ops/kernels/product.h"
 #include "custom_ops/kernels/remembered.h"
 #include "custom_ops/kernels/window.h"
 #include "custom_ops/kernels/workspace.h"
 #include "custom_ops/windows/sizes.h"
-#include "custom_ops/windows/unfold.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -25,90 +24,12 @@
 namespace tf_convpar {
 namespace {
 
-using bilinear::Passes;
+using channels::Joined;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-// Pixels of feature maps that a cache holds while all filters pass by.
-constexpr int64_t kBand = 56;
-// Numbers of a kernel up to which it is the kernel that a cache holds, while
-// some pixels pass by that the registers hold.
-constexpr int64_t kSmall = 64 << 10;
-// Lines of feature maps that are shorter leave most of a processor idle.
-constexpr int64_t kShort = 7;
-static_assert(kBand <= bilinear::kMostRows);
-
 const float* Floats(const Tensor& x) { return x.flat<float>().data(); }
-
-// Images, the panels of a kernel, and the feature maps.
-struct Product {
-  windows::Sizes of;
-  int64_t rows, filters;
-  const float *x, *panels;
-  bilinear::Ending ending;
-  float* y;
-
-  int64_t depth() const {
-    return of.window_height * of.window_width * of.channels;
-  }
-
-  // Some pixels of all feature maps, and some panels of filters.
-  void Run(int64_t begin, int64_t end, int64_t first, int64_t last) const {
-    const int64_t across = of.window_width * of.channels;
-    const int64_t maps = of.out_height * of.out_width;
-    if (of.window_height * of.window_width * of.stride == 1 && !of.Pads()) {
-      RunBands(begin, end, first, last, {x, rows, 0, across, 1, 0, across}, 0);
-    } else if (of.out_width < kShort) {
-      const Workspace own(kBand * depth());
-      for (int64_t r = begin; r < end; r += kBand) {
-        const int64_t count = std::min(kBand, end - r);
-        windows::Unfold(of, x, r, r + count, own.data());
-        RunBands(0, count, first, last,
-                 {own.data(), count, 0, depth(), 1, 0, depth()}, r);
-      }
-    } else {
-      const bool pads = of.Pads();
-      const windows::Sizes in = pads ? of.WithZeros() : of;
-      const int64_t width = in.width * in.channels;
-      const int64_t image = of.height * of.width * of.channels;
-      const Workspace own(pads ? in.height * width : 0);
-      while (begin < end) {
-        const int64_t number = begin / maps, pixel = begin % maps;
-        const int64_t until = std::min(maps, pixel + end - begin);
-        const float* a = x + number * image;
-        if (pads) {
-          windows::Pad(of, a, own.data());
-          a = own.data();
-        }
-        RunBands(pixel, until, first, last,
-                 {a, of.out_width, of.stride * width, of.stride * of.channels,
-                  of.window_height, width, across},
-                 number * maps);
-        begin += until - pixel;
-      }
-    }
-  }
-
-  // Rows of the lines, of which the first is that pixel of all feature maps.
-  void RunBands(int64_t begin, int64_t end, int64_t first, int64_t last,
-                const bilinear::Lines& lines, int64_t pixel) const {
-    bilinear::ProductPart part = {};
-    part.first_panel = first, part.panels = last - first;
-    part.columns = filters, part.ending = ending;
-    if (ending.summand != nullptr) part.ending.summand += pixel * filters;
-    const int64_t most =
-        depth() * filters <= kSmall ? bilinear::BestPasses()->set.rows : kBand;
-    // Whole lines, or equal pieces of them.
-    const int64_t pieces = (lines.rows + most - 1) / most;
-    const int64_t band = pieces == 1 ? most / lines.rows * lines.rows
-                                     : (lines.rows + pieces - 1) / pieces;
-    for (part.begin = begin; part.begin < end; part.begin = part.end) {
-      part.end = std::min(part.begin + band, end);
-      bilinear::BestPasses()->product(part, lines, panels, y + pixel * filters);
-    }
-  }
-};
 
 class ConvolutionOp : public tensorflow::OpKernel {
  public:
@@ -116,9 +37,12 @@ class ConvolutionOp : public tensorflow::OpKernel {
       : OpKernel(ctx) {
     std::string name;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("activation", &name));
+    activation_ = channels::Named(name);
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("image_activation", &name));
+    image_activation_ = channels::Named(name);
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("parts", &parts_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("remember", &remember_));
     OP_REQUIRES_OK(ctx, ReadPadded(ctx, "Convolution", &window_));
-    activation_ = channels::Named(name);
     OP_REQUIRES(ctx, bilinear::BestPasses() != nullptr,
                 absl::InvalidArgumentError(
                     absl::StrCat("Convolution: Expected ", bilinear::kWidest,
@@ -126,17 +50,28 @@ class ConvolutionOp : public tensorflow::OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
-    const Tensor &x = ctx->input(0), &kernel = ctx->input(1);
-    const Tensor &scale = ctx->input(2), &offset = ctx->input(3);
-    const Tensor& summand = ctx->input(4);
+    const Tensor &x = ctx->input(0), &kernel = ctx->input(parts_);
+    const Tensor &scale = ctx->input(parts_ + 1),
+                 &offset = ctx->input(parts_ + 2);
+    const Tensor& summand = ctx->input(parts_ + 3);
+    int64_t channels = 0;
+    bool alike = x.dims() == 4 && kernel.dims() == 4;
+    for (int i = 0; alike && i < parts_; ++i) {
+      const Tensor& part = ctx->input(i);
+      alike = part.dims() == 4;
+      for (int axis = 0; alike && axis < 3; ++axis) {
+        alike = part.dim_size(axis) == x.dim_size(axis);
+      }
+      if (alike) channels += part.dim_size(3);
+    }
     OP_REQUIRES(
-        ctx,
-        x.dims() == 4 && kernel.dims() == 4 &&
-            kernel.dim_size(2) == x.dim_size(3),
+        ctx, alike && kernel.dim_size(2) == channels,
         absl::InvalidArgumentError(absl::StrCat(
-            "Convolution: Expected images [batch, height, width, channels] and "
-            "a kernel [height, width, channels, filters]. Received ",
-            x.shape().DebugString(), " and ", kernel.shape().DebugString())));
+            "Convolution: Expected images [batch, height, width, channels], or "
+            "parts of their channels, and a kernel [height, width, channels, "
+            "filters]. Received ",
+            x.shape().DebugString(), " of ", parts_, " parts with ", channels,
+            " channels, and ", kernel.shape().DebugString())));
     const int64_t filters = kernel.dim_size(3);
     for (const Tensor* vector : {&scale, &offset}) {
       OP_REQUIRES(
@@ -149,8 +84,8 @@ class ConvolutionOp : public tensorflow::OpKernel {
               " and ", offset.shape().DebugString())));
     }
     const windows::Sizes of =
-        window_.Over(x.dim_size(1), x.dim_size(2), x.dim_size(3),
-                     kernel.dim_size(0), kernel.dim_size(1));
+        window_.Over(x.dim_size(1), x.dim_size(2), channels, kernel.dim_size(0),
+                     kernel.dim_size(1));
     const TensorShape shape(
         {x.dim_size(0), of.out_height, of.out_width, filters});
     const bool adds = summand.dims() != 1 || summand.NumElements() > 0;
@@ -162,8 +97,8 @@ class ConvolutionOp : public tensorflow::OpKernel {
                     summand.shape().DebugString())));
     Tensor* y = nullptr;
     // Where nobody else needs the summand, the feature maps take its place.
-    OP_REQUIRES_OK(ctx,
-                   ctx->forward_input_or_allocate_output({4}, 0, shape, &y));
+    OP_REQUIRES_OK(
+        ctx, ctx->forward_input_or_allocate_output({parts_ + 3}, 0, shape, &y));
     if (y->NumElements() == 0) return;
     const int64_t depth = kernel.NumElements() / filters;
     OP_REQUIRES(ctx, depth > 0,
@@ -184,16 +119,31 @@ class ConvolutionOp : public tensorflow::OpKernel {
       padded.assign(panels * width, 0.0f);
       std::copy_n(Floats(offset), filters, padded.data());
     }
-    Run(ctx,
-        {of,
-         y->NumElements() / filters,
-         filters,
-         Floats(x),
-         packed.get(),
-         {padded.empty() ? nullptr : padded.data(),
-          adds ? Floats(summand) : nullptr, activation_},
-         y->flat<float>().data()},
-        panels);
+    Product product = {of,
+                       y->NumElements() / filters,
+                       filters,
+                       nullptr,
+                       packed.get(),
+                       {padded.empty() ? nullptr : padded.data(),
+                        adds ? Floats(summand) : nullptr, activation_},
+                       y->flat<float>().data()};
+    channels::Joined::Change change;
+    OP_REQUIRES_OK(ctx, ChangeOf(ctx, channels, &change));
+    std::vector<Joined::Part> parts;
+    for (int i = 0; i < parts_; ++i) {
+      const Tensor& part = ctx->input(i);
+      parts.push_back({Floats(part), part.dim_size(3)});
+    }
+    const Joined images(parts, change, x.dim_size(0), of.height * of.width);
+    OP_REQUIRES(
+        ctx, product.OfPixels() || images.AsTheyAre() != nullptr,
+        absl::InvalidArgumentError(absl::StrCat(
+            "Convolution: Expected windows of one pixel and strides of "
+            "1 for images in parts, or that are changed first. "
+            "Received a kernel ",
+            kernel.shape().DebugString(), " and a stride of ", of.stride)));
+    product.images = &images;
+    Multiply(ctx, product);
   }
 
  private:
@@ -214,26 +164,33 @@ class ConvolutionOp : public tensorflow::OpKernel {
     return made;
   }
 
-  static void Run(OpKernelContext* ctx, const Product& of, int64_t panels) {
-    const int threads =
-        ctx->device()->tensorflow_cpu_worker_threads()->num_threads;
-    // Some thirty products in a cycle.
-    const int64_t width = bilinear::BestPasses()->set.panel();
-    const int64_t cycles = of.depth() * width / 30 + 1;
-    if (of.rows >= kBand * threads) {
-      InParallel(
-          ctx, of.rows, cycles * panels,
-          [&](int64_t begin, int64_t end) { of.Run(begin, end, 0, panels); });
-      return;
+  // What is done to the images first.
+  absl::Status ChangeOf(OpKernelContext* ctx, int64_t channels,
+                        Joined::Change* found) const {
+    const Tensor& scale = ctx->input(parts_ + 4);
+    const Tensor& offset = ctx->input(parts_ + 5);
+    const int64_t images = ctx->input(0).dim_size(0);
+    const TensorShape all({channels}), each({images, channels}), none({0});
+    if ((scale.shape() != all && scale.shape() != each &&
+         scale.shape() != none) ||
+        (offset.shape() != all && offset.shape() != none)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "Convolution: Expected an image_scale ", all.DebugString(), ", ",
+          each.DebugString(), " or of no values, and an image_offset ",
+          all.DebugString(), " or of no values. Received ",
+          scale.shape().DebugString(), " and ", offset.shape().DebugString()));
     }
-    InParallel(ctx, panels, cycles * of.rows, [&](int64_t begin, int64_t end) {
-      of.Run(0, of.rows, begin, end);
-    });
+    *found = {scale.NumElements() == 0 ? nullptr : Floats(scale),
+              scale.dims() == 2,
+              offset.NumElements() == 0 ? nullptr : Floats(offset),
+              image_activation_};
+    return absl::OkStatus();
   }
 
+  int parts_;
   bool remember_;
   windows::Padded window_;
-  channels::Activation activation_;
+  channels::Activation activation_, image_activation_;
   Remembered remembered_;
 };
 

@@ -72,12 +72,14 @@ class Ranges {
 }  // namespace
 
 void InParallel(tensorflow::OpKernelContext* ctx, int64_t total, int64_t cycles,
-                const std::function<void(int64_t, int64_t)>& run) {
+                const std::function<void(int64_t, int64_t)>& run,
+                int64_t least) {
   const auto& pool = *ctx->device()->tensorflow_cpu_worker_threads();
-  const int64_t least =
-      std::max<int64_t>(1, kLeastCycles / std::max<int64_t>(1, cycles));
-  const int64_t ranges =
-      std::min(total / least, kRangesPerThread * pool.num_threads);
+  least = std::max(
+      {int64_t{1}, least, kLeastCycles / std::max<int64_t>(1, cycles)});
+  int64_t ranges = std::min(total / least, kRangesPerThread * pool.num_threads);
+  // As many for each thread, where there are few.
+  if (ranges > pool.num_threads) ranges -= ranges % pool.num_threads;
   if (pool.num_threads < 2 || ranges < 2) {
     if (total > 0) run(0, total);
     return;

@@ -16,8 +16,11 @@ namespace tf_convpar {
 // The op's own thread begins at once and goes on as long as there are ranges.
 // TensorFlow's ParallelFor hands all of them to other threads where there are
 // more than threads, and sleeps until they are done.
+//
+// Ranges have at least so many units, for work that each begins with.
 void InParallel(tensorflow::OpKernelContext* ctx, int64_t total, int64_t cycles,
-                const std::function<void(int64_t, int64_t)>& run);
+                const std::function<void(int64_t, int64_t)>& run,
+                int64_t least = 1);
 
 }  // namespace tf_convpar
 

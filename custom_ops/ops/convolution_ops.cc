@@ -1,5 +1,7 @@
 // What the op of convolutions for inference looks like from outside.
 
+#include <cstdint>
+
 #include "absl/status/status.h"
 #include "custom_ops/ops/windows.h"
 #include "tensorflow/core/framework/op.h"
@@ -11,24 +13,35 @@ namespace {
 using tensorflow::shape_inference::InferenceContext;
 
 REGISTER_OP("TfConvpar>Convolution")
-    .Input("images: float")
+    .Input("images: parts * float")
     .Input("kernel: float")
     .Input("scale: float")
     .Input("offset: float")
     .Input("summand: float")
+    .Input("image_scale: float")
+    .Input("image_offset: float")
     .Output("value: float")
+    .Attr("parts: int >= 1")
     .Attr("stride: int = 1")
     .Attr("padding: {'SAME', 'VALID'} = 'VALID'")
     .Attr("activation: {'linear', 'relu', 'relu6', 'silu'} = 'linear'")
+    .Attr("image_activation: {'linear', 'relu', 'relu6', 'silu'} = 'linear'")
     .Attr("remember: bool = false")
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      return MapsShape(c, "Convolution", 4);
+      int32_t parts;
+      TF_RETURN_IF_ERROR(c->GetAttr("parts", &parts));
+      return MapsShape(c, "Convolution", 4, parts);
     })
     .Doc(R"doc(
 A convolution, channels last, each filter times a factor and plus an offset, plus
 a summand of the shape of the feature maps, and an activation of that. Of factors,
 offsets and summand those of one axis and no values are none. With `remember` the kernel is
 arranged once for as long as it stays the same.
+
+Images may come in parts, which are joined along their channels. They may have a
+factor for each channel, or for each image and channel, an offset for each
+channel, and an activation of that, before they are multiplied. Several parts,
+and what is done to them, are for windows of one pixel and strides of 1.
 )doc");
 
 }  // namespace

@@ -16,15 +16,16 @@
 namespace tf_convpar {
 
 // The first output: as many maps as the last axis of the kernel, of the images
-// that are the first input, by the attributes `stride`, `padding` and, if the
-// op has it, `zeros`.
+// that are the first input, or some of them, where the kernel is another, by
+// the attributes `stride`, `padding` and, if the op has it, `zeros`.
 inline absl::Status MapsShape(tensorflow::shape_inference::InferenceContext* c,
-                              const char* op, int kernel_rank) {
+                              const char* op, int kernel_rank,
+                              int kernel_input = 1) {
   using tensorflow::shape_inference::DimensionHandle;
   using tensorflow::shape_inference::ShapeHandle;
   ShapeHandle images, kernel;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 4, &images));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), kernel_rank, &kernel));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(kernel_input), kernel_rank, &kernel));
   std::vector<int32_t> zeros;
   int32_t stride;
   std::string padding;

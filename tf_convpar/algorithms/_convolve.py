@@ -71,6 +71,7 @@ def convolve(
     factor: tf.Tensor | None = None,
     activation: str = "linear",
     added: tf.Tensor | None = None,
+    joined: ops.Joined | None = None,
     remember: bool = False,
     device: str | None = None,
 ) -> tf.Tensor:
@@ -107,6 +108,8 @@ def convolve(
             convolution is made `in_one_pass`.
         activation: Name of an activation, as for `ops.convolution`; likewise.
         added: Feature maps that are added before the activation; likewise.
+        joined: How the inputs were made, if that is to be done in the same
+            pass; likewise, for windows of one pixel and strides of 1.
         remember: Whether what is made of the kernel is kept for the next call,
             for inference. It is made anew when the kernel has changed.
         device: Name of the device that `"auto"` measures; None for this
@@ -133,7 +136,7 @@ def convolve(
         and in_one_pass(inputs, kernel, windows)
     ):
         following = factor, bias, activation, added
-        return _in_one_pass(inputs, kernel, windows, following)
+        return _in_one_pass(inputs, kernel, windows, following, joined)
     if windows.groups == 1:
         return run(inputs, kernel, bias)
     first, total = filters or (0, kernel.shape[-1])
@@ -195,6 +198,7 @@ def _in_one_pass(
     kernel: tf.Tensor,
     windows: Windows,
     following: tuple[Any, Any, str, Any],
+    joined: ops.Joined | None,
 ) -> tf.Tensor:
     if inputs.shape.rank != kernel.shape.rank or inputs.shape.rank != 4:
         # Single pixels, wherever they are.
@@ -210,7 +214,7 @@ def _in_one_pass(
         )
         return tf.reshape(maps, [*sizes_of(inputs)[:-1], filters])
     return ops.convolution(
-        *(inputs, kernel, *following),
+        *(joined or inputs, kernel, *following),
         stride=windows.strides[0],
         padding=windows.padding,
         remember=True,

@@ -25,9 +25,12 @@ from tf_convpar.layers._files import recovers as recovers
 from tf_convpar.layers._geometries import KINDS as KINDS
 from tf_convpar.layers._geometries import convolutions as convolutions
 from tf_convpar.layers._geometries import geometry as geometry
+from tf_convpar.layers._joined import join as join
+from tf_convpar.layers._joined import leave_joined as leave_joined
 from tf_convpar.layers._one_device import takes_shards as takes_shards
 from tf_convpar.layers._one_device import within_region as within_region
 from tf_convpar.layers._scaled import has_note as has_note
+from tf_convpar.layers._scaled import is_inference as is_inference
 from tf_convpar.layers._scaled import leave_unpadded as leave_unpadded
 from tf_convpar.layers._scaled import note_of as note_of
 from tf_convpar.layers._separable import (

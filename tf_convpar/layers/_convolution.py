@@ -12,6 +12,7 @@ from tf_convpar.algorithms import Windows
 from tf_convpar.algorithms import convolve
 from tf_convpar.layers._base import ConvParallel
 from tf_convpar.layers._chief import chief
+from tf_convpar.layers._joined import joined_of
 from tf_convpar.layers._one_device import Stage
 from tf_convpar.layers._scaled import Again
 from tf_convpar.layers._scaled import is_inference
@@ -69,7 +70,15 @@ class Convolution(ConvParallel):
 
     def _again(self, inputs: tf.Tensor, device: str) -> Again:
         windows = self._windows(self.data_format == "channels_last")
-        return self._again_in_one_pass(inputs, device, self.kernel, windows)
+        again = self._again_in_one_pass(inputs, device, self.kernel, windows)
+        joined = joined_of(inputs)
+        if again.by_itself and joined and self._is_of_pixels():
+            return again._replace(extra={"joined": joined})
+        return again
+
+    def _is_of_pixels(self) -> bool:
+        """Whether each pixel of the feature maps is of one of the images."""
+        return max(*self.kernel_size, *self.strides) == 1
 
     def _factors_shape(self) -> list[int]:
         return [self.filters]

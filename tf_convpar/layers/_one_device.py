@@ -94,12 +94,14 @@ class OneDevice(InShards):
         again: Again | None = None
         if shape is not None and takes_shards() and is_inference():
             again = self._again(inputs, device)
+        one_pass = again is not None and again.by_itself
+        extra = dict(again.extra or {}) if again and one_pass else {}
         if self.activation not in (None, keras.activations.linear):
             name = op_activation(self.activation)
-            if again is not None and again.by_itself and name is not None:
-                return run(inputs, *weights, activation=name)
-            return self.activation(run(inputs, *weights))
-        outputs = run(inputs, *weights)
+            if one_pass and name is not None:
+                return run(inputs, *weights, **extra, activation=name)
+            return self.activation(run(inputs, *weights, **extra))
+        outputs = run(inputs, *weights, **extra)
         if shape is not None and again is not None:
             count = len(names) - bool(self.use_bias)
             kernels, bias = weights[:count], weights[count:]

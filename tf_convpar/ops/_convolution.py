@@ -8,10 +8,11 @@ from . import _library
 from ._activated import passed_back
 from ._activations import ACTIVATIONS
 from ._devices import same_device
+from ._joined import Joined
 
 
 def convolution(
-    images: tf.Tensor,
+    images: tf.Tensor | Joined,
     kernel: tf.Tensor,
     scale: tf.Tensor | None = None,
     offset: tf.Tensor | None = None,
@@ -34,7 +35,8 @@ def convolution(
     pixels pass through a kernel, arranging it takes as long as multiplying.
 
     Args:
-        images: Images `(batch, height, width, channels)`.
+        images: Images `(batch, height, width, channels)`. If they are `Joined`,
+            the kernel must be one of single pixels, and the stride 1.
         kernel: Kernel `(*window, channels, filters)`.
         scale: A factor for each filter; None for none.
         offset: A summand for each filter; None for none.
@@ -51,23 +53,27 @@ def convolution(
     Returns:
         The feature maps `(batch, new_height, new_width, filters)`.
     """
-    images = tf.convert_to_tensor(images)
-    if images.dtype == tf.float32 and (
+    of = images if isinstance(images, Joined) else Joined([images])
+    parts = [tf.convert_to_tensor(part) for part in of.parts]
+    if parts[0].dtype == tf.float32 and (
         _library.load() if native is None else native
     ):
         none = tf.zeros([0])
         return _library.module().tf_convpar_convolution(
-            images=images,
+            images=parts,
             kernel=kernel,
             scale=none if scale is None else scale,
             offset=none if offset is None else offset,
             summand=none if summand is None else summand,
+            image_scale=none if of.scale is None else of.scale,
+            image_offset=none if of.offset is None else of.offset,
             stride=stride,
             padding=padding.upper(),
             activation=activation,
+            image_activation=of.activation,
             remember=remember,
         )
-    maps = tf.nn.conv2d(images, kernel, stride, padding.upper())
+    maps = tf.nn.conv2d(of.tensor(), kernel, stride, padding.upper())
     maps = maps if scale is None else maps * scale
     maps = maps if offset is None else maps + offset
     maps = maps if summand is None else maps + summand
@@ -76,10 +82,13 @@ def convolution(
 
 @tf.RegisterGradient("TfConvpar>Convolution")
 def _gradients(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
-    """What the activation was given is computed again."""
-    images, kernel, *others = op.inputs
+    """What both activations were given is computed again."""
+    count = op.get_attr("parts")
+    parts, (kernel, *others) = op.inputs[:count], op.inputs[count:]
     # As it was called: an input of no values is none.
-    scale, offset, summand = (None if _is_none(x) else x for x in others)
+    others = [None if _is_none(x) else x for x in others]
+    scale, offset, summand, *change = others
+    image_scale, image_offset = change
     activation = op.get_attr("activation").decode()
     stride = op.get_attr("stride")
     padding = op.get_attr("padding").decode()
@@ -88,6 +97,12 @@ def _gradients(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
         "padding": padding,
     }
     with same_device(op.outputs[0].device):
+        by_name = op.get_attr("image_activation").decode()
+        of = Joined(parts, image_scale, image_offset, by_name)
+        sources = [x for x in (*parts, *change) if x is not None]
+        with tf.GradientTape() as tape:
+            tape.watch(sources)
+            images = of.tensor()
         if activation != "linear":
             given = convolution(
                 *(images, kernel, scale, offset, "linear", summand),
@@ -115,7 +130,14 @@ def _gradients(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
             out_backprop=upstream,
             **moves,
         )
-        return [by_images, by_kernel, by_scale, by_offset, by_summand]
+        by_sources = tape.gradient(images, sources, by_images)
+        by_parts, rest = by_sources[:count], iter(by_sources[count:])
+        by_change = [none if x is None else next(rest) for x in change]
+        return [
+            *(*by_parts, by_kernel),
+            *(by_scale, by_offset, by_summand),
+            *by_change,
+        ]
 
 
 def _is_none(x: tf.Tensor) -> bool:

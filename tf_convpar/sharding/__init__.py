@@ -6,7 +6,7 @@ from tf_convpar.sharding import (
 from tf_convpar.sharding import (
     _summary as _summary,  # wraps `keras.Model.summary`
 )
-from tf_convpar.sharding._fused import fuses as fuses
+from tf_convpar.sharding._fusable import fuses as fuses
 from tf_convpar.sharding._merge import merge as merge
 from tf_convpar.sharding._parallelize import parallelize as parallelize
 from tf_convpar.sharding._relayout import HowSplit as HowSplit

@@ -24,12 +24,16 @@ from tf_convpar._compat.keras import stored
 from tf_convpar._compat.tensorflow import should_record_backprop
 from tf_convpar.layers import Attached
 from tf_convpar.layers import has_note
+from tf_convpar.layers import is_inference
 from tf_convpar.layers import is_merged
+from tf_convpar.layers import join
+from tf_convpar.layers import leave_joined
 from tf_convpar.layers import leave_unpadded
 from tf_convpar.layers import note_of
-from tf_convpar.layers import op_activation
 from tf_convpar.layers import takes_shards
 from tf_convpar.sharding._attach import joined
+from tf_convpar.sharding._fusable import activation_of
+from tf_convpar.sharding._fusable import pixels
 from tf_convpar.sharding.rules import moved
 
 _L = keras.layers
@@ -113,6 +117,8 @@ class Fused(Attached):
                 found = self._padded(*args, **kwargs)
             elif isinstance(self._layer, _L.Add):
                 found = self._added(*args, **kwargs)
+            elif isinstance(self._layer, _L.Concatenate | _L.Multiply):
+                found = self._merged(*args, **kwargs)
             else:
                 found = self._activated(*args, **kwargs)
             if found is not None:
@@ -190,6 +196,19 @@ class Fused(Attached):
         leave_unpadded(result, inputs, (*rows, *columns))
         return result
 
+    def _merged(self, inputs: Any) -> tf.Tensor | None:
+        """With a note, for a convolution that does it in its own pass."""
+        if tf.executing_eagerly() or not is_inference():
+            return None
+        if isinstance(self._layer, _L.Concatenate):
+            return join(inputs)
+        # `fuses` has seen that one has a single pixel.
+        factors, maps = sorted(inputs, key=lambda x: pixels(x.shape))
+        scale = tf.reshape(factors, [-1, factors.shape[-1]])
+        result: tf.Tensor = maps * factors
+        leave_joined(result, maps, scale)
+        return result
+
     def _activated(self, inputs: Any, **kwargs: Any) -> tf.Tensor | None:
         terms = getattr(inputs, _NOTE, None)
         name = activation_of(self._layer)
@@ -201,37 +220,11 @@ class Fused(Attached):
             return None
         if len(terms) > 1 and name != "relu":
             return None  # What it was given would have to be kept as well.
-        return combined(terms, name)
-
-
-def fuses(layer: Any, shapes: Sequence[Any]) -> bool:
-    """Whether a layer on one device takes part.
-
-    Args:
-        layer: A layer of a graph.
-        shapes: Shapes of its inputs.
-    """
-    rank = len(shapes[0])
-    if any(shape[-1] is None for shape in shapes):
-        return False
-    if type(layer) is _L.BatchNormalization:
-        plain = not getattr(layer, "renorm", False) and not layer.synchronized
-        return plain and layer.axis % rank == rank - 1
-    if type(layer) is _L.Add:
-        return True
-    if type(layer) is _L.ZeroPadding2D:
-        return bool(layer.data_format == "channels_last")
-    return type(layer) in (_L.ReLU, _L.Activation) and (
-        activation_of(layer) is not None
-    )
-
-
-def activation_of(layer: Any) -> str | None:
-    """The activation of a layer, if there is an op with it."""
-    if isinstance(layer, _L.ReLU):
-        settings = layer.max_value, layer.negative_slope, layer.threshold
-        return {(None, 0, 0): "relu", (6, 0, 0): "relu6"}.get(settings)
-    return op_activation(layer.activation)
+        result = combined(terms, name)
+        if len(terms) == 1 and is_inference():
+            scale, offset = terms[0].affine()
+            leave_joined(result, terms[0].maps, scale, offset, name)
+        return result
 
 
 def without_note(x: Any) -> Any:

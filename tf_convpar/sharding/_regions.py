@@ -20,8 +20,8 @@ from tf_convpar.placement import place
 from tf_convpar.sharding import _walk
 from tf_convpar.sharding._attach import OnSamples
 from tf_convpar.sharding._attach import OnShards
+from tf_convpar.sharding._fusable import fuses
 from tf_convpar.sharding._fused import Fused
-from tf_convpar.sharding._fused import fuses
 from tf_convpar.sharding._pooled import Pooled
 from tf_convpar.sharding._pooled import pools
 from tf_convpar.sharding._where import leading

@@ -1,0 +1,57 @@
+// Feature maps that are joined along their channels, scaled and activated, as
+// rows of floats for something that reads them once.
+
+#ifndef TF_CONVPAR_CUSTOM_OPS_CHANNELS_JOINED_H_
+#define TF_CONVPAR_CUSTOM_OPS_CHANNELS_JOINED_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "custom_ops/channels/activation.h"
+#include "custom_ops/channels/rows.h"
+
+namespace tf_convpar {
+namespace channels {
+
+class Joined {
+ public:
+  // Maps with channels of their own.
+  struct Part {
+    const float* maps;
+    int64_t channels;
+  };
+
+  // What is done to them, with nulls for nothing.
+  struct Change {
+    const float* scale;
+    // Whether each image has a factor for each channel, or all have the same.
+    bool of_each;
+    const float* offset;  // of each channel
+    Activation activation;
+  };
+
+  // So many images of so many pixels.
+  Joined(std::vector<Part> parts, const Change& change, int64_t images,
+         int64_t pixels);
+
+  int64_t channels() const { return channels_; }
+
+  // The maps, if they are one part that nothing is done to; else null.
+  const float* AsTheyAre() const;
+
+  // Rows from `begin` to `end`, which are pixels of all images.
+  void Rows(int64_t begin, int64_t end, float* to) const;
+
+ private:
+  void Join(int64_t begin, int64_t end, float* to) const;
+
+  const std::vector<Part> parts_;
+  const int64_t pixels_;  // that are scaled alike
+  int64_t channels_;
+  std::vector<Scaled> scaled_;  // for each so many pixels; none for nothing
+};
+
+}  // namespace channels
+}  // namespace tf_convpar
+
+#endif  // TF_CONVPAR_CUSTOM_OPS_CHANNELS_JOINED_H_

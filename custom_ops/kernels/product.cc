@@ -1,0 +1,181 @@
+#include "custom_ops/kernels/product.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "custom_ops/bilinear/passes.h"
+#include "custom_ops/bilinear/sizes.h"
+#include "custom_ops/channels/activation.h"
+#include "custom_ops/channels/joined.h"
+#include "custom_ops/kernels/in_parallel.h"
+#include "custom_ops/kernels/workspace.h"
+#include "custom_ops/windows/sizes.h"
+#include "custom_ops/windows/unfold.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tf_convpar {
+namespace {
+
+using channels::Joined;
+
+// Pixels of feature maps that a cache holds while all filters pass by.
+constexpr int64_t kBand = 56;
+// Pixels below which a thread reads the kernel for too little.
+constexpr int64_t kLeastPixels = 49;
+// Numbers of a kernel up to which it is the kernel that a cache holds, while
+// some pixels pass by that the registers hold.
+constexpr int64_t kSmall = 64 << 10;
+// Lines of feature maps that are shorter leave most of a processor idle.
+constexpr int64_t kShort = 7;
+static_assert(kBand <= bilinear::kMostRows);
+
+struct Range {
+  int64_t begin, end;
+};
+
+// Whether windows are written out as rows; else lines of the images are read.
+bool ByRows(const Product& of) {
+  return of.OfPixels() ? of.images->AsTheyAre() == nullptr
+                       : of.of.out_width < kShort;
+}
+
+// The windows of some pixels of feature maps.
+void WriteRows(const Product& of, int64_t begin, int64_t end, float* to) {
+  if (of.OfPixels()) {
+    of.images->Rows(begin, end, to);
+  } else {
+    windows::Unfold(of.of, of.images->AsTheyAre(), begin, end, to);
+  }
+}
+
+// Rows of the lines, of which the first is that pixel of all feature maps.
+void RunBands(const Product& of, Range rows, Range panels,
+              const bilinear::Lines& lines, int64_t pixel) {
+  bilinear::ProductPart part = {};
+  part.first_panel = panels.begin, part.panels = panels.end - panels.begin;
+  part.columns = of.filters, part.ending = of.ending;
+  if (of.ending.summand != nullptr) part.ending.summand += pixel * of.filters;
+  const int64_t most = of.depth() * of.filters <= kSmall
+                           ? bilinear::BestPasses()->set.rows
+                           : kBand;
+  // Whole lines, or equal pieces of them.
+  const int64_t pieces = (lines.rows + most - 1) / most;
+  const int64_t band = pieces == 1 ? most / lines.rows * lines.rows
+                                   : (lines.rows + pieces - 1) / pieces;
+  for (part.begin = rows.begin; part.begin < rows.end; part.begin = part.end) {
+    part.end = std::min(part.begin + band, rows.end);
+    bilinear::BestPasses()->product(part, lines, of.panels,
+                                    of.y + pixel * of.filters);
+  }
+}
+
+void RunRows(const Product& of, Range rows, Range panels) {
+  const int64_t depth = of.depth();
+  const Workspace own(std::min(kBand, rows.end - rows.begin) * depth);
+  for (int64_t r = rows.begin; r < rows.end; r += kBand) {
+    const int64_t count = std::min(kBand, rows.end - r);
+    WriteRows(of, r, r + count, own.data());
+    RunBands(of, {0, count}, panels, {own.data(), count, 0, depth, 1, 0, depth},
+             r);
+  }
+}
+
+void RunLines(const Product& of, Range rows, Range panels) {
+  const windows::Sizes& sizes = of.of;
+  const int64_t maps = sizes.out_height * sizes.out_width;
+  const int64_t across = sizes.window_width * sizes.channels;
+  const bool pads = sizes.Pads();
+  const windows::Sizes in = pads ? sizes.WithZeros() : sizes;
+  const int64_t width = in.width * in.channels;
+  const Workspace own(pads ? in.height * width : 0);
+  while (rows.begin < rows.end) {
+    const int64_t number = rows.begin / maps, pixel = rows.begin % maps;
+    const int64_t until = std::min(maps, pixel + rows.end - rows.begin);
+    // From the first line of feature maps on.
+    const int64_t line = pixel / sizes.out_width;
+    const int64_t lines = (until - 1) / sizes.out_width - line + 1;
+    const float* a = of.images->AsTheyAre() +
+                     number * sizes.height * sizes.width * sizes.channels;
+    if (pads) {
+      const int64_t needed = (lines - 1) * sizes.stride + sizes.window_height;
+      windows::CopyPart(sizes, a, line * sizes.stride - sizes.top, -sizes.left,
+                        needed, in.width, own.data());
+      a = own.data();
+    } else {
+      a += line * sizes.stride * width;
+    }
+    const int64_t first = line * sizes.out_width;
+    RunBands(
+        of, {pixel - first, until - first}, panels,
+        {a, sizes.out_width, sizes.stride * width,
+         sizes.stride * sizes.channels, sizes.window_height, width, across},
+        number * maps + first);
+    rows.begin += until - pixel;
+  }
+}
+
+// Some pixels of all feature maps, and some panels of filters.
+void Run(const Product& of, Range rows, Range panels) {
+  if (ByRows(of)) {
+    RunRows(of, rows, panels);
+  } else if (of.OfPixels()) {
+    const int64_t depth = of.depth();
+    RunBands(of, rows, panels,
+             {of.images->AsTheyAre(), of.rows, 0, depth, 1, 0, depth}, 0);
+  } else {
+    RunLines(of, rows, panels);
+  }
+}
+
+// All pixels, and some panels for each thread. What has to be copied of the
+// images is copied once.
+void RunPanels(tensorflow::OpKernelContext* ctx, Product of, int64_t panels,
+               int64_t cycles) {
+  const auto run = [&](const Product& of) {
+    InParallel(ctx, panels, cycles * of.rows, [&](int64_t begin, int64_t end) {
+      Run(of, {0, of.rows}, {begin, end});
+    });
+  };
+  const int64_t depth = of.depth();
+  const bool rows = ByRows(of);
+  if (!rows && !of.of.Pads()) return run(of);
+  const windows::Sizes in = of.of.WithZeros();
+  const int64_t image = in.height * in.width * in.channels;
+  const int64_t images = of.rows / (in.out_height * in.out_width);
+  const Workspace own(rows ? of.rows * depth : images * image);
+  if (rows) {
+    InParallel(ctx, of.rows, depth / 4, [&](int64_t begin, int64_t end) {
+      WriteRows(of, begin, end, own.data() + begin * depth);
+    });
+    of.of = {depth, 1, of.rows, 1, of.rows, 1, 1, 1, 0, 0};
+  } else {
+    const float* from = of.images->AsTheyAre();
+    const int64_t each = of.of.height * of.of.width * of.of.channels;
+    for (int64_t i = 0; i < images; ++i) {
+      windows::Pad(of.of, from + i * each, own.data() + i * image);
+    }
+    of.of = in;
+  }
+  const Joined copied({{own.data(), of.of.channels}}, {}, images,
+                      of.of.height * of.of.width);
+  of.images = &copied;
+  run(of);
+}
+
+}  // namespace
+
+void Multiply(tensorflow::OpKernelContext* ctx, const Product& of) {
+  const int threads =
+      ctx->device()->tensorflow_cpu_worker_threads()->num_threads;
+  const int64_t width = bilinear::BestPasses()->set.panel();
+  const int64_t panels = (of.filters + width - 1) / width;
+  // Some thirty products in a cycle.
+  const int64_t cycles = of.depth() * width / 30 + 1;
+  if (of.rows < kBand * threads) return RunPanels(ctx, of, panels, cycles);
+  InParallel(
+      ctx, of.rows, cycles * panels,
+      [&](int64_t begin, int64_t end) { Run(of, {begin, end}, {0, panels}); },
+      kLeastPixels);
+}
+
+}  // namespace tf_convpar

@@ -1,0 +1,39 @@
+// A convolution as a product of matrices, divided among an op's threads.
+
+#ifndef TF_CONVPAR_CUSTOM_OPS_KERNELS_PRODUCT_H_
+#define TF_CONVPAR_CUSTOM_OPS_KERNELS_PRODUCT_H_
+
+#include <cstdint>
+
+#include "custom_ops/bilinear/passes.h"
+#include "custom_ops/channels/joined.h"
+#include "custom_ops/windows/sizes.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tf_convpar {
+
+// Images, the panels of a kernel, and the feature maps.
+struct Product {
+  windows::Sizes of;
+  int64_t rows;  // of the feature maps: pixels of all images
+  int64_t filters;
+  const channels::Joined* images;  // as they are, but for windows of one pixel
+  const float* panels;
+  bilinear::Ending ending;
+  float* y;
+
+  int64_t depth() const {
+    return of.window_height * of.window_width * of.channels;
+  }
+
+  // Whether windows are the pixels of the images.
+  bool OfPixels() const {
+    return of.window_height * of.window_width * of.stride == 1 && !of.Pads();
+  }
+};
+
+void Multiply(tensorflow::OpKernelContext* ctx, const Product& of);
+
+}  // namespace tf_convpar
+
+#endif  // TF_CONVPAR_CUSTOM_OPS_KERNELS_PRODUCT_H_

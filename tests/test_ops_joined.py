@@ -1,0 +1,174 @@
+"""What is done to images right before a convolution of single pixels."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from test_fused import needed
+from test_ops_channels import near
+from test_ops_channels import numbers
+
+import tf_convpar as convpar
+from tf_convpar import ops
+
+L = keras.layers
+
+
+@pytest.fixture(autouse=True)
+def native():
+    if not ops.load():
+        pytest.skip(ops.build_report().verdict)
+
+
+def joined(shape, parts, scale, offset, activation):
+    """Images in parts, and what a convolution by TensorFlow would be given."""
+    images = [numbers((*shape, c), i) for i, c in enumerate(parts)]
+    channels = sum(parts)
+    scales = {"all": channels, "each": (shape[0], channels), None: 0}[scale]
+    scales = numbers(scales, 7) if scale else None
+    offsets = numbers(channels, 8) if offset else None
+    exact = np.concatenate(images, -1).astype("float64")
+    if scale:
+        each = scale == "each"
+        exact = exact * (scales[:, None, None] if each else scales)
+    exact = exact + offsets if offset else exact
+    exact = {
+        "linear": lambda u: u,
+        "relu": lambda u: np.maximum(u, 0),
+        "silu": lambda u: u / (1 + np.exp(-u)),
+    }[activation](exact)
+    return ops.Joined(images, scales, offsets, activation), exact
+
+
+# Pixels for one thread's panels, for bands of several threads, and of images
+# whose ends are in the middle of a band; channels that fill no vector.
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 4, 5), (7, 9, 11)])
+@pytest.mark.parametrize("parts", [[96], [3], [16, 8, 5]])
+def test_values(shape, parts):
+    kernel = numbers((1, 1, sum(parts), 40), 9)
+    for change in itertools.product(
+        ("all", "each", None), (True, False), ("linear", "relu", "silu")
+    ):
+        images, exact = joined(shape, parts, *change)
+        expected = tf.nn.conv2d(exact, kernel.astype("float64"), 1, "VALID")
+        for native in (True, False):
+            y = ops.convolution(images, kernel, native=native)
+            near(y, expected.numpy(), 1e-5)
+
+
+@pytest.mark.parametrize("scale", ["all", "each"])
+def test_gradients(scale):
+    images, _ = joined((2, 3, 3), [4, 3], scale, True, "silu")
+    kernel, summand = numbers((1, 1, 7, 5), 9), numbers((2, 3, 3, 5), 10)
+    given = [*images.parts, images.scale, images.offset, kernel, summand]
+    found = []
+    for native in (True, False):
+        values = [tf.constant(v) for v in given]
+        with tf.GradientTape() as tape:
+            tape.watch(values)
+            *parts, scales, offsets, k, added = values
+            y = ops.convolution(
+                ops.Joined(parts, scales, offsets, "silu"),
+                *(k, None, None, "relu", added),
+                native=native,
+            )
+        found.append(tape.gradient(y, values, y))
+    for a, b in zip(*found, strict=True):
+        near(a, b.numpy(), 1e-4)
+
+
+def test_refuses_what_does_not_fit():
+    x, kernel = numbers((2, 4, 4, 3), 1), numbers((1, 1, 3, 5), 2)
+    error = tf.errors.InvalidArgumentError
+    for scale in (np.ones(4, "float32"), np.ones((3, 3), "float32")):
+        with pytest.raises(error, match="Expected an image_scale"):
+            ops.convolution(ops.Joined([x], scale), kernel, native=True)
+    with pytest.raises(error, match="an image_offset"):
+        given = ops.Joined([x], None, np.ones(2, "float32"))
+        ops.convolution(given, kernel, native=True)
+    for other in (x[:1], x[:, :2], x[0]):
+        with pytest.raises(error, match="Expected images"):
+            ops.convolution(ops.Joined([x, other]), kernel, native=True)
+    with pytest.raises(error, match="Expected images"):
+        ops.convolution(ops.Joined([x, x]), kernel, native=True)
+    wide = numbers((3, 3, 3, 5), 2)
+    for given in (ops.Joined([x], np.ones(3, "float32")), ops.Joined([x, x])):
+        k = wide if len(given.parts) == 1 else np.concatenate([wide, wide], 2)
+        with pytest.raises(error, match="windows of one pixel"):
+            ops.convolution(given, k, padding="same", native=True)
+    with pytest.raises(error, match="strides of 1"):
+        given = ops.Joined([x], None, None, "relu")
+        ops.convolution(given, kernel, stride=2, native=True)
+
+
+def model():
+    """A dense block, a gate on channels, and uses of what they join."""
+    keras.utils.set_random_seed(3)
+    inputs = keras.Input((6, 6, 16))
+    x = L.Conv2D(16, 3, padding="same")(inputs)
+    for _ in range(3):
+        new = L.ReLU()(L.BatchNormalization()(x))
+        new = L.Conv2D(24, 1, use_bias=False)(new)
+        new = L.ReLU()(L.BatchNormalization()(new))
+        new = L.Conv2D(8, 3, padding="same", use_bias=False)(new)
+        x = L.Concatenate()([x, new])
+    x = L.Activation("silu")(L.BatchNormalization()(x))
+    gate = L.GlobalAveragePooling2D(keepdims=True)(x)
+    gate = L.Conv2D(40, 1, activation="sigmoid")(gate)
+    x = L.Multiply()([gate, x])
+    x = L.Conv2D(32, 1)(x)
+    # Strides and windows take images as they are.
+    y = L.ReLU()(L.BatchNormalization()(x))
+    both = [
+        L.Conv2D(16, 1, strides=2, activation="relu")(y),
+        L.Conv2D(16, 3, strides=2, padding="same")(y),
+        L.SeparableConv2D(16, 3, strides=2, padding="same")(y),
+    ]
+    x = L.Conv2D(12, 1, activation="tanh")(L.Concatenate()(both))
+    made = keras.Model(inputs, L.GlobalAveragePooling2D()(x))
+    for layer in made.layers:
+        if isinstance(layer, L.BatchNormalization):
+            shape = layer.moving_mean.shape
+            layer.moving_mean.assign(numbers(shape, 5))
+            layer.moving_variance.assign_add(np.abs(numbers(shape, 6)))
+    return made
+
+
+def test_models_predict_as_those_of_keras_before_and_after_they_learn():
+    plain = model()
+    fast = convpar.parallelize(model(), algorithm="auto")
+    x, y = numbers((3, 6, 6, 16), 1), numbers((3, 12), 2)
+    for one in (plain, fast):
+        one.compile("sgd", "mse")
+    predict = tf.function(
+        lambda x: fast(x, training=False), autograph=False
+    ).get_concrete_function(tf.TensorSpec((3, 6, 6, 16)))
+    kinds = needed(predict.graph)
+    # The gate takes means of the block, and the last convolution what is as it
+    # was joined. All else is done on the way.
+    assert kinds.count("ConcatV2") == 2
+    # One product is of vectors: a bias that is normalized.
+    assert kinds.count("Mul") == 1
+    assert kinds.count("TfConvpar>ScaleChannels") == 1
+    for _ in range(2):
+        near(fast.predict_on_batch(x), plain.predict(x, verbose=0), 1e-5)
+        for one in (plain, fast):
+            one.fit(x, y, batch_size=3, epochs=2, verbose=0)
+    for a, b in zip(plain.get_weights(), fast.get_weights(), strict=True):
+        near(b, a, 1e-5)
+
+
+def test_gradients_of_what_a_convolution_takes_as_it_was_made():
+    """Within a model too: what is differentiated by is not made anew."""
+    plain, fast = model(), convpar.parallelize(model(), algorithm="auto")
+    x = tf.constant(numbers((2, 6, 6, 16), 1))
+    found = []
+    for one in (plain, fast):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = one(x, training=False)
+        found.append(tape.gradient(y, [x, *one.trainable_variables], y))
+    for a, b in zip(*found, strict=True):
+        near(b, tf.convert_to_tensor(a).numpy(), 1e-4)

@@ -1,0 +1,62 @@
+"""Notes on what images were made of, for convolutions of single pixels.
+
+In inference a concatenation, a normalization, its activation or a factor for
+each channel right before such a convolution needs no pass of its own: the
+convolution does it to the pixels that it is about to multiply. The tensor that
+nobody else uses is then never computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tf_convpar import ops
+
+# Where a tensor has the tensors of which it is joined; and how it is made.
+_PARTS, _JOINED = "_convpar_parts", "_convpar_joined"
+
+
+def join(parts: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Joins feature maps along their channels, and notes of what.
+
+    What is joined itself is joined anew of its parts, so that it need not be
+    computed.
+    """
+    found = tf.concat(_parts_of(parts), -1)
+    setattr(found, _PARTS, _parts_of(parts))
+    return found
+
+
+def leave_joined(
+    maps: tf.Tensor,
+    of: tf.Tensor,
+    scale: tf.Tensor,
+    offset: tf.Tensor | None = None,
+    activation: str = "linear",
+) -> None:
+    """Notes how images were made of others, in a graph.
+
+    Args:
+        maps: What was made, `(batch, height, width, channels)`.
+        of: Of what, of the same shape.
+        scale: As for `ops.Joined`, and so are the others.
+        offset: A summand for each channel, if there is one.
+        activation: What was computed of that.
+    """
+    if not tf.executing_eagerly() and maps.shape.rank == 4:
+        joined = ops.Joined(_parts_of([of]), scale, offset, activation)
+        setattr(maps, _JOINED, joined)
+
+
+def joined_of(images: tf.Tensor) -> ops.Joined | None:
+    """How images were made, if a note says so."""
+    found: ops.Joined | None = getattr(images, _JOINED, None)
+    return found
+
+
+def _parts_of(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    return [
+        part for tensor in tensors for part in getattr(tensor, _PARTS, [tensor])
+    ]

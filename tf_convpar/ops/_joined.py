@@ -1,0 +1,45 @@
+"""Images that are joined and changed right before they are multiplied."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from ._activations import ACTIVATIONS
+
+
+@dataclasses.dataclass(frozen=True)
+class Joined:
+    """Images in parts, and what is done to them first.
+
+    ```python
+    x = ops.Joined([x, new], scale, offset, "relu")
+    y = ops.convolution(x, kernel)
+    ```
+
+    Attributes:
+        parts: Images `(batch, height, width, channels)` of one size, which are
+            joined along their channels.
+        scale: A factor for each channel, `(channels,)`, or for each channel of
+            each image, `(batch, channels)`; None for none.
+        offset: A summand for each channel, `(channels,)`; None for none.
+        activation: What is computed of that, as for `convolution`.
+    """
+
+    parts: Sequence[tf.Tensor]
+    scale: tf.Tensor | None = None
+    offset: tf.Tensor | None = None
+    activation: str = "linear"
+
+    def tensor(self) -> tf.Tensor:
+        """The same as one tensor, by TensorFlow's ops."""
+        x = self.parts[0] if len(self.parts) == 1 else tf.concat(self.parts, -1)
+        if self.scale is not None:
+            scale = tf.convert_to_tensor(self.scale)
+            each = scale.shape.rank > 1
+            x *= scale[:, tf.newaxis, tf.newaxis] if each else scale
+        if self.offset is not None:
+            x += self.offset
+        return ACTIVATIONS[self.activation].value(x)

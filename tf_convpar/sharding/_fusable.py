@@ -1,0 +1,59 @@
+"""Which layers on one device are computed with what surrounds them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from tf_convpar.layers import op_activation
+
+_L = keras.layers
+
+
+def fuses(layer: Any, shapes: Sequence[Any]) -> bool:
+    """Whether a layer on one device takes part.
+
+    Args:
+        layer: A layer of a graph.
+        shapes: Shapes of its inputs.
+    """
+    rank = len(shapes[0])
+    if any(shape[-1] is None for shape in shapes):
+        return False
+    if type(layer) is _L.BatchNormalization:
+        plain = not getattr(layer, "renorm", False) and not layer.synchronized
+        return plain and layer.axis % rank == rank - 1
+    if type(layer) is _L.Add:
+        return True
+    if type(layer) is _L.Concatenate:
+        return bool(layer.axis % rank == rank - 1)
+    if type(layer) is _L.Multiply:
+        return len(shapes) == 2 and _is_of_channels(*sorted(shapes, key=pixels))
+    if type(layer) is _L.ZeroPadding2D:
+        return bool(layer.data_format == "channels_last")
+    return type(layer) in (_L.ReLU, _L.Activation) and (
+        activation_of(layer) is not None
+    )
+
+
+def activation_of(layer: Any) -> str | None:
+    """The activation of a layer, if there is an op with it."""
+    if isinstance(layer, _L.ReLU):
+        settings = layer.max_value, layer.negative_slope, layer.threshold
+        return {(None, 0, 0): "relu", (6, 0, 0): "relu6"}.get(settings)
+    return op_activation(layer.activation)
+
+
+def pixels(shape: Sequence[int | None]) -> int:
+    """How many pixels an image has; many where that is not known."""
+    return math.prod(n or 1 << 16 for n in shape[1:-1])
+
+
+def _is_of_channels(factors: Any, maps: Any) -> bool:
+    """Whether there is a factor for each channel of each image."""
+    images = len(factors) == len(maps) == 4
+    fits = images and factors[0] == maps[0] and factors[-1] == maps[-1]
+    return bool(fits and pixels(factors) == 1 < pixels(maps))
