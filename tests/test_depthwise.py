@@ -5,6 +5,7 @@ import itertools
 import keras
 import numpy as np
 import pytest
+import scipy.special
 import tensorflow as tf
 from test_ops_channels import near
 from test_ops_channels import numbers
@@ -71,6 +72,7 @@ ACTIVATIONS = {
     "relu": lambda u: np.maximum(u, 0),
     "relu6": lambda u: np.clip(u, 0, 6),
     "silu": lambda u: u / (1 + np.exp(-u)),
+    "gelu": lambda u: u * scipy.special.ndtr(u),
 }
 
 

@@ -7,6 +7,7 @@ Keras, whose layers are the same ones without it.
 import keras
 import numpy as np
 import pytest
+import scipy.special
 import tensorflow as tf
 from test_ops_channels import SHAPES
 from test_ops_channels import near
@@ -24,6 +25,13 @@ ACTIVATIONS = {
     "relu6": (
         lambda u: np.clip(u, 0, 6),
         lambda u: ((u > 0) & (u < 6)) * 1.0,
+    ),
+    "gelu": (
+        lambda u: u * scipy.special.ndtr(u),
+        lambda u: (
+            scipy.special.ndtr(u)
+            + u * np.exp(-np.square(u) / 2) / np.sqrt(2 * np.pi)
+        ),
     ),
     "silu": (
         lambda u: u / (1 + np.exp(-u)),
@@ -131,7 +139,7 @@ def test_a_model_learns_as_plain_keras(eager):
     plain = network()
     fused = convpar.parallelize(network(), algorithm="auto")
     count = sum(isinstance(vars(x).get("call"), Fused) for x in fused.layers)
-    assert count == 7 + 3 + 5
+    assert count == 7 + 3 + 5 + 1
     histories = []
     for model in (plain, fused):
         model.compile(model.optimizer, model.loss, run_eagerly=eager)

@@ -7,6 +7,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+import scipy.special
 import tensorflow as tf
 from test_fused import needed
 from test_ops_channels import near
@@ -21,6 +22,7 @@ ACTIVATIONS = {
     "relu": lambda u: np.maximum(u, 0),
     "relu6": lambda u: np.clip(u, 0, 6),
     "silu": lambda u: u / (1 + np.exp(-u)),
+    "gelu": lambda u: u * scipy.special.ndtr(u),
 }
 # Images and windows, with strides and padding. Panels that are full or not,
 # more pixels than a band, lines that are long, short and of no even number of

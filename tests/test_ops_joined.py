@@ -22,7 +22,7 @@ def native():
         pytest.skip(ops.build_report().verdict)
 
 
-def joined(shape, parts, scale, offset, activation):
+def joined(shape, parts, scale, offset, activation, epsilon=None):
     """Images in parts, and what a convolution by TensorFlow would be given."""
     images = [numbers((*shape, c), i) for i, c in enumerate(parts)]
     channels = sum(parts)
@@ -30,6 +30,10 @@ def joined(shape, parts, scale, offset, activation):
     scales = numbers(scales, 7) if scale else None
     offsets = numbers(channels, 8) if offset else None
     exact = np.concatenate(images, -1).astype("float64")
+    if epsilon is not None:
+        variance = exact.var(-1, keepdims=True)
+        exact = exact - exact.mean(-1, keepdims=True)
+        exact = exact / np.sqrt(variance + epsilon)
     if scale:
         each = scale == "each"
         exact = exact * (scales[:, None, None] if each else scales)
@@ -39,7 +43,7 @@ def joined(shape, parts, scale, offset, activation):
         "relu": lambda u: np.maximum(u, 0),
         "silu": lambda u: u / (1 + np.exp(-u)),
     }[activation](exact)
-    return ops.Joined(images, scales, offsets, activation), exact
+    return ops.Joined(images, scales, offsets, activation, epsilon), exact
 
 
 # Pixels for one thread's panels, for bands of several threads, and of images
@@ -49,7 +53,10 @@ def joined(shape, parts, scale, offset, activation):
 def test_values(shape, parts):
     kernel = numbers((1, 1, sum(parts), 40), 9)
     for change in itertools.product(
-        ("all", "each", None), (True, False), ("linear", "relu", "silu")
+        ("all", "each", None),
+        (True, False),
+        ("linear", "relu", "silu"),
+        (None, 1e-3),
     ):
         images, exact = joined(shape, parts, *change)
         expected = tf.nn.conv2d(exact, kernel.astype("float64"), 1, "VALID")
@@ -60,7 +67,7 @@ def test_values(shape, parts):
 
 @pytest.mark.parametrize("scale", ["all", "each"])
 def test_gradients(scale):
-    images, _ = joined((2, 3, 3), [4, 3], scale, True, "silu")
+    images, _ = joined((2, 3, 3), [4, 3], scale, True, "silu", 0.5)
     kernel, summand = numbers((1, 1, 7, 5), 9), numbers((2, 3, 3, 5), 10)
     given = [*images.parts, images.scale, images.offset, kernel, summand]
     found = []
@@ -70,7 +77,7 @@ def test_gradients(scale):
             tape.watch(values)
             *parts, scales, offsets, k, added = values
             y = ops.convolution(
-                ops.Joined(parts, scales, offsets, "silu"),
+                ops.Joined(parts, scales, offsets, "silu", 0.5),
                 *(k, None, None, "relu", added),
                 native=native,
             )
@@ -158,6 +165,41 @@ def test_models_predict_as_those_of_keras_before_and_after_they_learn():
             one.fit(x, y, batch_size=3, epochs=2, verbose=0)
     for a, b in zip(plain.get_weights(), fast.get_weights(), strict=True):
         near(b, a, 1e-5)
+
+
+def transformer(rank):
+    """Pixels that are normalized and multiplied, and a head."""
+    keras.utils.set_random_seed(4)
+    inputs = keras.Input((*[5] * rank, 24))
+    x = inputs
+    if rank == 2:
+        x = L.DepthwiseConv2D(7, padding="same")(x)
+    y = L.LayerNormalization(epsilon=1e-6)(x)
+    y = L.Activation("gelu")(L.Dense(72)(y))
+    y = L.Dense(24, use_bias=False)(y)
+    x = L.Add()([L.Conv2D(24, 1)(inputs), y] if rank == 2 else [inputs, y])
+    y = L.LayerNormalization(center=False, scale=False)(x)
+    x = L.Add()([y, L.Dense(24, activation="relu")(y)])
+    x = L.Dense(8, activation="tanh")(L.LayerNormalization(scale=False)(x))
+    x = L.Dense(10)(L.Flatten()(x))
+    return keras.Model(inputs, x)
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_products_of_pixels_in_inference(rank):
+    plain = transformer(rank)
+    fast = convpar.parallelize(plain, algorithm="auto")
+    x = numbers((3, *[5] * rank, 24), 1)
+    predict = tf.function(
+        lambda x: fast(x, training=False), autograph=False
+    ).get_concrete_function(tf.TensorSpec(x.shape))
+    kinds = needed(predict.graph)
+    assert kinds.count("TfConvpar>Convolution") == 5 + (rank == 2)
+    assert not {"MatMul", "BatchMatMulV2", "Erf", "Erfc"} & {*kinds}
+    for _ in range(2):
+        near(fast.predict_on_batch(x), plain.predict_on_batch(x), 1e-5)
+        for weight in (*plain.weights, *fast.weights):
+            weight.assign_add(0.1 * tf.ones_like(weight))
 
 
 def test_gradients_of_what_a_convolution_takes_as_it_was_made():

@@ -140,6 +140,9 @@ void Block(int64_t depth, const ProductStrides& strides, const float* a,
     case channels::Activation::kSilu:
       Activate<channels::Silu>(sum);
       break;
+    case channels::Activation::kGelu:
+      Activate<channels::Gelu>(sum);
+      break;
   }
 #pragma GCC unroll 16
   for (int i = 0; i < R; ++i) {

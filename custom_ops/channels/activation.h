@@ -16,13 +16,14 @@
 namespace tf_convpar {
 namespace channels {
 
-enum class Activation { kLinear, kRelu, kRelu6, kSilu };
+enum class Activation { kLinear, kRelu, kRelu6, kSilu, kGelu };
 
 // The activation of that name, which ops check; linear for any other.
 inline Activation Named(const std::string& name) {
   if (name == "relu") return Activation::kRelu;
   if (name == "relu6") return Activation::kRelu6;
   if (name == "silu") return Activation::kSilu;
+  if (name == "gelu") return Activation::kGelu;
   return Activation::kLinear;
 }
 
@@ -56,6 +57,11 @@ TF_CONVPAR_INLINE V AtMost(V lanes, float most) {
 template <typename V>
 TF_CONVPAR_INLINE V AtLeast(V lanes, float least) {
   return lanes > least ? lanes : least - V{};
+}
+
+template <typename V>
+TF_CONVPAR_INLINE V AtLeast(V lanes, V least) {
+  return lanes > least ? lanes : least;
 }
 
 // `Value(u)` is the activation, `Passed(u, dy)` its derivative at u times dy.
@@ -126,6 +132,36 @@ struct Silu {
   static TF_CONVPAR_INLINE V Passed(V u, V dy) {
     const V gate = Gate(u);
     return dy * (gate + u * (gate * (1.0f - gate)));
+  }
+};
+
+// u P(u), where P is the normal distribution (Hendrycks and Gimpel, 2016). P is
+// exact to 1e-7: M. Abramowitz and I. Stegun, Handbook of Mathematical
+// Functions, 7.1.26, with erf(z) at z = |u| / sqrt(2).
+struct Gelu {
+  // exp(-u^2 / 2).
+  template <typename V>
+  static TF_CONVPAR_INLINE V Bell(V u) {
+    return Exp(u * u * -0.5f);
+  }
+  template <typename V>
+  static TF_CONVPAR_INLINE V Distribution(V u, V bell) {
+    const V t = 1.0f / (1.0f + 0.3275911f * 0.70710678f * AtLeast(u, -u));
+    V p = t * 1.061405429f - 1.453152027f;
+    p = p * t + 1.421413741f;
+    p = p * t - 0.284496736f;
+    p = p * t + 0.254829592f;
+    const V beyond = 0.5f * p * t * bell;
+    return Where(u < 0.0f, beyond) + Where(u >= 0.0f, 1.0f - beyond);
+  }
+  template <typename V>
+  static TF_CONVPAR_INLINE V Value(V u) {
+    return u * Distribution(u, Bell(u));
+  }
+  template <typename V>
+  static TF_CONVPAR_INLINE V Passed(V u, V dy) {
+    const V bell = Bell(u);
+    return dy * (Distribution(u, bell) + u * bell * 0.39894228f);
   }
 };
 

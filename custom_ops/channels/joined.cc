@@ -15,10 +15,11 @@ Joined::Joined(std::vector<Part> parts, const Change& change, int64_t images,
                int64_t pixels)
     : parts_(std::move(parts)),
       pixels_(std::max<int64_t>(1, change.of_each ? pixels : images * pixels)),
+      epsilon_(change.epsilon),
       channels_(0) {
   for (const Part& part : parts_) channels_ += part.channels;
   if (change.scale == nullptr && change.offset == nullptr &&
-      change.activation == Activation::kLinear) {
+      change.activation == Activation::kLinear && epsilon_ < 0) {
     return;
   }
   const std::vector<float> ones(change.scale == nullptr ? channels_ : 0, 1.0f);
@@ -44,6 +45,10 @@ void Joined::Rows(int64_t begin, int64_t end, float* to) const {
     const int64_t rows = std::min(end, (number + 1) * pixels_) - begin;
     const float* from =
         parts_.size() > 1 ? to : parts_[0].maps + begin * channels_;
+    if (epsilon_ >= 0) {
+      NormalizeRows(from, rows, channels_, epsilon_, to);
+      from = to;
+    }
     scaled_[number].Run({from}, 0, rows, to);
     begin += rows, to += rows * channels_;
   }

@@ -28,6 +28,9 @@ class Joined {
     bool of_each;
     const float* offset;  // of each channel
     Activation activation;
+    // What is added to the variance of the channels of a pixel, to normalize
+    // them before; less than 0 for no such normalization.
+    float epsilon = -1;
   };
 
   // So many images of so many pixels.
@@ -47,6 +50,7 @@ class Joined {
 
   const std::vector<Part> parts_;
   const int64_t pixels_;  // that are scaled alike
+  const float epsilon_;
   int64_t channels_;
   std::vector<Scaled> scaled_;  // for each so many pixels; none for nothing
 };

@@ -1,8 +1,10 @@
 #include "custom_ops/channels/rows.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 // Loops are compiled for several instruction sets, and the loader takes the
@@ -140,6 +142,33 @@ TF_CONVPAR_INLINE void ScaleTwoBy(Term first, Term second, const float* offset,
   }
 }
 
+TF_CONVPAR_INLINE float SumOf(Lanes lanes) {
+  float sum = 0;
+  for (int i = 0; i < kLanes; ++i) sum += lanes[i];
+  return sum;
+}
+
+CLONES void NormalizeAll(const float* x, int64_t rows, int64_t width,
+                         float epsilon, float* y) {
+  for (int64_t r = 0; r < rows; ++r, x += width, y += width) {
+    Lanes sums = {}, squares = {};
+    InLanes(width, [&](int64_t c, int64_t n)
+                       ALWAYS_INLINE { sums += Load(x + c, n); });
+    const float mean = SumOf(sums) / width;
+    InLanes(width, [&](int64_t c, int64_t n) ALWAYS_INLINE {
+      // Lanes beyond the last channel are the mean, which adds nothing.
+      Lanes u = mean - Lanes{};
+      std::memcpy(&u, x + c, n * sizeof(float));
+      u -= mean;
+      squares += u * u;
+    });
+    const float inverse = 1 / std::sqrt(SumOf(squares) / width + epsilon);
+    InLanes(width, [&](int64_t c, int64_t n) ALWAYS_INLINE {
+      Store((Load(x + c, n) - mean) * inverse, n, y + c);
+    });
+  }
+}
+
 // Calls `run<F>(...)` with the F of an activation.
 #define BY_ACTIVATION(f, run, ...)     \
   switch (f) {                         \
@@ -151,6 +180,8 @@ TF_CONVPAR_INLINE void ScaleTwoBy(Term first, Term second, const float* offset,
       return run<Relu6>(__VA_ARGS__);  \
     case Activation::kSilu:            \
       return run<Silu>(__VA_ARGS__);   \
+    case Activation::kGelu:            \
+      return run<Gelu>(__VA_ARGS__);   \
   }
 
 CLONES void ScaleOne(Activation f, const float* a, const float* s,
@@ -252,6 +283,11 @@ void Sums(const float* y, const float* x, const float* mean, int64_t rows,
               channels, s.data(), p.data());
   Fold(s, channels, sums);
   Fold(p, channels, products);
+}
+
+void NormalizeRows(const float* x, int64_t rows, int64_t channels,
+                   float epsilon, float* y) {
+  NormalizeAll(x, rows, channels, epsilon, y);
 }
 
 Scaled::Scaled(const std::vector<const float*>& scales, const float* offset,

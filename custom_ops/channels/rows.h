@@ -26,6 +26,11 @@ void Moments(const float* x, int64_t rows, int64_t channels, float* mean,
 void Sums(const float* y, const float* x, const float* mean, int64_t rows,
           int64_t channels, float* sums, float* products);
 
+// Each row less its mean, by the root of its variance and epsilon. `y` may be
+// `x`.
+void NormalizeRows(const float* x, int64_t rows, int64_t channels,
+                   float epsilon, float* y);
+
 // The sum of one or two maps, each channel times a factor, and of an offset
 // for each channel; and an activation of it. `y` may be one of the maps.
 class Scaled {

@@ -132,6 +132,8 @@ CLONES void MakeRows(const windows::Sizes& of, channels::Activation activation,
       return OfWidth<channels::Relu6>(of, x, kernel, bias, begin, end, y);
     case Activation::kSilu:
       return OfWidth<channels::Silu>(of, x, kernel, bias, begin, end, y);
+    case Activation::kGelu:
+      return OfWidth<channels::Gelu>(of, x, kernel, bias, begin, end, y);
   }
 }
 

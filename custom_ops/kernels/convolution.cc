@@ -40,6 +40,7 @@ class ConvolutionOp : public tensorflow::OpKernel {
     activation_ = channels::Named(name);
     OP_REQUIRES_OK(ctx, ctx->GetAttr("image_activation", &name));
     image_activation_ = channels::Named(name);
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("image_epsilon", &image_epsilon_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("parts", &parts_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("remember", &remember_));
     OP_REQUIRES_OK(ctx, ReadPadded(ctx, "Convolution", &window_));
@@ -183,11 +184,12 @@ class ConvolutionOp : public tensorflow::OpKernel {
     *found = {scale.NumElements() == 0 ? nullptr : Floats(scale),
               scale.dims() == 2,
               offset.NumElements() == 0 ? nullptr : Floats(offset),
-              image_activation_};
+              image_activation_, image_epsilon_};
     return absl::OkStatus();
   }
 
   int parts_;
+  float image_epsilon_;
   bool remember_;
   windows::Padded window_;
   channels::Activation activation_, image_activation_;

@@ -1,6 +1,7 @@
 // What the ops on channels look like from outside.
 
 #include "absl/status/status.h"
+#include "custom_ops/ops/activations.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -11,8 +12,7 @@ namespace {
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
-constexpr char kActivation[] =
-    "activation: {'linear', 'relu', 'relu6', 'silu'} = 'linear'";
+constexpr char kActivation[] = TF_CONVPAR_ACTIVATION("activation");
 
 // [2, channels].
 absl::Status TwoVectors(InferenceContext* c) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "custom_ops/ops/activations.h"
 #include "custom_ops/ops/windows.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -24,8 +25,9 @@ REGISTER_OP("TfConvpar>Convolution")
     .Attr("parts: int >= 1")
     .Attr("stride: int = 1")
     .Attr("padding: {'SAME', 'VALID'} = 'VALID'")
-    .Attr("activation: {'linear', 'relu', 'relu6', 'silu'} = 'linear'")
-    .Attr("image_activation: {'linear', 'relu', 'relu6', 'silu'} = 'linear'")
+    .Attr(TF_CONVPAR_ACTIVATION("activation"))
+    .Attr(TF_CONVPAR_ACTIVATION("image_activation"))
+    .Attr("image_epsilon: float = -1.0")
     .Attr("remember: bool = false")
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
       int32_t parts;
@@ -40,8 +42,10 @@ arranged once for as long as it stays the same.
 
 Images may come in parts, which are joined along their channels. They may have a
 factor for each channel, or for each image and channel, an offset for each
-channel, and an activation of that, before they are multiplied. Several parts,
-and what is done to them, are for windows of one pixel and strides of 1.
+channel, and an activation of that, before they are multiplied. With an
+`image_epsilon` of 0 or more each pixel is normalized before that: its channels
+less their mean, by the root of their variance and epsilon. Several parts, and
+what is done to them, are for windows of one pixel and strides of 1.
 )doc");
 
 }  // namespace

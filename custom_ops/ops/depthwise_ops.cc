@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "custom_ops/ops/activations.h"
 #include "custom_ops/ops/windows.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -22,7 +23,7 @@ REGISTER_OP("TfConvpar>Depthwise")
     .Attr("stride: int")
     .Attr("padding: {'SAME', 'VALID'}")
     .Attr("zeros: list(int)")
-    .Attr("activation: {'linear', 'relu', 'relu6', 'silu'} = 'linear'")
+    .Attr(TF_CONVPAR_ACTIVATION("activation"))
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
       return MapsShape(c, "Depthwise", 3);
     })

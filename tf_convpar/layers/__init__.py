@@ -26,6 +26,7 @@ from tf_convpar.layers._geometries import KINDS as KINDS
 from tf_convpar.layers._geometries import convolutions as convolutions
 from tf_convpar.layers._geometries import geometry as geometry
 from tf_convpar.layers._joined import join as join
+from tf_convpar.layers._joined import joined_of as joined_of
 from tf_convpar.layers._joined import leave_joined as leave_joined
 from tf_convpar.layers._one_device import takes_shards as takes_shards
 from tf_convpar.layers._one_device import within_region as within_region

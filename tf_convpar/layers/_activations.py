@@ -49,6 +49,7 @@ def op_activation(activation: Any) -> str | None:
         keras.activations.relu: "relu",
         keras.activations.relu6: "relu6",
         keras.activations.silu: "silu",
+        keras.activations.gelu: "gelu",
     }
     return names.get(activation)
 

@@ -9,6 +9,7 @@ nobody else uses is then never computed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -32,21 +33,17 @@ def join(parts: Sequence[tf.Tensor]) -> tf.Tensor:
 def leave_joined(
     maps: tf.Tensor,
     of: tf.Tensor,
-    scale: tf.Tensor,
-    offset: tf.Tensor | None = None,
-    activation: str = "linear",
+    *change: Any,
 ) -> None:
     """Notes how images were made of others, in a graph.
 
     Args:
         maps: What was made, `(batch, height, width, channels)`.
         of: Of what, of the same shape.
-        scale: As for `ops.Joined`, and so are the others.
-        offset: A summand for each channel, if there is one.
-        activation: What was computed of that.
+        change: How, as the other arguments of `ops.Joined` say.
     """
     if not tf.executing_eagerly() and maps.shape.rank == 4:
-        joined = ops.Joined(_parts_of([of]), scale, offset, activation)
+        joined = ops.Joined(_parts_of([of]), *change)
         setattr(maps, _JOINED, joined)
 
 

@@ -44,7 +44,7 @@ def activated_sums(
             maps in the products.
         scale: A factor for each channel, of shape `(channels,)`.
         offset: A summand for each channel.
-        activation: `"linear"`, `"relu"`, `"relu6"` or `"silu"`.
+        activation: `"linear"`, `"relu"`, `"relu6"`, `"silu"` or `"gelu"`.
         native: As for `channel_sums`.
 
     Returns:

@@ -40,7 +40,7 @@ def convolution(
         kernel: Kernel `(*window, channels, filters)`.
         scale: A factor for each filter; None for none.
         offset: A summand for each filter; None for none.
-        activation: `"linear"`, `"relu"`, `"relu6"` or `"silu"`.
+        activation: `"linear"`, `"relu"`, `"relu6"`, `"silu"` or `"gelu"`.
         summand: What is added before the activation, of the shape of the
             feature maps; None for nothing.
         stride: Stride on both axes.
@@ -71,6 +71,7 @@ def convolution(
             padding=padding.upper(),
             activation=activation,
             image_activation=of.activation,
+            image_epsilon=-1.0 if of.epsilon is None else of.epsilon,
             remember=remember,
         )
     maps = tf.nn.conv2d(of.tensor(), kernel, stride, padding.upper())
@@ -98,7 +99,9 @@ def _gradients(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
     }
     with same_device(op.outputs[0].device):
         by_name = op.get_attr("image_activation").decode()
-        of = Joined(parts, image_scale, image_offset, by_name)
+        epsilon = op.get_attr("image_epsilon")
+        epsilon = None if epsilon < 0 else epsilon
+        of = Joined(parts, image_scale, image_offset, by_name, epsilon)
         sources = [x for x in (*parts, *change) if x is not None]
         with tf.GradientTape() as tape:
             tape.watch(sources)

@@ -36,7 +36,7 @@ def depthwise(
         padding: `"same"` or `"valid"`.
         zeros: Zeros above, below, left and right of the image, beside those of
             `padding`.
-        activation: `"linear"`, `"relu"`, `"relu6"` or `"silu"`.
+        activation: `"linear"`, `"relu"`, `"relu6"`, `"silu"` or `"gelu"`.
         native: True for the compiled op, which takes float32 on a CPU; False
             for TensorFlow's own; None for the compiled one if `load()` finds
             it.

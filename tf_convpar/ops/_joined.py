@@ -26,16 +26,22 @@ class Joined:
             each image, `(batch, channels)`; None for none.
         offset: A summand for each channel, `(channels,)`; None for none.
         activation: What is computed of that, as for `convolution`.
+        epsilon: What is added to variances, where the channels of each pixel
+            are normalized before all of that; None where they are not.
     """
 
     parts: Sequence[tf.Tensor]
     scale: tf.Tensor | None = None
     offset: tf.Tensor | None = None
     activation: str = "linear"
+    epsilon: float | None = None
 
     def tensor(self) -> tf.Tensor:
         """The same as one tensor, by TensorFlow's ops."""
         x = self.parts[0] if len(self.parts) == 1 else tf.concat(self.parts, -1)
+        if self.epsilon is not None:
+            mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+            x = (x - mean) * tf.math.rsqrt(variance + self.epsilon)
         if self.scale is not None:
             scale = tf.convert_to_tensor(self.scale)
             each = scale.shape.rank > 1

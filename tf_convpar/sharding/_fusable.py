@@ -8,9 +8,13 @@ from typing import Any
 
 import keras
 
+from tf_convpar._compat.keras import is_adapted
 from tf_convpar.layers import op_activation
 
 _L = keras.layers
+# Numbers of a kernel of which a copy is kept, arranged for few rows. Larger
+# ones are those of classifiers, which memory limits and not arithmetic.
+_MOST_KEPT = 4 << 20
 
 
 def fuses(layer: Any, shapes: Sequence[Any]) -> bool:
@@ -26,6 +30,12 @@ def fuses(layer: Any, shapes: Sequence[Any]) -> bool:
     if type(layer) is _L.BatchNormalization:
         plain = not getattr(layer, "renorm", False) and not layer.synchronized
         return plain and layer.axis % rank == rank - 1
+    if type(layer) is _L.LayerNormalization:
+        last = [axis % rank for axis in _listed(layer.axis)] == [rank - 1]
+        return last and not layer.rms_scaling
+    if type(layer) is _L.Dense:
+        adapted = is_adapted(layer) or layer.quantization_mode is not None
+        return not adapted and math.prod(layer.kernel.shape) <= _MOST_KEPT
     if type(layer) is _L.Add:
         return True
     if type(layer) is _L.Concatenate:
@@ -50,6 +60,10 @@ def activation_of(layer: Any) -> str | None:
 def pixels(shape: Sequence[int | None]) -> int:
     """How many pixels an image has; many where that is not known."""
     return math.prod(n or 1 << 16 for n in shape[1:-1])
+
+
+def _listed(axes: Any) -> Sequence[int]:
+    return list(axes) if isinstance(axes, list | tuple) else [axes]
 
 
 def _is_of_channels(factors: Any, maps: Any) -> bool:

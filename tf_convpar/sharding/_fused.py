@@ -26,14 +26,16 @@ from tf_convpar.layers import Attached
 from tf_convpar.layers import has_note
 from tf_convpar.layers import is_inference
 from tf_convpar.layers import is_merged
-from tf_convpar.layers import join
 from tf_convpar.layers import leave_joined
 from tf_convpar.layers import leave_unpadded
 from tf_convpar.layers import note_of
+from tf_convpar.layers import op_activation
 from tf_convpar.layers import takes_shards
 from tf_convpar.sharding._attach import joined
 from tf_convpar.sharding._fusable import activation_of
-from tf_convpar.sharding._fusable import pixels
+from tf_convpar.sharding._pixels import merged
+from tf_convpar.sharding._pixels import normalized_pixels
+from tf_convpar.sharding._pixels import product
 from tf_convpar.sharding.rules import moved
 
 _L = keras.layers
@@ -118,7 +120,11 @@ class Fused(Attached):
             elif isinstance(self._layer, _L.Add):
                 found = self._added(*args, **kwargs)
             elif isinstance(self._layer, _L.Concatenate | _L.Multiply):
-                found = self._merged(*args, **kwargs)
+                found = merged(self._layer, *args, **kwargs)
+            elif isinstance(self._layer, _L.LayerNormalization):
+                found = normalized_pixels(self._layer, *args, **kwargs)
+            elif isinstance(self._layer, _L.Dense):
+                found = self._multiplied(*args, **kwargs)
             else:
                 found = self._activated(*args, **kwargs)
             if found is not None:
@@ -196,17 +202,22 @@ class Fused(Attached):
         leave_unpadded(result, inputs, (*rows, *columns))
         return result
 
-    def _merged(self, inputs: Any) -> tf.Tensor | None:
-        """With a note, for a convolution that does it in its own pass."""
-        if tf.executing_eagerly() or not is_inference():
+    def _multiplied(
+        self, inputs: Any, training: Any = None
+    ) -> tf.Tensor | None:
+        again = product(self._layer, inputs)
+        if again is None:
             return None
-        if isinstance(self._layer, _L.Concatenate):
-            return join(inputs)
-        # `fuses` has seen that one has a single pixel.
-        factors, maps = sorted(inputs, key=lambda x: pixels(x.shape))
-        scale = tf.reshape(factors, [-1, factors.shape[-1]])
-        result: tf.Tensor = maps * factors
-        leave_joined(result, maps, scale)
+        activation = self._layer.activation
+        name = op_activation(activation)
+        if name is not None:
+            return again(name)
+        result = again("linear")
+        if activation not in (None, keras.activations.linear):
+            return activation(result)
+        found: Any = again
+        found.adds = True
+        setattr(result, _AGAIN, found)
         return result
 
     def _activated(self, inputs: Any, **kwargs: Any) -> tf.Tensor | None:

@@ -1,0 +1,98 @@
+"""Layers around products of single pixels, on one device in inference.
+
+A dense layer is a convolution of single pixels, whatever these are. Such a
+convolution joins, normalizes and scales what it takes in its own pass: layers
+before it leave a note of what they do, beside their result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_convpar import ops
+from tf_convpar.algorithms import convolve
+from tf_convpar.layers import is_inference
+from tf_convpar.layers import join
+from tf_convpar.layers import joined_of
+from tf_convpar.layers import leave_joined
+from tf_convpar.sharding._fusable import pixels
+
+
+def merged(layer: Any, inputs: Any) -> tf.Tensor | None:
+    """A concatenation, or a product with factors, and a note on it.
+
+    Args:
+        layer: A `Concatenate` or `Multiply` layer.
+        inputs: Its inputs.
+
+    Returns:
+        Its result; None where that is left to Keras.
+    """
+    if tf.executing_eagerly() or not is_inference():
+        return None
+    if isinstance(layer, keras.layers.Concatenate):
+        return join(inputs)
+    # `fuses` has seen that one has a single pixel.
+    factors, maps = sorted(inputs, key=lambda x: pixels(x.shape))
+    result: tf.Tensor = maps * factors
+    leave_joined(result, maps, tf.reshape(factors, [-1, factors.shape[-1]]))
+    return result
+
+
+def normalized_pixels(layer: Any, inputs: Any) -> tf.Tensor | None:
+    """A layer normalization of channels, and a note on it; or None.
+
+    Args:
+        layer: A `LayerNormalization`.
+        inputs: Its input.
+    """
+    if not (_is_float32(layer, inputs) and is_inference()):
+        return None
+    result: tf.Tensor = type(layer).call(layer, inputs)
+    scale, offset = (
+        None if weight is None else tf.convert_to_tensor(weight)
+        for weight in (layer.gamma, layer.beta)
+    )
+    leave_joined(result, inputs, scale, offset, "linear", layer.epsilon)
+    return result
+
+
+def product(layer: Any, inputs: Any) -> Callable[..., tf.Tensor] | None:
+    """What computes a dense layer; None where that is left to Keras.
+
+    Args:
+        layer: A `Dense` layer; its own activation is not computed.
+        inputs: Its input.
+
+    Returns:
+        A function of the name of an activation, and of what is `added` before.
+    """
+    inference = not tf.executing_eagerly() and is_inference()
+    if not (inference and _is_float32(layer, inputs) and ops.load()):
+        return None
+    kernel = tf.convert_to_tensor(layer.kernel)
+    if inputs.shape.rank == 4:
+        kernel = tf.reshape(kernel, [1, 1, *kernel.shape])
+    bias = None if layer.bias is None else tf.convert_to_tensor(layer.bias)
+
+    def again(activation: str, added: tf.Tensor | None = None) -> tf.Tensor:
+        return convolve(
+            inputs,
+            kernel,
+            algorithm="auto",
+            bias=bias,
+            activation=activation,
+            added=added,
+            joined=joined_of(inputs),
+            remember=True,
+        )
+
+    return again
+
+
+def _is_float32(layer: Any, inputs: Any) -> bool:
+    return bool(inputs.dtype == layer.compute_dtype == "float32")
