@@ -287,7 +287,7 @@ def convolutions_before_normalizations():
     shortcut = x
     x = L.BatchNormalization(center=False)(L.Conv2D(10, 1)(x))
     x = L.Activation("silu")(L.Add()([x, shortcut]))
-    # Not: an activation between; used twice; more numbers than maps.
+    # Not: an activation between; used twice.
     x = L.BatchNormalization()(L.Conv2D(10, 1, activation="tanh")(x))
     twice = L.Conv2D(10, 1)(x)
     x = L.Add()([L.Activation("tanh")(L.BatchNormalization()(twice)), twice])
@@ -312,8 +312,10 @@ def test_normalizations_of_inference_are_a_part_of_kernels():
         lambda x: fused(x, training=False), autograph=False
     ).get_concrete_function(tf.TensorSpec((None, 20, 20, 8)))
     kinds = needed(predict.graph)
-    # Three normalizations, and none of five.
-    assert kinds.count("TfConvpar>ScaleChannels") == 3
+    # Two or three normalizations, of eight.
+    # One has more numbers than maps: the op that scales them by themselves
+    # computes it where a race says so.
+    assert 2 <= kinds.count("TfConvpar>ScaleChannels") <= 3
     # One with its zeros and its activation, and one of a separable layer.
     assert kinds.count("TfConvpar>Depthwise") == 2
     assert kinds.count("Relu6") == 1
@@ -349,3 +351,26 @@ def test_programs_differentiate_by_what_kernels_were_scaled_for(name, graph):
         largest = np.abs(expected).max()
         assert largest > 0
         near(ours / largest, expected / largest, 1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+def test_images_are_prepared_as_by_keras(dtype):
+    """Numbers that are far from nothing lose no more than with Keras."""
+    far = L.Normalization()
+    images = np.random.default_rng(1).integers(100, 256, (6, 7, 5, 3))
+    images = images.astype(dtype)
+    far.adapt(images.astype("float32") + 1e4)
+    inputs = keras.Input((7, 5, 3), dtype=dtype)
+    x = far(L.Rescaling(1.0, offset=1e4)(inputs))
+    x = L.Rescaling([0.5, 2.0, 3.0], [1.0, 0.0, -1.0])(x)
+    x = L.Normalization(mean=[0.1, 0.2, 0.3], variance=[1.0, 2.0, 0.0])(x)
+    x = L.Normalization(axis=None, mean=0.5, variance=4.0)(x)
+    x = L.Normalization(mean=[3.0] * 3, variance=[4.0] * 3, invert=True)(x)
+    plain = keras.Model(inputs, L.Conv2D(4, 3)(x))
+    fused = convpar.parallelize(plain, algorithm="auto")
+    count = sum(isinstance(vars(x).get("call"), Fused) for x in fused.layers)
+    assert count == 4
+    expected = plain.predict(images, verbose=0)
+    largest = np.abs(expected).max()
+    near(fused.predict(images, verbose=0) / largest, expected / largest, 1e-6)
+    near(fused(images) / largest, expected / largest, 1e-6)

@@ -41,6 +41,13 @@ CASES = [
     ((1, 7, 20, 130), (2, 2), 70, 2, "valid"),
     ((0, 3, 3, 4), (3, 3), 5, 1, "same"),
 ]
+# Zeros around an image, and the others.
+WITH_ZEROS = [
+    ((3, 3, 3, 3), (2, 23, 20, 3), (7, 7), 64, 2, "valid"),
+    ((0, 1, 0, 1), (1, 12, 14, 8), (3, 3), 32, 2, "valid"),
+    ((2, 0, 1, 3), (3, 4, 5, 16), (3, 3), 40, 1, "same"),
+    ((1, 2, 0, 0), (2, 6, 9, 5), (1, 1), 33, 1, "valid"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +82,36 @@ def test_values(case, activation):
             )
             assert y.shape == expected.shape
             near(y, expected, 1e-5)
+
+
+@pytest.mark.parametrize("case", WITH_ZEROS)
+def test_zeros_around_images(case):
+    zeros, shape, window, filters, stride, padding = case
+    x, k = numbers(shape, 1), numbers((*window, shape[-1], filters), 2)
+    top, bottom, left, right = zeros
+    wide = np.pad(x, [(0, 0), (top, bottom), (left, right), (0, 0)])
+    exact = tf.nn.conv2d(
+        wide.astype("float64"), k.astype("float64"), stride, padding.upper()
+    )
+    options = {"stride": stride, "padding": padding, "zeros": zeros}
+    for native in (True, False):
+        values = [tf.constant(x), tf.constant(k)]
+        with tf.GradientTape() as tape:
+            tape.watch(values)
+            y = ops.convolution(*values, **options, native=native)
+        near(y, exact.numpy(), 1e-5)
+        found = tape.gradient(y, values, y)
+        with tf.GradientTape() as tape:
+            given = [tf.constant(wide), values[1]]
+            tape.watch(given)
+            z = tf.nn.conv2d(*given, stride, padding.upper())
+        by_x, by_k = tape.gradient(z, given, z)
+        rows, columns = (
+            slice(n, n + size)
+            for n, size in zip((top, left), shape[1:3], strict=True)
+        )
+        near(found[0], by_x.numpy()[:, rows, columns], 1e-5)
+        near(found[1], by_k.numpy(), 1e-5)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

@@ -25,6 +25,7 @@ REGISTER_OP("TfConvpar>Convolution")
     .Attr("parts: int >= 1")
     .Attr("stride: int = 1")
     .Attr("padding: {'SAME', 'VALID'} = 'VALID'")
+    .Attr("zeros: list(int) = [0, 0, 0, 0]")
     .Attr(TF_CONVPAR_ACTIVATION("activation"))
     .Attr(TF_CONVPAR_ACTIVATION("image_activation"))
     .Attr("image_epsilon: float = -1.0")
@@ -36,7 +37,8 @@ REGISTER_OP("TfConvpar>Convolution")
     })
     .Doc(R"doc(
 A convolution, channels last, each filter times a factor and plus an offset, plus
-a summand of the shape of the feature maps, and an activation of that. Of factors,
+a summand of the shape of the feature maps, and an activation of that. `zeros` are
+above, below, left and right of the image, beside those of the padding. Of factors,
 offsets and summand those of one axis and no values are none. With `remember` the kernel is
 arranged once for as long as it stays the same.
 

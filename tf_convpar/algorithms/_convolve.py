@@ -72,6 +72,7 @@ def convolve(
     activation: str = "linear",
     added: tf.Tensor | None = None,
     joined: ops.Joined | None = None,
+    zeros: Sequence[int] = (0, 0, 0, 0),
     remember: bool = False,
     device: str | None = None,
 ) -> tf.Tensor:
@@ -110,6 +111,8 @@ def convolve(
         added: Feature maps that are added before the activation; likewise.
         joined: How the inputs were made, if that is to be done in the same
             pass; likewise, for windows of one pixel and strides of 1.
+        zeros: Zeros above, below, left and right of images, which have been
+            found to be `in_one_pass` with them.
         remember: Whether what is made of the kernel is kept for the next call,
             for inference. It is made anew when the kernel has changed.
         device: Name of the device that `"auto"` measures; None for this
@@ -133,10 +136,11 @@ def convolve(
     if (
         algorithm == "auto"
         and remember
-        and in_one_pass(inputs, kernel, windows)
+        and (any(zeros) or in_one_pass(inputs, kernel, windows, device))
     ):
         following = factor, bias, activation, added
-        return _in_one_pass(inputs, kernel, windows, following, joined)
+        images = joined or inputs
+        return _in_one_pass(images, kernel, windows, following, zeros)
     if windows.groups == 1:
         return run(inputs, kernel, bias)
     first, total = filters or (0, kernel.shape[-1])
@@ -165,13 +169,25 @@ def convolve(
     return _add_bias(maps, bias, windows)
 
 
-def in_one_pass(inputs: tf.Tensor, kernel: tf.Tensor, windows: Windows) -> bool:
+def in_one_pass(
+    inputs: tf.Tensor,
+    kernel: tf.Tensor,
+    windows: Windows,
+    device: str | None = None,
+) -> bool:
     """Whether this package's op computes a convolution in inference.
 
     It does where windows are single pixels, and where few pixels pass through a
     kernel: TensorFlow then takes as long to arrange the kernel as to multiply,
     at every call. Elsewhere an algorithm with fewer products may be faster,
-    which a race finds out (`benchmarks/inference`).
+    which a race finds out; this package's op does what is left
+    (`benchmarks/inference`).
+
+    Args:
+        inputs: Images.
+        kernel: The kernel, as a whole.
+        windows: Where its windows lie.
+        device: The device that a race is for, as for `convolve`.
     """
     window, strides = kernel.shape[:-2], windows.strides
     two = len(window) == 2 and len(set(strides)) == 1
@@ -190,17 +206,22 @@ def in_one_pass(inputs: tf.Tensor, kernel: tf.Tensor, windows: Windows) -> bool:
         -(-size // stride)
         for size, stride in zip(inputs.shape[1:-1], strides, strict=True)
     )
-    return rows <= _FEW
+    if rows <= _FEW:
+        return True
+    choice = by_measurement(_geometry(inputs, kernel, windows), device)
+    return choice.forward.name in ("direct", "gemm")
 
 
 def _in_one_pass(
-    inputs: tf.Tensor,
+    inputs: tf.Tensor | ops.Joined,
     kernel: tf.Tensor,
     windows: Windows,
     following: tuple[Any, Any, str, Any],
-    joined: ops.Joined | None,
+    zeros: Sequence[int],
 ) -> tf.Tensor:
-    if inputs.shape.rank != kernel.shape.rank or inputs.shape.rank != 4:
+    if isinstance(inputs, tf.Tensor) and (
+        inputs.shape.rank != kernel.shape.rank or inputs.shape.rank != 4
+    ):
         # Single pixels, wherever they are.
         channels, filters = kernel.shape[-2:]
         *vectors, added = following
@@ -214,9 +235,10 @@ def _in_one_pass(
         )
         return tf.reshape(maps, [*sizes_of(inputs)[:-1], filters])
     return ops.convolution(
-        *(joined or inputs, kernel, *following),
+        *(inputs, kernel, *following),
         stride=windows.strides[0],
         padding=windows.padding,
+        zeros=zeros,
         remember=True,
     )
 
@@ -231,8 +253,20 @@ def _ungrouped(
     remember: bool,
     device: str | None,
 ) -> tf.Tensor:
+    geometry = _geometry(x, kernel, windows)
+    if algorithm == "direct" or not windows.channels_last:
+        maps = _direct.run(x, kernel, geometry, windows.channels_last)
+        return _add_bias(maps, bias, windows)
+    if algorithm == "auto":
+        choice = by_measurement(geometry, device)
+    else:
+        choice = _names.by_name(algorithm, geometry)
+    return _passes.convolution(x, kernel, geometry, choice, bias, remember)
+
+
+def _geometry(x: tf.Tensor, kernel: tf.Tensor, windows: Windows) -> Geometry:
     image = x.shape[1:-1] if windows.channels_last else x.shape[2:]
-    geometry = Geometry(
+    return Geometry(
         image=tuple(image),
         channels=kernel.shape[-2],
         filters=kernel.shape[-1],
@@ -243,14 +277,6 @@ def _ungrouped(
         batch=x.shape[0],
         dtype=x.dtype.name,
     )
-    if algorithm == "direct" or not windows.channels_last:
-        maps = _direct.run(x, kernel, geometry, windows.channels_last)
-        return _add_bias(maps, bias, windows)
-    if algorithm == "auto":
-        choice = by_measurement(geometry, device)
-    else:
-        choice = _names.by_name(algorithm, geometry)
-    return _passes.convolution(x, kernel, geometry, choice, bias, remember)
 
 
 def _add_bias(

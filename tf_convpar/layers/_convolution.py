@@ -16,6 +16,7 @@ from tf_convpar.layers._joined import joined_of
 from tf_convpar.layers._one_device import Stage
 from tf_convpar.layers._scaled import Again
 from tf_convpar.layers._scaled import is_inference
+from tf_convpar.layers._scaled import unpadded
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import device_type
 
@@ -71,8 +72,13 @@ class Convolution(ConvParallel):
     def _again(self, inputs: tf.Tensor, device: str) -> Again:
         windows = self._windows(self.data_format == "channels_last")
         again = self._again_in_one_pass(inputs, device, self.kernel, windows)
+        if not again.by_itself:
+            return again
+        image, zeros = unpadded(inputs)
+        if any(zeros):
+            return Again(image, {"zeros": zeros}, by_itself=True)
         joined = joined_of(inputs)
-        if again.by_itself and joined and self._is_of_pixels():
+        if joined is not None and self._is_of_pixels():
             return again._replace(extra={"joined": joined})
         return again
 

@@ -95,7 +95,9 @@ class OneDevice(InShards):
         if shape is not None and takes_shards() and is_inference():
             again = self._again(inputs, device)
         one_pass = again is not None and again.by_itself
-        extra = dict(again.extra or {}) if again and one_pass else {}
+        extra: dict[str, Any] = {}
+        if again is not None and one_pass:
+            inputs, extra = again.inputs, dict(again.extra or {})
         if self.activation not in (None, keras.activations.linear):
             name = op_activation(self.activation)
             if one_pass and name is not None:
@@ -118,7 +120,7 @@ class OneDevice(InShards):
         """If the last stage is made so, what scales it is a part of it."""
         kernel = tf.convert_to_tensor(kernel)
         auto = self._algorithm_on(device) == "auto"
-        if auto and in_one_pass(inputs, kernel, windows):
+        if auto and in_one_pass(inputs, kernel, windows, device):
             return Again(inputs, {}, by_itself=True)
         return Again(inputs)
 

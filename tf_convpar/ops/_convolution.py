@@ -1,5 +1,6 @@
 """Convolutions for inference: products by kernels that stay."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -7,6 +8,7 @@ import tensorflow as tf
 from . import _library
 from ._activated import passed_back
 from ._activations import ACTIVATIONS
+from ._depthwise import padded
 from ._devices import same_device
 from ._joined import Joined
 
@@ -21,6 +23,7 @@ def convolution(
     *,
     stride: int = 1,
     padding: str = "valid",
+    zeros: Sequence[int] = (0, 0, 0, 0),
     remember: bool = False,
     native: bool | None = None,
 ) -> tf.Tensor:
@@ -45,6 +48,8 @@ def convolution(
             feature maps; None for nothing.
         stride: Stride on both axes.
         padding: `"same"` or `"valid"`.
+        zeros: Zeros above, below, left and right of the image, beside those of
+            the padding.
         remember: Whether the kernel is likely to be the same at the next call.
         native: True for the compiled op, which takes float32 on a CPU; False
             for TensorFlow's own; None for the compiled one if `load()` finds
@@ -69,12 +74,14 @@ def convolution(
             image_offset=none if of.offset is None else of.offset,
             stride=stride,
             padding=padding.upper(),
+            zeros=list(zeros),
             activation=activation,
             image_activation=of.activation,
             image_epsilon=-1.0 if of.epsilon is None else of.epsilon,
             remember=remember,
         )
-    maps = tf.nn.conv2d(of.tensor(), kernel, stride, padding.upper())
+    images = padded(of.tensor(), zeros)
+    maps = tf.nn.conv2d(images, kernel, stride, padding.upper())
     maps = maps if scale is None else maps * scale
     maps = maps if offset is None else maps + offset
     maps = maps if summand is None else maps + summand
@@ -105,7 +112,7 @@ def _gradients(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
         sources = [x for x in (*parts, *change) if x is not None]
         with tf.GradientTape() as tape:
             tape.watch(sources)
-            images = of.tensor()
+            images = padded(of.tensor(), op.get_attr("zeros"))
         if activation != "linear":
             given = convolution(
                 *(images, kernel, scale, offset, "linear", summand),

@@ -58,7 +58,7 @@ def depthwise(
             activation=activation,
         )
     maps = tf.raw_ops.DepthwiseConv2dNative(
-        input=_padded(images, zeros),
+        input=padded(images, zeros),
         filter=tf.expand_dims(kernel, -1),
         strides=[1, stride, stride, 1],
         padding=padding.upper(),
@@ -133,7 +133,7 @@ def _gradients(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
                 images, kernel, bias, stride, padding.lower(), zeros
             )
             upstream = passed_back(upstream, given, activation)
-        x = _padded(images, zeros)
+        x = padded(images, zeros)
         by_padded = tf.raw_ops.DepthwiseConv2dNativeBackpropInput(
             input_sizes=tf.shape(x),
             filter=tf.expand_dims(kernel, -1),
@@ -150,7 +150,7 @@ def _gradients(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
         ]
 
 
-def _padded(images: tf.Tensor, zeros: Sequence[int]) -> tf.Tensor:
+def padded(images: tf.Tensor, zeros: Sequence[int]) -> tf.Tensor:
     if not any(zeros):
         return images
     top, bottom, left, right = zeros

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
 from tf_convpar._compat.keras import is_adapted
 from tf_convpar.layers import op_activation
@@ -33,6 +34,14 @@ def fuses(layer: Any, shapes: Sequence[Any]) -> bool:
     if type(layer) is _L.LayerNormalization:
         last = [axis % rank for axis in _listed(layer.axis)] == [rank - 1]
         return last and not layer.rms_scaling
+    if type(layer) is _L.Normalization:
+        last = [axis % rank for axis in _listed(layer.axis)] == [rank - 1]
+        return last and not layer.invert
+    if type(layer) is _L.Rescaling:
+        vectors = max(np.ndim(layer.scale), np.ndim(layer.offset))
+        # Keras goes by this format, whatever the images.
+        first = keras.config.image_data_format() == "channels_first"
+        return vectors <= (0 if first else 1)
     if type(layer) is _L.Dense:
         adapted = is_adapted(layer) or layer.quantization_mode is not None
         return not adapted and math.prod(layer.kernel.shape) <= _MOST_KEPT

@@ -36,6 +36,7 @@ from tf_convpar.sharding._fusable import activation_of
 from tf_convpar.sharding._pixels import merged
 from tf_convpar.sharding._pixels import normalized_pixels
 from tf_convpar.sharding._pixels import product
+from tf_convpar.sharding._pixels import rescaled
 from tf_convpar.sharding.rules import moved
 
 _L = keras.layers
@@ -123,6 +124,8 @@ class Fused(Attached):
                 found = merged(self._layer, *args, **kwargs)
             elif isinstance(self._layer, _L.LayerNormalization):
                 found = normalized_pixels(self._layer, *args, **kwargs)
+            elif isinstance(self._layer, _L.Rescaling | _L.Normalization):
+                found = rescaled(self._layer, *args, **kwargs)
             elif isinstance(self._layer, _L.Dense):
                 found = self._multiplied(*args, **kwargs)
             else:

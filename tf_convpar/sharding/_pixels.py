@@ -1,8 +1,8 @@
-"""Layers around products of single pixels, on one device in inference.
+"""Layers of single pixels, and around products of them, on one device.
 
-A dense layer is a convolution of single pixels, whatever these are. Such a
-convolution joins, normalizes and scales what it takes in its own pass: layers
-before it leave a note of what they do, beside their result.
+In inference a dense layer is a convolution of single pixels, whatever these
+are. Such a convolution joins, normalizes and scales what it takes in its own
+pass: layers before it leave a note of what they do, beside their result.
 """
 
 from __future__ import annotations
@@ -59,6 +59,38 @@ def normalized_pixels(layer: Any, inputs: Any) -> tf.Tensor | None:
     )
     leave_joined(result, inputs, scale, offset, "linear", layer.epsilon)
     return result
+
+
+def rescaled(layer: Any, inputs: Any) -> tf.Tensor | None:
+    """What prepares images for a model: TensorFlow is slow with few channels.
+
+    A mean is subtracted before numbers are scaled, as it may be much larger
+    than what is left.
+
+    Args:
+        layer: A `Rescaling` or `Normalization` layer.
+        inputs: Images.
+
+    Returns:
+        Its result; None where that is left to Keras.
+    """
+    if not (_is_float32(layer, inputs) and ops.load()):
+        return None
+    channels = inputs.shape[-1]
+    ones, zeros = tf.ones(channels), tf.zeros(channels)
+    if isinstance(layer, keras.layers.Rescaling):
+        scale, offset = (
+            tf.cast(number, tf.float32) * ones
+            for number in (layer.scale, layer.offset)
+        )
+        return ops.scale_channels([inputs], [scale], offset)
+    mean, variance = (
+        tf.reshape(tf.convert_to_tensor(number), [channels])
+        for number in (layer.mean, layer.variance)
+    )
+    deviation = tf.maximum(tf.sqrt(variance), keras.backend.epsilon())
+    centred = ops.scale_channels([inputs], [ones], -mean)
+    return ops.scale_channels([centred], [1 / deviation], zeros)
 
 
 def product(layer: Any, inputs: Any) -> Callable[..., tf.Tensor] | None:

@@ -90,7 +90,9 @@ class Regions:
             made.call = OnSamples(made, on_samples, by_samples[0])
             return by_samples[0]
         if id(node) in self._leads_to:
-            return self._lead(made, node)
+            layout = self._lead(made, node)
+            if layout is not None:
+                return layout
         known = [x for x in inputs if isinstance(x, Layout)]
         on_channels = works_on_channels(node, known)
         if on_channels is None:
