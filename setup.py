@@ -25,6 +25,7 @@ SOURCES = [
     "custom_ops/depthwise/forward.cc",
     "custom_ops/depthwise/kernel_gradient.cc",
     "custom_ops/pooling/max_gradient.cc",
+    "custom_ops/pooling/pool.cc",
     "custom_ops/ops/bilinear_ops.cc",
     "custom_ops/ops/channel_ops.cc",
     "custom_ops/ops/convolution_ops.cc",

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from test_fused import needed
 from test_ops_channels import near
 from test_ops_channels import numbers
 
@@ -171,3 +172,73 @@ def _graph_of(model, x, y):
         return tape.gradient(loss, model.trainable_variables)
 
     return gradients.get_concrete_function(tf.constant(x), tf.constant(y)).graph
+
+
+@pytest.mark.parametrize("channels", [5, 24, 83])
+@pytest.mark.parametrize("kind", ["max", "average"])
+@pytest.mark.parametrize("padding", ["same", "valid"])
+@pytest.mark.parametrize(
+    ("image", "window", "stride"),
+    [
+        ((2, 9, 9), (3, 3), 2),
+        ((1, 8, 10), (2, 2), 2),
+        ((3, 7, 5), (3, 3), 1),
+        ((2, 11, 10), (2, 3), 4),
+        ((2, 2, 3), (5, 4), 3),
+        ((4, 28, 28), (28, 28), 1),
+        ((0, 5, 5), (2, 2), 1),
+    ],
+)
+def test_pools_of_inference(image, window, stride, padding, kind, channels):
+    x = numbers((*image, channels), 1)
+    own = tf.nn.max_pool2d if kind == "max" else tf.nn.avg_pool2d
+    exact = own(x.astype("float64"), window, stride, padding.upper())
+    for native in (True, False):
+        given = tf.constant(x)
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            y = ops.pool(
+                *(given, window, stride, padding), kind=kind, native=native
+            )
+        near(y, exact.numpy())
+        if not tf.size(y):
+            continue  # TensorFlow's gradient of no maxima is any numbers.
+        with tf.GradientTape() as expected:
+            expected.watch(given)
+            z = own(given, window, stride, padding.upper())
+        near(tape.gradient(y, given, y), expected.gradient(z, given, z).numpy())
+
+
+def test_zeros_around_images_count_among_the_largest():
+    x = -np.abs(numbers((2, 6, 7, 19), 1)) - 1
+    zeros = (1, 2, 0, 3)
+    wide = np.pad(x, [(0, 0), (1, 2), (0, 3), (0, 0)])
+    for native in (True, False):
+        y = ops.pool(x, (3, 2), 2, zeros=zeros, native=native)
+        near(y, tf.nn.max_pool2d(wide, (3, 2), 2, "VALID").numpy())
+    for options in ({"padding": "same"}, {"kind": "average"}):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Expected z"):
+            ops.pool(x, (2, 2), 1, zeros=zeros, native=True, **options)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="two sizes"):
+        ops.pool(x, (2, 0), 1, native=True)
+
+
+def test_models_pool_as_those_of_keras():
+    inputs = keras.Input((12, 13, 20))
+    x = L.Conv2D(24, 3, activation="relu")(inputs)
+    x = L.MaxPooling2D(3, 2)(L.ZeroPadding2D(1)(x))
+    y = L.AveragePooling2D(3, 1, padding="same")(x)
+    z = L.MaxPooling2D(3, 1, padding="same")(x)
+    x = L.Concatenate()([y, z, L.AveragePooling2D((2, 1), 1, "same")(x)])
+    means = L.GlobalAveragePooling2D(keepdims=True)(x)
+    x = L.Multiply()([x, means])
+    plain = keras.Model(inputs, L.GlobalAveragePooling2D()(x))
+    fast = convpar.parallelize(plain, algorithm="auto")
+    given = numbers((3, 12, 13, 20), 1)
+    near(fast.predict_on_batch(given), plain.predict_on_batch(given), 1e-5)
+    near(fast(given), plain(given).numpy(), 1e-5)
+    run = tf.function(lambda x: fast(x, training=False), autograph=False)
+    graph = run.get_concrete_function(tf.TensorSpec(given.shape)).graph
+    kinds = needed(graph)
+    assert kinds.count("TfConvpar>Pool") == 6
+    assert not {"MaxPool", "AvgPool", "Mean", "Pad", "PadV2"} & {*kinds}

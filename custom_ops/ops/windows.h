@@ -15,17 +15,14 @@
 
 namespace tf_convpar {
 
-// The first output: as many maps as the last axis of the kernel, of the images
-// that are the first input, or some of them, where the kernel is another, by
-// the attributes `stride`, `padding` and, if the op has it, `zeros`.
-inline absl::Status MapsShape(tensorflow::shape_inference::InferenceContext* c,
-                              const char* op, int kernel_rank,
-                              int kernel_input = 1) {
+// The first output: so many maps, of a window that moves over images, by the
+// attributes `stride`, `padding` and, if the op has it, `zeros`.
+inline absl::Status WindowShape(
+    tensorflow::shape_inference::InferenceContext* c, const char* op,
+    tensorflow::shape_inference::ShapeHandle images,
+    const std::vector<tensorflow::shape_inference::DimensionHandle>& window,
+    tensorflow::shape_inference::DimensionHandle maps) {
   using tensorflow::shape_inference::DimensionHandle;
-  using tensorflow::shape_inference::ShapeHandle;
-  ShapeHandle images, kernel;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 4, &images));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(kernel_input), kernel_rank, &kernel));
   std::vector<int32_t> zeros;
   int32_t stride;
   std::string padding;
@@ -39,19 +36,30 @@ inline absl::Status MapsShape(tensorflow::shape_inference::InferenceContext* c,
   std::vector<DimensionHandle> sizes;
   for (int axis = 0; axis < 2; ++axis) {
     const DimensionHandle size = c->Dim(images, 1 + axis);
-    const DimensionHandle window = c->Dim(kernel, axis);
-    if (!c->ValueKnown(size) || !c->ValueKnown(window)) {
+    if (!c->ValueKnown(size) || !c->ValueKnown(window[axis])) {
       sizes.push_back(c->UnknownDim());
       continue;
     }
     int64_t out, before;
     windows::Along(c->Value(size) + zeros[2 * axis] + zeros[2 * axis + 1],
-                   c->Value(window), stride, padding == "SAME", &out, &before);
+                   c->Value(window[axis]), stride, padding == "SAME", &out,
+                   &before);
     sizes.push_back(c->MakeDim(out));
   }
-  c->set_output(0, c->MakeShape({c->Dim(images, 0), sizes[0], sizes[1],
-                                 c->Dim(kernel, kernel_rank - 1)}));
+  c->set_output(0, c->MakeShape({c->Dim(images, 0), sizes[0], sizes[1], maps}));
   return absl::OkStatus();
+}
+
+// The same with the window and the maps of a kernel, and images that are the
+// first input, or some of them, where the kernel is another.
+inline absl::Status MapsShape(tensorflow::shape_inference::InferenceContext* c,
+                              const char* op, int kernel_rank,
+                              int kernel_input = 1) {
+  tensorflow::shape_inference::ShapeHandle images, kernel;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 4, &images));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(kernel_input), kernel_rank, &kernel));
+  return WindowShape(c, op, images, {c->Dim(kernel, 0), c->Dim(kernel, 1)},
+                     c->Dim(kernel, kernel_rank - 1));
 }
 
 }  // namespace tf_convpar

@@ -34,6 +34,7 @@ from tf_convpar.layers._scaled import has_note as has_note
 from tf_convpar.layers._scaled import is_inference as is_inference
 from tf_convpar.layers._scaled import leave_unpadded as leave_unpadded
 from tf_convpar.layers._scaled import note_of as note_of
+from tf_convpar.layers._scaled import unpadded as unpadded
 from tf_convpar.layers._separable import (
     SeparableConv1D as SeparableConvParallel1D,
 )

@@ -23,5 +23,6 @@ from ._library import functions as functions
 from ._library import load as load
 from ._library import module as module
 from ._pooling import max_pool as max_pool
+from ._pooling import pool as pool
 from ._shards import concat_shards as concat_shards
 from ._shards import split_shards as split_shards

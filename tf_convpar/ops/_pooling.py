@@ -1,4 +1,4 @@
-"""Maxima of windows, whose gradient is made in vectors of channels."""
+"""Pooling in vectors of channels: in inference, and the gradient of maxima."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from . import _library
+from ._depthwise import padded
 from ._devices import same_device
 
 
@@ -46,6 +47,73 @@ def max_pool(
     pool: Any = _pool_with_gradient if ours else tf.nn.max_pool2d
     found: tf.Tensor = pool(images, list(window), stride, padding.upper())
     return found
+
+
+def pool(
+    images: tf.Tensor,
+    window: Sequence[int],
+    stride: int,
+    padding: str = "valid",
+    zeros: Sequence[int] = (0, 0, 0, 0),
+    kind: str = "max",
+    *,
+    native: bool | None = None,
+) -> tf.Tensor:
+    """The largest of each window, or the mean, for inference.
+
+    ```python
+    y = pool(x, (3, 3), 2, zeros=(1, 1, 1, 1))
+    ```
+
+    Args:
+        images: Images `(batch, height, width, channels)`.
+        window: Height and width of the window.
+        stride: Stride on both axes.
+        padding: `"same"` or `"valid"`. What it adds to images does not count.
+        zeros: Zeros above, below, left and right of the image, which do count;
+            only for `"max"` and `"valid"`.
+        kind: `"max"` or `"average"`.
+        native: True for the compiled op, which takes float32 on a CPU; False
+            for TensorFlow's; None for the compiled one if `load()` finds it.
+
+    Returns:
+        The maxima or means, with as many channels.
+    """
+    images = tf.convert_to_tensor(images)
+    if images.dtype == tf.float32 and (
+        _library.load() if native is None else native
+    ):
+        return _library.module().tf_convpar_pool(
+            images=images,
+            window=list(window),
+            stride=stride,
+            padding=padding.upper(),
+            zeros=list(zeros),
+            kind=kind,
+        )
+    own: Any = tf.nn.max_pool2d if kind == "max" else tf.nn.avg_pool2d
+    found: tf.Tensor = own(
+        padded(images, zeros), list(window), stride, padding.upper()
+    )
+    return found
+
+
+@tf.RegisterGradient("TfConvpar>Pool")
+def _pool_gradient(op: Any, upstream: tf.Tensor) -> Any:
+    """As TensorFlow's: the op is for inference."""
+    (images,) = op.inputs
+    with same_device(op.outputs[0].device), tf.GradientTape() as tape:
+        tape.watch(images)
+        found = pool(
+            images,
+            op.get_attr("window"),
+            op.get_attr("stride"),
+            op.get_attr("padding").decode().lower(),
+            op.get_attr("zeros"),
+            op.get_attr("kind").decode(),
+            native=False,
+        )
+        return tape.gradient(found, images, upstream)
 
 
 def _pool_with_gradient(

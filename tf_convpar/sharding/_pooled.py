@@ -1,15 +1,20 @@
-"""Pooling on one device: maxima with a gradient of this package's own."""
+"""Pooling on one device: in inference, and maxima with a gradient of ours."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tf_convpar import ops
 from tf_convpar.layers import Attached
+from tf_convpar.layers import is_inference
 from tf_convpar.layers import is_merged
+from tf_convpar.layers import unpadded
 from tf_convpar.sharding._attach import joined
+
+_L = keras.layers
 
 
 class Pooled(Attached):
@@ -20,7 +25,7 @@ class Pooled(Attached):
     ```
 
     Args:
-        layer: A layer of maxima.
+        layer: A layer of maxima or means.
     """
 
     def __init__(self, layer: Any) -> None:
@@ -29,17 +34,40 @@ class Pooled(Attached):
     def __call__(self, inputs: Any) -> Any:
         """Does what the layer's own `call` does."""
         layer, whole = self._layer, joined(inputs)
-        if is_merged():
-            return type(layer).call(layer, whole)
-        return ops.max_pool(
-            whole, layer.pool_size, layer.strides[0], layer.padding
-        )
+        if not is_merged():
+            if is_inference() and whole.dtype == tf.float32 and ops.load():
+                return self._in_inference(whole)
+            if isinstance(layer, _L.MaxPooling2D):
+                return ops.max_pool(
+                    whole, layer.pool_size, layer.strides[0], layer.padding
+                )
+        return type(layer).call(layer, whole)
+
+    def _in_inference(self, images: tf.Tensor) -> Any:
+        layer = self._layer
+        if isinstance(layer, _L.GlobalAveragePooling2D):
+            means = ops.pool(images, images.shape[1:3], 1, kind="average")
+            shape = [-1, *([1, 1] if layer.keepdims else []), means.shape[-1]]
+            return tf.reshape(means, shape)
+        own = layer.pool_size, layer.strides[0], layer.padding
+        if isinstance(layer, _L.AveragePooling2D):
+            return ops.pool(images, *own, kind="average")
+        if layer.padding == "valid":
+            images, zeros = unpadded(images)
+            return ops.pool(images, *own, zeros)
+        return ops.pool(images, *own)
 
 
-def pools(layer: Any) -> bool:
-    """Whether a layer's maxima have such a gradient."""
-    return (
-        type(layer) is keras.layers.MaxPooling2D
-        and layer.data_format == "channels_last"
-        and layer.strides[0] == layer.strides[1]
-    )
+def pools(layer: Any, shape: Any) -> bool:
+    """Whether a layer on one device takes part.
+
+    Args:
+        layer: A layer of a graph.
+        shape: Shape of its input.
+    """
+    if getattr(layer, "data_format", None) != "channels_last":
+        return False
+    if type(layer) is _L.GlobalAveragePooling2D:
+        return None not in shape[1:]
+    windows = type(layer) in (_L.MaxPooling2D, _L.AveragePooling2D)
+    return windows and layer.strides[0] == layer.strides[1]

@@ -100,7 +100,7 @@ class Regions:
             if self._fuses and not known and fuses(layer, shapes):
                 used = [self._uses[id(x)] for x in node.input_tensors]
                 made.call = Fused(made, [count == 1 for count in used])
-            elif self._fuses and not known and pools(layer):
+            elif self._fuses and not known and pools(layer, shapes[0]):
                 made.call = Pooled(made)
             return None
         rule, output = on_channels

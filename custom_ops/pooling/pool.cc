@@ -1,0 +1,131 @@
+#include "custom_ops/pooling/pool.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "custom_ops/windows/lanes.h"
+
+namespace tf_convpar {
+namespace pooling {
+namespace {
+
+using windows::Lane;
+using windows::Loaded;
+using windows::Store;
+
+// The pixels of one window, which lie within the image.
+struct Window {
+  int64_t first, rows, columns, width;  // of pixels, times channels
+  bool cut;                             // whether others do not
+};
+
+// What is made of two, of numbers or of vectors.
+struct Larger {
+  template <typename V>
+  static INLINE V Of(V a, V b) {
+    return b > a ? b : a;
+  }
+};
+
+struct Sum {
+  template <typename V>
+  static INLINE V Of(V a, V b) {
+    return a + b;
+  }
+};
+
+// kVectors vectors of channels of a window. Sums are of rows first, which loses
+// less of many numbers.
+template <typename F, int kVectors>
+INLINE void Fold(const Window& of, int64_t n, const float* x, Lane* found) {
+  constexpr int64_t kFloats = sizeof(Lane) / sizeof(float);
+  for (int64_t row = 0; row < of.rows; ++row) {
+    const float* pixel = x + of.first + row * of.width;
+    Lane own[kVectors];
+    for (int v = 0; v < kVectors; ++v) own[v] = Loaded(pixel + v * kFloats);
+    for (int64_t column = 1; column < of.columns; ++column) {
+      pixel += n;
+      for (int v = 0; v < kVectors; ++v) {
+        own[v] = F::Of(own[v], Loaded(pixel + v * kFloats));
+      }
+    }
+    for (int v = 0; v < kVectors; ++v) {
+      found[v] = row == 0 ? own[v] : F::Of(found[v], own[v]);
+    }
+  }
+}
+
+template <typename F>
+INLINE float FoldOne(const Window& of, int64_t n, const float* x) {
+  float found = 0;
+  for (int64_t row = 0; row < of.rows; ++row) {
+    const float* pixel = x + of.first + row * of.width;
+    float own = *pixel;
+    for (int64_t column = 1; column < of.columns; ++column) {
+      own = F::Of(own, pixel[column * n]);
+    }
+    found = row == 0 ? own : F::Of(found, own);
+  }
+  return found;
+}
+
+template <typename V>
+INLINE V Ended(const Window& of, Kind kind, V found) {
+  if (kind == Kind::kMean) return found * (1.0f / (of.rows * of.columns));
+  const bool zeros = kind == Kind::kLargestWithZeros && of.cut;
+  return zeros ? Larger::Of(found, V{}) : found;
+}
+
+template <typename F, int kVectors>
+INLINE void Make(const Window& of, Kind kind, int64_t n, const float* x,
+                 float* y) {
+  Lane found[kVectors] = {};
+  Fold<F, kVectors>(of, n, x, found);
+  for (int v = 0; v < kVectors; ++v) {
+    Store(Ended(of, kind, found[v]), y + v * sizeof(Lane) / sizeof(float));
+  }
+}
+
+template <typename F>
+INLINE void Rows(const windows::Sizes& of, Kind kind, const float* x,
+                 int64_t begin, int64_t end, float* y) {
+  const int64_t n = of.channels;
+  y += begin * of.out_width * n;
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t top = i * of.stride - of.top;
+    const int64_t above = std::max<int64_t>(0, top);
+    const int64_t below = std::min(of.height, top + of.window_height);
+    for (int64_t j = 0; j < of.out_width; ++j, y += n) {
+      const int64_t left = j * of.stride - of.left;
+      const int64_t from = std::max<int64_t>(0, left);
+      const int64_t to = std::min(of.width, left + of.window_width);
+      Window window = {(above * of.width + from) * n,
+                       std::max<int64_t>(0, below - above), to - from,
+                       of.width * n};
+      // Of a window beside the image nothing is read.
+      if (window.columns <= 0) window.rows = 0;
+      window.cut =
+          window.rows < of.window_height || window.columns < of.window_width;
+      int64_t c = 0;
+      for (; c + 32 <= n; c += 32) Make<F, 4>(window, kind, n, x + c, y + c);
+      for (; c + 8 <= n; c += 8) Make<F, 1>(window, kind, n, x + c, y + c);
+      for (; c < n; ++c) {
+        y[c] = Ended(window, kind, FoldOne<F>(window, n, x + c));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+CLONES void Pool(const windows::Sizes& of, Kind kind, const float* x,
+                 int64_t begin, int64_t end, float* y) {
+  if (kind == Kind::kMean) {
+    Rows<Sum>(of, kind, x, begin, end, y);
+  } else {
+    Rows<Larger>(of, kind, x, begin, end, y);
+  }
+}
+
+}  // namespace pooling
+}  // namespace tf_convpar
