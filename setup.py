@@ -22,6 +22,7 @@ SOURCES = [
     "custom_ops/bilinear/sizes.cc",
     "custom_ops/channels/joined.cc",
     "custom_ops/channels/rows.cc",
+    "custom_ops/channels/streamed.cc",
     "custom_ops/depthwise/forward.cc",
     "custom_ops/depthwise/kernel_gradient.cc",
     "custom_ops/pooling/max_gradient.cc",

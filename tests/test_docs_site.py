@@ -235,7 +235,9 @@ def test_getting_started_shows_what_it_says(as_for_users):
     assert max(second) < 0.9 * min(first)
     apart = dict(re.findall(r"^(faster|split): +(\S+)$", text, re.M))
     assert float(apart["split"]) < 1e-4
-    assert float(apart["faster"]) < 1e-3
+    # An algorithm may be chosen that is 1e-4 off in each pass, and Adam divides
+    # small gradients by their own size. It was 1.2e-3 where it was most.
+    assert float(apart["faster"]) < 5e-3
     assert re.search(r"16 on chief.* 8 on worker 0.* 8 on worker 1", text)
     assert "<Figure size" in text
     # Merged weights are the same, bit for bit.

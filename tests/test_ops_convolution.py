@@ -40,6 +40,8 @@ CASES = [
     ((1, 2, 12, 8), (5, 3), 16, 1, "same"),
     ((1, 7, 20, 130), (2, 2), 70, 2, "valid"),
     ((0, 3, 3, 4), (3, 3), 5, 1, "same"),
+    # A large kernel that is read as it lies.
+    ((3, 1, 1, 1051), (1, 1), 1003, 1, "valid"),
 ]
 # Zeros around an image, and the others.
 WITH_ZEROS = [

@@ -2,7 +2,8 @@
 
 Each side is a process, and all have the same cores. They take turns, step by
 step, in an order that moves on with each round. Ratios are taken within a
-round.
+round. With `--steps` a turn is several steps, of which the median counts: so
+one finds caches as its own last step left them, not as others did.
 """
 
 import argparse
@@ -53,13 +54,17 @@ class Side:
             raise RuntimeError(f"{self.process.args[2:]} ended")
         return float(answer[0]), float(answer[1])
 
+    def turn(self, steps):
+        """The median seconds of some steps."""
+        return statistics.median(self.step()[0] for _ in range(steps))
+
     def close(self):
         """Ends the process."""
         self.process.stdin.close()
         self.process.wait()
 
 
-def compare(asked, rounds, progress, names=SIDES, torch_python=None):
+def compare(asked, rounds, progress, names=SIDES, torch_python=None, steps=1):
     """Median times of each side, their ratios to ours, and first steps."""
     if torch_python is None:
         names = [name for name in names if "PyTorch" not in name]
@@ -78,7 +83,7 @@ def compare(asked, rounds, progress, names=SIDES, torch_python=None):
     for number in range(rounds + 1):
         for turn in range(len(names)):
             name = names[(number + turn) % len(names)]
-            seconds, _ = sides[name].step()
+            seconds = sides[name].turn(steps)
             if number:  # The first round warms up.
                 times[name].append(seconds)
         progress.advance(task)
@@ -101,6 +106,7 @@ def compare(asked, rounds, progress, names=SIDES, torch_python=None):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=1, help="in a turn")
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument(
         "--networks",
@@ -140,6 +146,7 @@ def main():
                     progress,
                     names,
                     options.torch_python,
+                    options.steps,
                 )
             )
             if options.json:

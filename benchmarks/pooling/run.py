@@ -1,10 +1,9 @@
-"""Times the gradient of maxima: TensorFlow's op and ours.
+"""Times pooling in inference, and the gradient of maxima: TensorFlow and ours.
 
     python benchmarks/pooling/run.py
 
 Both are one `tf.function` each, on the same images, and take turns. Images and
-windows are those of ResNet50, VGG16, Xception and InceptionV3 at 112 pixels,
-batch 16.
+windows are those of Keras' models at 112 pixels.
 """
 
 import argparse
@@ -35,14 +34,50 @@ SHAPES = [
     (25, 192, 3, 2, "VALID"),
 ]
 BATCH, WARM_UP = 16, 2
+# The same, and what is made, for inference.
+POOLS = [
+    (58, 64, 3, 2, "VALID", "max"),
+    (28, 256, 2, 2, "VALID", "max"),
+    (14, 728, 3, 2, "SAME", "max"),
+    (11, 192, 3, 2, "VALID", "max"),
+    (11, 192, 3, 1, "SAME", "average"),
+    (5, 768, 3, 1, "SAME", "average"),
+    (28, 96, 28, 1, "VALID", "average"),
+    (4, 1152, 4, 1, "VALID", "average"),
+]
+BATCHES = 1, 32
 
 
-def milliseconds(pixels, channels, window, stride, padding, repeats):
-    """Median milliseconds of both, and how far they are apart."""
-    rng = np.random.default_rng(0)
-    shape = (BATCH, pixels, pixels, channels)
-    x = tf.constant(rng.normal(size=shape).astype("float32"))
+def images(batch, pixels, channels):
+    shape = batch, pixels, pixels, channels
+    x = np.random.default_rng(0).normal(size=shape)
+    return tf.constant(x.astype("float32"))
+
+
+def pools(batch, case, repeats):
+    """Median milliseconds of both in inference, and how far they are apart."""
+    pixels, channels, window, stride, padding, kind = case
+    x = images(batch, pixels, channels)
+    theirs = tf.nn.max_pool2d if kind == "max" else tf.nn.avg_pool2d
+    if window == pixels:
+
+        def theirs(x, *_):
+            return tf.reduce_mean(x, [1, 2], keepdims=True)  # As Keras does.
+
+    own = (window, window), stride, padding.lower()
+    steps = [
+        tf.function(lambda: theirs(x, window, stride, padding)),
+        tf.function(lambda: ops.pool(x, *own, kind=kind)),
+    ]
+    return in_turns(steps, repeats)
+
+
+def gradients(case, repeats):
+    """Median milliseconds of both gradients, and how far they are apart."""
+    pixels, channels, window, stride, padding = case
+    x = images(BATCH, pixels, channels)
     y = tf.nn.max_pool2d(x, window, stride, padding)
+    rng = np.random.default_rng(1)
     dy = tf.constant(rng.normal(size=y.shape).astype("float32"))
     ours = ops.module().tf_convpar_max_pool_gradient
     steps = [
@@ -67,6 +102,10 @@ def milliseconds(pixels, channels, window, stride, padding, repeats):
             )
         ),
     ]
+    return in_turns(steps, repeats)
+
+
+def in_turns(steps, repeats):
     times, found = [[], []], [None, None]
     for _ in range(repeats + WARM_UP):
         for i, step in enumerate(steps):
@@ -86,22 +125,30 @@ def main():
     tf.config.threading.set_intra_op_parallelism_threads(options.threads)
     memory.keep()
     ops.load()
-    table = rich.table.Table("images", "window", title="median ms")
+    rows = [
+        (batch, case[:5], case[5], pools(batch, case, options.repeats))
+        for batch in BATCHES
+        for case in POOLS
+    ]
+    rows += [
+        (BATCH, case, "gradient of max", gradients(case, options.repeats))
+        for case in SHAPES
+    ]
+    table = rich.table.Table("images", "window", "what", title="median ms")
     for column in ("TensorFlow", "ours", "faster by", "apart"):
         table.add_column(column, justify="right")
-    for pixels, channels, window, stride, padding in SHAPES:
-        (theirs, ours), apart = milliseconds(
-            *(pixels, channels, window, stride, padding), options.repeats
-        )
+    for batch, case, what, ((theirs, ours), apart) in rows:
+        pixels, channels, window, stride, padding = case
         table.add_row(
-            f"{BATCH}x{pixels}x{pixels}x{channels}",
+            f"{batch}x{pixels}x{pixels}x{channels}",
             f"{window}x{window}, stride {stride}, {padding.lower()}",
-            f"{theirs:.2f}",
-            f"{ours:.2f}",
+            what,
+            f"{theirs:.3f}",
+            f"{ours:.3f}",
             f"{theirs / ours:.2f}",
             f"{apart:.0e}",
         )
-    rich.console.Console().print(table)
+    rich.console.Console(width=100).print(table)
 
 
 if __name__ == "__main__":

@@ -109,12 +109,6 @@ class ConvolutionOp : public tensorflow::OpKernel {
                     kernel.shape().DebugString())));
     const int64_t width = bilinear::BestPasses()->set.panel();
     const int64_t panels = (filters + width - 1) / width;
-    const std::shared_ptr<const float> packed =
-        Packed(kernel, scale, filters, panels * width * depth);
-    OP_REQUIRES(ctx, packed != nullptr,
-                absl::ResourceExhaustedError(
-                    "Convolution: Expected memory for the kernel's panels. "
-                    "Received none"));
     std::vector<float> padded;
     if (offset.NumElements() > 0) {
       padded.assign(panels * width, 0.0f);
@@ -124,7 +118,7 @@ class ConvolutionOp : public tensorflow::OpKernel {
                        y->NumElements() / filters,
                        filters,
                        nullptr,
-                       packed.get(),
+                       nullptr,
                        {padded.empty() ? nullptr : padded.data(),
                         adds ? Floats(summand) : nullptr, activation_},
                        y->flat<float>().data()};
@@ -144,6 +138,18 @@ class ConvolutionOp : public tensorflow::OpKernel {
             "Received a kernel ",
             kernel.shape().DebugString(), " and a stride of ", of.stride)));
     product.images = &images;
+    if (Streams(product)) {
+      MultiplyStreamed(ctx, product, Floats(kernel),
+                       scale.NumElements() == 0 ? nullptr : Floats(scale));
+      return;
+    }
+    const std::shared_ptr<const float> packed =
+        Packed(kernel, scale, filters, panels * width * depth);
+    OP_REQUIRES(ctx, packed != nullptr,
+                absl::ResourceExhaustedError(
+                    "Convolution: Expected memory for the kernel's panels. "
+                    "Received none"));
+    product.panels = packed.get();
     Multiply(ctx, product);
   }
 

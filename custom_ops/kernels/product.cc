@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "custom_ops/bilinear/passes.h"
 #include "custom_ops/bilinear/sizes.h"
 #include "custom_ops/channels/activation.h"
 #include "custom_ops/channels/joined.h"
+#include "custom_ops/channels/rows.h"
+#include "custom_ops/channels/streamed.h"
 #include "custom_ops/kernels/in_parallel.h"
 #include "custom_ops/kernels/workspace.h"
 #include "custom_ops/windows/sizes.h"
@@ -28,6 +31,12 @@ constexpr int64_t kSmall = 64 << 10;
 // Lines of feature maps that are shorter leave most of a processor idle.
 constexpr int64_t kShort = 7;
 static_assert(kBand <= bilinear::kMostRows);
+
+// Rows below which a kernel is streamed, and the numbers from which on.
+constexpr int64_t kFewRows = 5, kLarge = 1 << 20;
+// Parts of the kernel's depth, of which each is summed by itself: as many
+// whatever the number of threads, so that no digit depends on it.
+constexpr int64_t kParts = 8;
 
 struct Range {
   int64_t begin, end;
@@ -176,6 +185,43 @@ void Multiply(tensorflow::OpKernelContext* ctx, const Product& of) {
       ctx, of.rows, cycles * panels,
       [&](int64_t begin, int64_t end) { Run(of, {begin, end}, {0, panels}); },
       kLeastPixels);
+}
+
+bool Streams(const Product& of) {
+  return of.OfPixels() && of.rows < kFewRows &&
+         of.depth() * of.filters >= kLarge && of.images->AsTheyAre() != nullptr;
+}
+
+void MultiplyStreamed(tensorflow::OpKernelContext* ctx, const Product& of,
+                      const float* kernel, const float* scale) {
+  const int64_t depth = of.depth(), numbers = of.rows * of.filters;
+  const Workspace own(kParts * numbers);
+  float* const sums = own.data();
+  InParallel(ctx, kParts, depth * of.filters / kParts / 8,
+             [&](int64_t begin, int64_t end) {
+               for (int64_t part = begin; part < end; ++part) {
+                 const int64_t first = part * depth / kParts;
+                 const int64_t last = (part + 1) * depth / kParts;
+                 channels::Streamed(of.images->AsTheyAre() + first, depth,
+                                    of.rows, kernel + first * of.filters,
+                                    last - first, of.filters,
+                                    sums + part * numbers);
+               }
+             });
+  for (int64_t part = 1; part < kParts; ++part) {
+    for (int64_t i = 0; i < numbers; ++i) sums[i] += sums[part * numbers + i];
+  }
+  const std::vector<float> ones(of.filters, 1.0f), zeros(of.filters);
+  std::vector<const float*> scales = {scale == nullptr ? ones.data() : scale};
+  std::vector<const float*> maps = {sums};
+  if (of.ending.summand != nullptr) {
+    scales.push_back(ones.data());
+    maps.push_back(of.ending.summand);
+  }
+  const channels::Scaled end(
+      scales, of.ending.offset == nullptr ? zeros.data() : of.ending.offset,
+      of.filters, of.ending.activation);
+  end.Run(maps, 0, of.rows, of.y);
 }
 
 }  // namespace tf_convpar

@@ -34,6 +34,15 @@ struct Product {
 
 void Multiply(tensorflow::OpKernelContext* ctx, const Product& of);
 
+// Whether so few pixels pass by so large a kernel that it is not worth
+// arranging: it is read once, at the speed of memory.
+bool Streams(const Product& of);
+
+// The same with that kernel, [depth, filters], and a factor for each filter, or
+// null; the product has no panels.
+void MultiplyStreamed(tensorflow::OpKernelContext* ctx, const Product& of,
+                      const float* kernel, const float* scale);
+
 }  // namespace tf_convpar
 
 #endif  // TF_CONVPAR_CUSTOM_OPS_KERNELS_PRODUCT_H_

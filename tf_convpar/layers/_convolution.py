@@ -79,7 +79,7 @@ class Convolution(ConvParallel):
             return Again(image, {"zeros": zeros}, by_itself=True)
         joined = joined_of(inputs)
         if joined is not None and self._is_of_pixels():
-            return again._replace(extra={"joined": joined})
+            return Again(inputs, {"joined": joined}, by_itself=True)
         return again
 
     def _is_of_pixels(self) -> bool:

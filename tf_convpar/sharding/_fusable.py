@@ -13,9 +13,6 @@ from tf_convpar._compat.keras import is_adapted
 from tf_convpar.layers import op_activation
 
 _L = keras.layers
-# Numbers of a kernel of which a copy is kept, arranged for few rows. Larger
-# ones are those of classifiers, which memory limits and not arithmetic.
-_MOST_KEPT = 4 << 20
 
 
 def fuses(layer: Any, shapes: Sequence[Any]) -> bool:
@@ -44,7 +41,7 @@ def fuses(layer: Any, shapes: Sequence[Any]) -> bool:
         return vectors <= (0 if first else 1)
     if type(layer) is _L.Dense:
         adapted = is_adapted(layer) or layer.quantization_mode is not None
-        return not adapted and math.prod(layer.kernel.shape) <= _MOST_KEPT
+        return not adapted
     if type(layer) is _L.Add:
         return True
     if type(layer) is _L.Concatenate:

@@ -7,6 +7,7 @@ pass: layers before it leave a note of what they do, beside their result.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,10 @@ from tf_convpar.layers import join
 from tf_convpar.layers import joined_of
 from tf_convpar.layers import leave_joined
 from tf_convpar.sharding._fusable import pixels
+
+# Numbers of a kernel of which an arranged copy is kept, and the samples up to
+# which the op needs none: it then reads a large kernel as it lies.
+_MOST_KEPT, _FEW = 4 << 20, 4
 
 
 def merged(layer: Any, inputs: Any) -> tf.Tensor | None:
@@ -107,6 +112,10 @@ def product(layer: Any, inputs: Any) -> Callable[..., tf.Tensor] | None:
     if not (inference and _is_float32(layer, inputs) and ops.load()):
         return None
     kernel = tf.convert_to_tensor(layer.kernel)
+    rows = inputs.shape[0] if inputs.shape.rank == 2 else None
+    large = math.prod(kernel.shape) > _MOST_KEPT
+    if large and (rows is None or rows > _FEW):
+        return None
     if inputs.shape.rank == 4:
         kernel = tf.reshape(kernel, [1, 1, *kernel.shape])
     bias = None if layer.bias is None else tf.convert_to_tensor(layer.bias)
