@@ -184,6 +184,9 @@ for n, size in ((1, 7), (8, 28)):
     k = rng.normal(size=(3, 3, 40, 200)).astype("float32")
     y = ops.convolution(x, k, activation="silu", padding="same", native=True)
     found.append(y.numpy().ravel())
+x = rng.normal(size=(2, 1, 1, 1100)).astype("float32")
+k = rng.normal(size=(1, 1, 1100, 1000)).astype("float32")
+found.append(ops.convolution(x, k, native=True).numpy().ravel())
 np.save(sys.argv[2], np.concatenate(found))
 """
 
