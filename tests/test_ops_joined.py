@@ -167,6 +167,24 @@ def test_models_predict_as_those_of_keras_before_and_after_they_learn():
         near(b, a, 1e-5)
 
 
+def test_layers_that_are_called_at_several_places():
+    """Of which they fit one."""
+    inputs = keras.Input((4, 5, 8))
+    gate, join = L.Multiply(), L.Concatenate(axis=3)
+    x = gate([inputs, L.GlobalAveragePooling2D(keepdims=True)(inputs)])
+    x = L.Conv2D(8, 1)(gate([L.Conv2D(8, 1)(x), inputs]))
+    x = L.Conv2D(6, 1)(L.ReLU()(L.BatchNormalization()(join([x, inputs]))))
+    volumes = L.Reshape((4, 5, 2, 3))(x)
+    volumes = join([volumes, L.Conv3D(3, 1)(volumes)])
+    plain = keras.Model(inputs, [x, L.Conv3D(4, 1)(volumes)])
+    fast = convpar.parallelize(plain, algorithm="auto")
+    given = numbers((3, 4, 5, 8), 1)
+    for a, b in zip(
+        fast.predict_on_batch(given), plain.predict_on_batch(given), strict=True
+    ):
+        near(a, b, 1e-5)
+
+
 def transformer(rank):
     """Pixels that are normalized and multiplied, and a head."""
     keras.utils.set_random_seed(4)

@@ -20,6 +20,7 @@ from tf_convpar.layers import is_inference
 from tf_convpar.layers import join
 from tf_convpar.layers import joined_of
 from tf_convpar.layers import leave_joined
+from tf_convpar.sharding._fusable import fuses
 from tf_convpar.sharding._fusable import pixels
 
 # Numbers of a kernel of which an arranged copy is kept, and the samples up to
@@ -37,11 +38,13 @@ def merged(layer: Any, inputs: Any) -> tf.Tensor | None:
     Returns:
         Its result; None where that is left to Keras.
     """
-    if tf.executing_eagerly() or not is_inference():
+    inference = not tf.executing_eagerly() and is_inference()
+    # One layer may be called at several places, and fit at some.
+    if not (inference and fuses(layer, [x.shape for x in inputs])):
         return None
     if isinstance(layer, keras.layers.Concatenate):
         return join(inputs)
-    # `fuses` has seen that one has a single pixel.
+    # One has a single pixel.
     factors, maps = sorted(inputs, key=lambda x: pixels(x.shape))
     result: tf.Tensor = maps * factors
     leave_joined(result, maps, tf.reshape(factors, [-1, factors.shape[-1]]))
@@ -55,7 +58,7 @@ def normalized_pixels(layer: Any, inputs: Any) -> tf.Tensor | None:
         layer: A `LayerNormalization`.
         inputs: Its input.
     """
-    if not (_is_float32(layer, inputs) and is_inference()):
+    if not (_fits(layer, inputs) and is_inference()):
         return None
     result: tf.Tensor = type(layer).call(layer, inputs)
     scale, offset = (
@@ -79,7 +82,7 @@ def rescaled(layer: Any, inputs: Any) -> tf.Tensor | None:
     Returns:
         Its result; None where that is left to Keras.
     """
-    if not (_is_float32(layer, inputs) and ops.load()):
+    if not (_fits(layer, inputs) and ops.load()):
         return None
     channels = inputs.shape[-1]
     ones, zeros = tf.ones(channels), tf.zeros(channels)
@@ -109,7 +112,7 @@ def product(layer: Any, inputs: Any) -> Callable[..., tf.Tensor] | None:
         A function of the name of an activation, and of what is `added` before.
     """
     inference = not tf.executing_eagerly() and is_inference()
-    if not (inference and _is_float32(layer, inputs) and ops.load()):
+    if not (inference and _fits(layer, inputs) and ops.load()):
         return None
     kernel = tf.convert_to_tensor(layer.kernel)
     rows = inputs.shape[0] if inputs.shape.rank == 2 else None
@@ -135,5 +138,6 @@ def product(layer: Any, inputs: Any) -> Callable[..., tf.Tensor] | None:
     return again
 
 
-def _is_float32(layer: Any, inputs: Any) -> bool:
-    return bool(inputs.dtype == layer.compute_dtype == "float32")
+def _fits(layer: Any, inputs: Any) -> bool:
+    float32 = inputs.dtype == layer.compute_dtype == "float32"
+    return bool(float32 and fuses(layer, [inputs.shape]))
