@@ -220,15 +220,68 @@ def test_products_of_pixels_in_inference(rank):
             weight.assign_add(0.1 * tf.ones_like(weight))
 
 
-def test_gradients_of_what_a_convolution_takes_as_it_was_made():
-    """Within a model too: what is differentiated by is not made anew."""
-    plain, fast = model(), convpar.parallelize(model(), algorithm="auto")
-    x = tf.constant(numbers((2, 6, 6, 16), 1))
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(L.Concatenate, L.ReLU, L.BatchNormalization, L.Multiply),
+        *(L.LayerNormalization, L.Dense),
+    ],
+)
+def test_programs_differentiate_by_what_is_joined(kind, graph):
+    """What a program differentiates by is what convolutions take."""
+    of_pixels = kind in (L.LayerNormalization, L.Dense)
+    plain = transformer(2) if of_pixels else model()
+    x = tf.constant(numbers((2, *plain.input_shape[1:]), 1))
     found = []
-    for one in (plain, fast):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = one(x, training=False)
-        found.append(tape.gradient(y, [x, *one.trainable_variables], y))
+    for one in (plain, convpar.parallelize(plain, algorithm="auto")):
+        layers = [layer for layer in one.layers if type(layer) is kind]
+        at = [layer.output for layer in layers[:-1] or layers]
+        both = keras.Model(one.inputs, [*at, one.outputs[0]])
+
+        def slopes(x, both=both):
+            with tf.GradientTape() as tape:
+                *maps, outputs = both(x, training=False)
+                score = tf.reduce_sum(outputs * outputs)
+            return tape.gradient(score, maps)
+
+        found.append(tf.function(slopes)(x) if graph else slopes(x))
+    for expected, ours in zip(*found, strict=True):
+        largest = np.abs(expected).max()
+        assert largest > 0
+        near(ours / largest, expected / largest, 1e-4)
+
+
+def residual():
+    """Sums of maps that are made before, and of what is made of them."""
+    keras.utils.set_random_seed(5)
+    inputs = keras.Input((6, 7, 12))
+    x = L.Conv2D(24, 1)(inputs)
+    for window in (1, 3):
+        y = L.Conv2D(24, window, padding="same", use_bias=False)(x)
+        x = L.ReLU()(L.Add()([L.BatchNormalization()(y), x]))
+        y = L.DepthwiseConv2D(3, padding="same", use_bias=False)(x)
+        x = L.Add()([L.ReLU()(L.BatchNormalization()(y)), x])
+    return keras.Model(inputs, x)
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("make", [model, residual, lambda: transformer(2)])
+def test_gradients_of_models_in_inference(make, graph):
+    """By inputs and by all weights: those of what is in one pass too."""
+    plain = make()
+    x = tf.constant(numbers((2, *plain.input_shape[1:]), 1))
+    found = []
+    for one in (plain, convpar.parallelize(plain, algorithm="auto")):
+
+        def slopes(x, one=one):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = one(x, training=False)
+            return tape.gradient(y, [x, *one.trainable_variables], y)
+
+        found.append(tf.function(slopes)(x) if graph else slopes(x))
     for a, b in zip(*found, strict=True):
-        near(b, tf.convert_to_tensor(a).numpy(), 1e-4)
+        expected = tf.convert_to_tensor(a).numpy()
+        largest = np.abs(expected).max()
+        near(b / largest, expected / largest, 1e-4)

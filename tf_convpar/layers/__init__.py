@@ -25,6 +25,7 @@ from tf_convpar.layers._files import recovers as recovers
 from tf_convpar.layers._geometries import KINDS as KINDS
 from tf_convpar.layers._geometries import convolutions as convolutions
 from tf_convpar.layers._geometries import geometry as geometry
+from tf_convpar.layers._joined import is_joined as is_joined
 from tf_convpar.layers._joined import join as join
 from tf_convpar.layers._joined import joined_of as joined_of
 from tf_convpar.layers._joined import leave_joined as leave_joined

@@ -30,11 +30,7 @@ def join(parts: Sequence[tf.Tensor]) -> tf.Tensor:
     return found
 
 
-def leave_joined(
-    maps: tf.Tensor,
-    of: tf.Tensor,
-    *change: Any,
-) -> None:
+def leave_joined(maps: tf.Tensor, of: tf.Tensor, *change: Any) -> None:
     """Notes how images were made of others, in a graph.
 
     Args:
@@ -43,8 +39,12 @@ def leave_joined(
         change: How, as the other arguments of `ops.Joined` say.
     """
     if not tf.executing_eagerly() and maps.shape.rank == 4:
-        joined = ops.Joined(_parts_of([of]), *change)
-        setattr(maps, _JOINED, joined)
+        setattr(maps, _JOINED, ops.Joined(_parts_of([of]), *change))
+
+
+def is_joined(x: Any) -> bool:
+    """Whether a convolution may take what a tensor was made of in its place."""
+    return hasattr(x, _PARTS) or hasattr(x, _JOINED)
 
 
 def joined_of(images: tf.Tensor) -> ops.Joined | None:

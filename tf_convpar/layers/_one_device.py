@@ -80,8 +80,9 @@ class OneDevice(InShards):
                 count = len(own)
                 if number == len(stages):
                     # A bias that the layer does not have is the last one's.
+                    compute, tensors = _with_tensors(compute, len(given), extra)
+                    given = (*given, *tensors)
                     count = len(given)
-                    compute = functools.partial(compute, **extra)
                 part = functools.partial(
                     self._run_shard, compute, device=device, first=0
                 )
@@ -165,3 +166,30 @@ class OneDevice(InShards):
                 first=first,
             )
         return move_channels(y, -1, 1) if moves else y
+
+
+def _with_tensors(
+    compute: Callable[..., tf.Tensor], count: int, extra: dict[str, Any]
+) -> tuple[Callable[..., tf.Tensor], list[tf.Tensor]]:
+    """A function of more tensors, which would otherwise have no gradients.
+
+    Args:
+        compute: A function of an input and `count` weights.
+        count: The number of weights.
+        extra: What else it takes, by names.
+
+    Returns:
+        The function, which takes an input, weights and the tensors of `extra`;
+        and these tensors.
+    """
+    leaves = tf.nest.flatten(extra)
+    places = [i for i, leaf in enumerate(leaves) if tf.is_tensor(leaf)]
+
+    def run(x: tf.Tensor, *given: tf.Tensor, **where: Any) -> tf.Tensor:
+        own = list(leaves)
+        for place, tensor in zip(places, given[count:], strict=True):
+            own[place] = tensor
+        packed = tf.nest.pack_sequence_as(extra, own)
+        return compute(x, *given[:count], **where, **packed)
+
+    return run, [leaves[place] for place in places]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from ._activations import ACTIVATIONS
 
 
-@dataclasses.dataclass(frozen=True)
-class Joined:
+class Joined(NamedTuple):
     """Images in parts, and what is done to them first.
 
     ```python

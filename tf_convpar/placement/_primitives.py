@@ -64,7 +64,8 @@ def on_device(
             with tf.device(device):
                 if ordered:
                     grads = [tape.gradient(result, args[0], given)]
-                    with tf.control_dependencies(grads):
+                    first = [g for g in grads if g is not None]
+                    with tf.control_dependencies(first):
                         grads += tape.gradient(result, args[1:], given)
                 else:
                     grads = tape.gradient(result, args, given)

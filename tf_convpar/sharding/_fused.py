@@ -25,6 +25,7 @@ from tf_convpar._compat.tensorflow import should_record_backprop
 from tf_convpar.layers import Attached
 from tf_convpar.layers import has_note
 from tf_convpar.layers import is_inference
+from tf_convpar.layers import is_joined
 from tf_convpar.layers import is_merged
 from tf_convpar.layers import leave_joined
 from tf_convpar.layers import leave_unpadded
@@ -243,8 +244,8 @@ class Fused(Attached):
 
 def without_note(x: Any) -> Any:
     """A tensor by which a program may differentiate: others are made of it."""
-    noted = hasattr(x, _NOTE) or hasattr(x, _AGAIN) or has_note(x)
-    return tf.identity(x) if noted else x
+    own = hasattr(x, _NOTE) or hasattr(x, _AGAIN)
+    return tf.identity(x) if own or has_note(x) or is_joined(x) else x
 
 
 def _noted(terms: list[Term]) -> tf.Tensor:
