@@ -22,6 +22,9 @@ from ._library import build_report as build_report
 from ._library import functions as functions
 from ._library import load as load
 from ._library import module as module
+from ._packed import pack as pack
+from ._packed import unchanged as unchanged
+from ._packed import unpack as unpack
 from ._pooling import max_pool as max_pool
 from ._pooling import pool as pool
 from ._shards import concat_shards as concat_shards
