@@ -14,42 +14,49 @@ namespace channels {
 Joined::Joined(std::vector<Part> parts, const Change& change, int64_t images,
                int64_t pixels)
     : parts_(std::move(parts)),
+      change_(change),
       pixels_(std::max<int64_t>(1, change.of_each ? pixels : images * pixels)),
-      epsilon_(change.epsilon),
-      channels_(0) {
+      changes_(change.scale != nullptr || change.offset != nullptr ||
+               change.activation != Activation::kLinear) {
   for (const Part& part : parts_) channels_ += part.channels;
-  if (change.scale == nullptr && change.offset == nullptr &&
-      change.activation == Activation::kLinear && epsilon_ < 0) {
-    return;
-  }
-  const std::vector<float> ones(change.scale == nullptr ? channels_ : 0, 1.0f);
-  const std::vector<float> zeros(change.offset == nullptr ? channels_ : 0);
-  const float* scale = change.scale == nullptr ? ones.data() : change.scale;
-  for (int64_t i = 0; i < (change.of_each ? images : 1); ++i) {
-    scaled_.emplace_back(
-        std::vector<const float*>{scale + i * channels_},
-        change.offset == nullptr ? zeros.data() : change.offset, channels_,
-        change.activation);
-  }
+  if (change.scale == nullptr) ones_.assign(channels_, 1.0f);
+  if (change.offset == nullptr) zeros_.assign(channels_, 0.0f);
 }
 
 const float* Joined::AsTheyAre() const {
-  return parts_.size() == 1 && scaled_.empty() ? parts_[0].maps : nullptr;
+  const bool same = !changes_ && change_.epsilon < 0;
+  return parts_.size() == 1 && same ? parts_[0].maps : nullptr;
 }
 
 void Joined::Rows(int64_t begin, int64_t end, float* to) const {
-  if (parts_.size() > 1 || scaled_.empty()) Join(begin, end, to);
-  if (scaled_.empty()) return;
+  if (change_.epsilon >= 0) {
+    Join(begin, end, to);
+    NormalizeRows(to, end - begin, channels_, change_.epsilon, to);
+    if (changes_) Scale({{to - begin * channels_, channels_}}, begin, end, to);
+  } else if (changes_) {
+    Scale(parts_, begin, end, to);
+  } else {
+    Join(begin, end, to);
+  }
+}
+
+void Joined::Scale(const std::vector<Part>& parts, int64_t begin, int64_t end,
+                   float* to) const {
   while (begin < end) {
     const int64_t number = begin / pixels_;
     const int64_t rows = std::min(end, (number + 1) * pixels_) - begin;
-    const float* from =
-        parts_.size() > 1 ? to : parts_[0].maps + begin * channels_;
-    if (epsilon_ >= 0) {
-      NormalizeRows(from, rows, channels_, epsilon_, to);
-      from = to;
+    const float* scale = change_.scale == nullptr
+                             ? ones_.data()
+                             : change_.scale + number * channels_;
+    const float* offset =
+        change_.offset == nullptr ? zeros_.data() : change_.offset;
+    int64_t first = 0;
+    for (const Part& part : parts) {
+      ScaleInto(change_.activation, part.maps + begin * part.channels,
+                scale + first, offset + first, rows, part.channels, channels_,
+                to + first);
+      first += part.channels;
     }
-    scaled_[number].Run({from}, 0, rows, to);
     begin += rows, to += rows * channels_;
   }
 }

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "custom_ops/channels/activation.h"
-#include "custom_ops/channels/rows.h"
 
 namespace tf_convpar {
 namespace channels {
@@ -47,12 +46,15 @@ class Joined {
 
  private:
   void Join(int64_t begin, int64_t end, float* to) const;
+  void Scale(const std::vector<Part>& parts, int64_t begin, int64_t end,
+             float* to) const;
 
   const std::vector<Part> parts_;
+  const Change change_;
   const int64_t pixels_;  // that are scaled alike
-  const float epsilon_;
-  int64_t channels_;
-  std::vector<Scaled> scaled_;  // for each so many pixels; none for nothing
+  const bool changes_;    // whether more is done than to join and normalize
+  int64_t channels_ = 0;
+  std::vector<float> ones_, zeros_;  // in the place of what is not there
 };
 
 }  // namespace channels

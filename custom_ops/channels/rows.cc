@@ -108,12 +108,13 @@ TF_CONVPAR_INLINE void InLanes(int64_t width, const Run& run) {
   if (c < width) run(c, width - c);
 }
 
-// `y` may be `a` or `b`: each number is read before it is written.
+// `y` may be `a` or `b`: each number is read before it is written. Rows of one
+// map may be a part of rows that are `wide`.
 template <typename F>
 TF_CONVPAR_INLINE void ScaleOneBy(const float* a, const float* s,
                                   const float* offset, int64_t rows,
-                                  int64_t width, float* y) {
-  for (int64_t r = 0; r < rows; ++r, a += width, y += width) {
+                                  int64_t width, int64_t wide, float* y) {
+  for (int64_t r = 0; r < rows; ++r, a += width, y += wide) {
     InLanes(width, [&](int64_t c, int64_t n) ALWAYS_INLINE {
       const Lanes u = Load(a + c, n) * Load(s + c, n) + Load(offset + c, n);
       Store(F::Value(u), n, y + c);
@@ -186,8 +187,8 @@ CLONES void NormalizeAll(const float* x, int64_t rows, int64_t width,
 
 CLONES void ScaleOne(Activation f, const float* a, const float* s,
                      const float* offset, int64_t rows, int64_t width,
-                     float* y){
-    BY_ACTIVATION(f, ScaleOneBy, a, s, offset, rows, width, y)}
+                     int64_t wide, float* y){
+    BY_ACTIVATION(f, ScaleOneBy, a, s, offset, rows, width, wide, y)}
 
 CLONES void ScaleTwo(Activation f, Term first, Term second, const float* offset,
                      int64_t rows, int64_t width, float* y) {
@@ -290,6 +291,12 @@ void NormalizeRows(const float* x, int64_t rows, int64_t channels,
   NormalizeAll(x, rows, channels, epsilon, y);
 }
 
+void ScaleInto(Activation activation, const float* x, const float* scale,
+               const float* offset, int64_t rows, int64_t channels,
+               int64_t wide, float* y) {
+  ScaleOne(activation, x, scale, offset, rows, channels, wide, y);
+}
+
 Scaled::Scaled(const std::vector<const float*>& scales, const float* offset,
                int64_t channels, Activation activation)
     : channels_(channels),
@@ -307,7 +314,7 @@ void Scaled::Run(const std::vector<const float*>& maps, int64_t begin,
     const int64_t from = first * channels_;
     if (maps.size() == 1) {
       ScaleOne(activation_, maps[0] + from, scales_[0].data(), offset_.data(),
-               rows, width, y + from);
+               rows, width, width, y + from);
     } else {
       ScaleTwo(activation_, {maps[0] + from, scales_[0].data()},
                {maps[1] + from, scales_[1].data()}, offset_.data(), rows, width,

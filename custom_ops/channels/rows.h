@@ -31,6 +31,13 @@ void Sums(const float* y, const float* x, const float* mean, int64_t rows,
 void NormalizeRows(const float* x, int64_t rows, int64_t channels,
                    float epsilon, float* y);
 
+// Each channel of some rows times a factor and plus an offset, and an
+// activation of it, as a part of rows that are `wide`. `y` may be `x` where
+// those are as wide.
+void ScaleInto(Activation activation, const float* x, const float* scale,
+               const float* offset, int64_t rows, int64_t channels,
+               int64_t wide, float* y);
+
 // The sum of one or two maps, each channel times a factor, and of an offset
 // for each channel; and an activation of it. `y` may be one of the maps.
 class Scaled {
