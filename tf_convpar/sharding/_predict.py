@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tf_convpar import ops
@@ -46,26 +47,29 @@ class _Predict:
 
     def __init__(self, function: Any) -> None:
         self._function = function
-        # By the types and shapes of inputs; and by functions, which may be
-        # for several. None stands for a function that stays whole.
+        # By the types and shapes of inputs; and by names of functions, which
+        # may be for several. None stands for a function that stays whole.
         self._known: dict[Any, Divided | None] = {}
-        self._made: dict[int, tuple[Any, Divided | None]] = {}
+        self._made: dict[Any, Divided | None] = {}
 
     def __call__(self, data: Any) -> Any:
         (step,) = data
-        inputs = step if isinstance(step, tuple) else (step,)
+        inputs = tuple(
+            tf.convert_to_tensor(x) if isinstance(x, np.ndarray) else x
+            for x in (step if isinstance(step, tuple) else (step,))
+        )
         dense = all(isinstance(x, tf.Tensor) for x in inputs)
         if not (dense and tf.executing_eagerly()):
             return self._function(data)
         key = tuple((x.dtype, *x.shape) for x in inputs)
         if key not in self._known:
-            self._known[key] = self._divided(data)
+            self._known[key] = self._divided(inputs)
         divided = self._known[key]
         return self._function(data) if divided is None else divided(*inputs)
 
-    def _divided(self, data: Any) -> Divided | None:
-        function = self._function.get_concrete_function(data)
-        made = self._made.setdefault(id(function), (function, None))
-        if made[1] is None:
-            made = self._made[id(function)] = (function, Divided.of(function))
-        return made[1]
+    def _divided(self, inputs: tuple[tf.Tensor, ...]) -> Divided | None:
+        # Images alone and a tuple of them are the same to Keras.
+        function = self._function.get_concrete_function([inputs])
+        if function.name not in self._made:
+            self._made[function.name] = Divided.of(function)
+        return self._made[function.name]
