@@ -198,11 +198,15 @@ def function_of(python, *specs):
 
 def test_which_functions_stay_whole():
     variable, spec = tf.Variable(2.0), tf.TensorSpec([2], tf.float32)
-    other = tf.Variable(3.0)
+    other, constant = tf.Variable(3.0), tf.constant(5.0)
 
     def effect(x):
         other.assign_add(1.0)
         return x * variable
+
+    def idle(x):
+        tf.identity(variable)
+        return x * constant
 
     def within(x):
         return tf.cond(x[0] > 0, lambda: x * variable, lambda: x)
@@ -211,6 +215,8 @@ def test_which_functions_stay_whole():
         "an effect": function_of(effect, spec),
         "within a function": function_of(within, spec),
         "of no variable": function_of(lambda x: x * 2, spec),
+        "of a constant": function_of(lambda x: x * constant, spec),
+        "of an idle variable": function_of(idle, spec),
         "of weights alone": function_of(lambda x: [x, variable + 1.0], spec),
     }
     for why, function in whole.items():

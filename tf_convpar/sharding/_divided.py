@@ -7,8 +7,10 @@ the network or loads other weights. So does what is kept of them here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -32,12 +34,15 @@ class Divided:
     """
 
     def __init__(
-        self, function: Any, device: str, read: Mapping[str, tf.Tensor]
+        self,
+        function: Any,
+        device: str,
+        read: Mapping[str, tf.Tensor],
+        made: Sequence[tf.Tensor],
     ) -> None:
         self._device = device
         captured = _captured(function)
         self._handles = tf.stack([captured[name] for name in read])
-        made = _of_weights(function)
         values = list(read.values())
 
         @tf.function
@@ -71,8 +76,8 @@ class Divided:
     def of(cls, function: Any) -> Divided | None:
         """The function in two parts; None for one that stays whole.
 
-        That is one with effects, or with variables on several devices, or one
-        whose results weights alone decide.
+        That is one with effects, with variables on several devices or with
+        none, or one some of whose results weights alone decide.
 
         Args:
             function: A concrete function.
@@ -86,10 +91,12 @@ class Divided:
             elif op.op_def.is_stateful or not {op.device} <= {"", *devices}:
                 return None
         by_inputs = _by(_inputs(function), function)
-        whole = any(x.op not in by_inputs for x in function.outputs)
-        if len(devices) != 1 or whole or not read.keys() <= captured.keys():
+        made = _of_weights(function, by_inputs)
+        alone = any(x.op not in by_inputs for x in function.outputs)
+        known = bool(read) and read.keys() <= captured.keys()
+        if alone or not known or not made or len(devices) != 1:
             return None
-        return cls(function, devices.pop(), read)
+        return cls(function, devices.pop(), read, made)
 
     def __call__(self, *inputs: tf.Tensor) -> Any:
         """What the function returns for these inputs.
@@ -131,9 +138,8 @@ def _by(inputs: Iterable[tf.Tensor], function: Any) -> set[tf.Operation]:
     return found
 
 
-def _of_weights(function: Any) -> list[tf.Tensor]:
+def _of_weights(function: Any, by_inputs: set[tf.Operation]) -> list[tf.Tensor]:
     """What inputs do not decide, of that which goes together with inputs."""
-    by_inputs = _by(_inputs(function), function)
     found: dict[str, tf.Tensor] = {}
     for op in _needed(function.outputs, lambda x: x.op not in by_inputs):
         for x in op.inputs:
@@ -143,8 +149,10 @@ def _of_weights(function: Any) -> list[tf.Tensor]:
     return list(found.values())
 
 
-def _needed(outputs: Iterable[tf.Tensor], given: Any) -> set[tf.Operation]:
-    """The operations that make some tensors, of those that are given."""
+def _needed(
+    outputs: Iterable[tf.Tensor], given: Callable[[tf.Tensor], bool]
+) -> set[tf.Operation]:
+    """The operations that make some tensors of those that are given."""
     found: set[tf.Operation] = set()
     left = [x.op for x in outputs]
     while left:
