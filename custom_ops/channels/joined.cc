@@ -30,18 +30,23 @@ const float* Joined::AsTheyAre() const {
 
 void Joined::Rows(int64_t begin, int64_t end, float* to) const {
   if (change_.epsilon >= 0) {
-    Join(begin, end, to);
-    NormalizeRows(to, end - begin, channels_, change_.epsilon, to);
-    if (changes_) Scale({{to - begin * channels_, channels_}}, begin, end, to);
+    const float* from = to;
+    if (parts_.size() == 1) {
+      from = parts_[0].maps + begin * channels_;
+    } else {
+      Join(begin, end, to);
+    }
+    NormalizeRows(from, end - begin, channels_, change_.epsilon, to);
+    if (changes_) Scale({{to, channels_}}, begin, begin, end, to);
   } else if (changes_) {
-    Scale(parts_, begin, end, to);
+    Scale(parts_, 0, begin, end, to);
   } else {
     Join(begin, end, to);
   }
 }
 
-void Joined::Scale(const std::vector<Part>& parts, int64_t begin, int64_t end,
-                   float* to) const {
+void Joined::Scale(const std::vector<Part>& parts, int64_t start, int64_t begin,
+                   int64_t end, float* to) const {
   while (begin < end) {
     const int64_t number = begin / pixels_;
     const int64_t rows = std::min(end, (number + 1) * pixels_) - begin;
@@ -52,7 +57,7 @@ void Joined::Scale(const std::vector<Part>& parts, int64_t begin, int64_t end,
         change_.offset == nullptr ? zeros_.data() : change_.offset;
     int64_t first = 0;
     for (const Part& part : parts) {
-      ScaleInto(change_.activation, part.maps + begin * part.channels,
+      ScaleInto(change_.activation, part.maps + (begin - start) * part.channels,
                 scale + first, offset + first, rows, part.channels, channels_,
                 to + first);
       first += part.channels;

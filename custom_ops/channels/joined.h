@@ -46,8 +46,9 @@ class Joined {
 
  private:
   void Join(int64_t begin, int64_t end, float* to) const;
-  void Scale(const std::vector<Part>& parts, int64_t begin, int64_t end,
-             float* to) const;
+  // Of parts whose maps begin with row `start`.
+  void Scale(const std::vector<Part>& parts, int64_t start, int64_t begin,
+             int64_t end, float* to) const;
 
   const std::vector<Part> parts_;
   const Change change_;
