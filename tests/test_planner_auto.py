@@ -223,6 +223,8 @@ def test_a_cluster_plans_by_itself(cluster, tmp_path):
     *_, line, last = done.stdout.splitlines()
     found = json.loads(last)
     assert found["line"] == line.partition(": ")[2]
-    assert found["measured"] == pytest.approx(found["theory"], rel=0.03)
+    # A plan may be the chief alone: then tasks hear pings of gRPC only.
+    moved = pytest.approx(found["theory"], rel=0.03, abs=1024)
+    assert found["measured"] == moved
     assert found["planned"] == found["theory"]
     np.testing.assert_allclose(found["losses"], found["plain"], rtol=1e-4)

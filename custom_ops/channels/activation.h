@@ -6,12 +6,9 @@
 #define TF_CONVPAR_CUSTOM_OPS_CHANNELS_ACTIVATION_H_
 
 #include <cstdint>
-#include <cstring>
 #include <string>
 
-// Inlined into functions that are compiled for several instruction sets, whose
-// own each then has.
-#define TF_CONVPAR_INLINE inline __attribute__((always_inline))
+#include "custom_ops/channels/lanes.h"
 
 namespace tf_convpar {
 namespace channels {
@@ -25,20 +22,6 @@ inline Activation Named(const std::string& name) {
   if (name == "silu") return Activation::kSilu;
   if (name == "gelu") return Activation::kGelu;
   return Activation::kLinear;
-}
-
-constexpr int kLanes = 8;
-typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));
-
-// `count` numbers, at most kLanes, and zeros.
-TF_CONVPAR_INLINE Lanes Load(const float* p, int64_t count) {
-  Lanes found = {};
-  std::memcpy(&found, p, count * sizeof(float));
-  return found;
-}
-
-TF_CONVPAR_INLINE void Store(Lanes lanes, int64_t count, float* p) {
-  std::memcpy(p, &lanes, count * sizeof(float));
 }
 
 // What follows is of vectors V of any width: a kernel's own, or `Lanes`.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "custom_ops/channels/activation.h"
+#include "custom_ops/channels/pixels.h"
 #include "custom_ops/channels/rows.h"
 
 namespace tf_convpar {

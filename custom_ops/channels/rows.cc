@@ -1,22 +1,11 @@
 #include "custom_ops/channels/rows.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
-// Loops are compiled for several instruction sets, and the loader takes the
-// widest that the processor has. None uses fused multiplication and addition:
-// results are the same everywhere.
-#if defined(__x86_64__) && defined(__GLIBC__)
-#define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define CLONES
-#endif
-
-#define ALWAYS_INLINE __attribute__((always_inline))
+#include "custom_ops/channels/lanes.h"
 
 namespace tf_convpar {
 namespace channels {
@@ -49,8 +38,8 @@ void Fold(const std::vector<float>& wide, int64_t channels, float* sums) {
   }
 }
 
-CLONES void AddRows(const float* __restrict x, int64_t rows, int64_t width,
-                    float* __restrict sums) {
+TF_CONVPAR_CLONES void AddRows(const float* __restrict x, int64_t rows,
+                               int64_t width, float* __restrict sums) {
   int64_t r = 0;
   for (; r + 4 <= rows; r += 4, x += 4 * width) {
     for (int64_t c = 0; c < width; ++c) {
@@ -62,8 +51,9 @@ CLONES void AddRows(const float* __restrict x, int64_t rows, int64_t width,
   }
 }
 
-CLONES void AddSquares(const float* __restrict x, const float* __restrict mean,
-                       int64_t rows, int64_t width, float* __restrict sums) {
+TF_CONVPAR_CLONES void AddSquares(const float* __restrict x,
+                                  const float* __restrict mean, int64_t rows,
+                                  int64_t width, float* __restrict sums) {
   int64_t r = 0;
   for (; r + 2 <= rows; r += 2, x += 2 * width) {
     for (int64_t c = 0; c < width; ++c) {
@@ -79,10 +69,11 @@ CLONES void AddSquares(const float* __restrict x, const float* __restrict mean,
   }
 }
 
-CLONES void AddProducts(const float* __restrict y, const float* __restrict x,
-                        const float* __restrict mean, int64_t rows,
-                        int64_t width, float* __restrict sums,
-                        float* __restrict products) {
+TF_CONVPAR_CLONES void AddProducts(const float* __restrict y,
+                                   const float* __restrict x,
+                                   const float* __restrict mean, int64_t rows,
+                                   int64_t width, float* __restrict sums,
+                                   float* __restrict products) {
   int64_t r = 0;
   for (; r + 2 <= rows; r += 2, x += 2 * width, y += 2 * width) {
     for (int64_t c = 0; c < width; ++c) {
@@ -99,15 +90,6 @@ CLONES void AddProducts(const float* __restrict y, const float* __restrict x,
   }
 }
 
-// Calls `run(c, count)` for channels from c on, as many as there are lanes; for
-// the last ones once more, with what is left.
-template <typename Run>
-TF_CONVPAR_INLINE void InLanes(int64_t width, const Run& run) {
-  int64_t c = 0;
-  for (; c + kLanes <= width; c += kLanes) run(c, kLanes);
-  if (c < width) run(c, width - c);
-}
-
 // `y` may be `a` or `b`: each number is read before it is written. Rows of one
 // map may be a part of rows that are `wide`.
 template <typename F>
@@ -115,7 +97,7 @@ TF_CONVPAR_INLINE void ScaleOneBy(const float* a, const float* s,
                                   const float* offset, int64_t rows,
                                   int64_t width, int64_t wide, float* y) {
   for (int64_t r = 0; r < rows; ++r, a += width, y += wide) {
-    InLanes(width, [&](int64_t c, int64_t n) ALWAYS_INLINE {
+    InLanes(width, [&](int64_t c, int64_t n) TF_CONVPAR_ALWAYS_INLINE {
       const Lanes u = Load(a + c, n) * Load(s + c, n) + Load(offset + c, n);
       Store(F::Value(u), n, y + c);
     });
@@ -134,38 +116,11 @@ TF_CONVPAR_INLINE void ScaleTwoBy(Term first, Term second, const float* offset,
   const float* a = first.maps;
   const float* b = second.maps;
   for (int64_t r = 0; r < rows; ++r, a += width, b += width, y += width) {
-    InLanes(width, [&](int64_t c, int64_t n) ALWAYS_INLINE {
+    InLanes(width, [&](int64_t c, int64_t n) TF_CONVPAR_ALWAYS_INLINE {
       const Lanes u = Load(a + c, n) * Load(first.scale + c, n) +
                       Load(b + c, n) * Load(second.scale + c, n) +
                       Load(offset + c, n);
       Store(F::Value(u), n, y + c);
-    });
-  }
-}
-
-TF_CONVPAR_INLINE float SumOf(Lanes lanes) {
-  float sum = 0;
-  for (int i = 0; i < kLanes; ++i) sum += lanes[i];
-  return sum;
-}
-
-CLONES void NormalizeAll(const float* x, int64_t rows, int64_t width,
-                         float epsilon, float* y) {
-  for (int64_t r = 0; r < rows; ++r, x += width, y += width) {
-    Lanes sums = {}, squares = {};
-    InLanes(width, [&](int64_t c, int64_t n)
-                       ALWAYS_INLINE { sums += Load(x + c, n); });
-    const float mean = SumOf(sums) / width;
-    InLanes(width, [&](int64_t c, int64_t n) ALWAYS_INLINE {
-      // Lanes beyond the last channel are the mean, which adds nothing.
-      Lanes u = mean - Lanes{};
-      std::memcpy(&u, x + c, n * sizeof(float));
-      u -= mean;
-      squares += u * u;
-    });
-    const float inverse = 1 / std::sqrt(SumOf(squares) / width + epsilon);
-    InLanes(width, [&](int64_t c, int64_t n) ALWAYS_INLINE {
-      Store((Load(x + c, n) - mean) * inverse, n, y + c);
     });
   }
 }
@@ -185,13 +140,14 @@ CLONES void NormalizeAll(const float* x, int64_t rows, int64_t width,
       return run<Gelu>(__VA_ARGS__);   \
   }
 
-CLONES void ScaleOne(Activation f, const float* a, const float* s,
-                     const float* offset, int64_t rows, int64_t width,
-                     int64_t wide, float* y){
+TF_CONVPAR_CLONES void ScaleOne(Activation f, const float* a, const float* s,
+                                const float* offset, int64_t rows,
+                                int64_t width, int64_t wide, float* y){
     BY_ACTIVATION(f, ScaleOneBy, a, s, offset, rows, width, wide, y)}
 
-CLONES void ScaleTwo(Activation f, Term first, Term second, const float* offset,
-                     int64_t rows, int64_t width, float* y) {
+TF_CONVPAR_CLONES
+    void ScaleTwo(Activation f, Term first, Term second, const float* offset,
+                  int64_t rows, int64_t width, float* y) {
   BY_ACTIVATION(f, ScaleTwoBy, first, second, offset, rows, width, y)
 }
 
@@ -207,7 +163,7 @@ TF_CONVPAR_INLINE void AddThroughBy(Affine of, const float* dy, const float* x,
                                     int64_t width, float* sums,
                                     float* products) {
   for (int64_t r = 0; r < rows; ++r, x += width, dy += width) {
-    InLanes(width, [&](int64_t c, int64_t n) ALWAYS_INLINE {
+    InLanes(width, [&](int64_t c, int64_t n) TF_CONVPAR_ALWAYS_INLINE {
       const Lanes maps = Load(x + c, n);
       const Lanes u = maps * Load(of.scale + c, n) + Load(of.offset + c, n);
       const Lanes g = F::Passed(u, Load(dy + c, n));
@@ -218,9 +174,10 @@ TF_CONVPAR_INLINE void AddThroughBy(Affine of, const float* dy, const float* x,
   }
 }
 
-CLONES void AddThrough(Activation f, Affine of, const float* dy, const float* x,
-                       const float* mean, int64_t rows, int64_t width,
-                       float* sums, float* products) {
+TF_CONVPAR_CLONES void AddThrough(Activation f, Affine of, const float* dy,
+                                  const float* x, const float* mean,
+                                  int64_t rows, int64_t width, float* sums,
+                                  float* products) {
   BY_ACTIVATION(f, AddThroughBy, of, dy, x, mean, rows, width, sums, products)
 }
 
@@ -230,7 +187,7 @@ TF_CONVPAR_INLINE void GradientBy(Affine of, const float* dy, const float* x,
                                   Affine by, int64_t rows, int64_t width,
                                   float* dx) {
   for (int64_t r = 0; r < rows; ++r, x += width, dy += width, dx += width) {
-    InLanes(width, [&](int64_t c, int64_t n) ALWAYS_INLINE {
+    InLanes(width, [&](int64_t c, int64_t n) TF_CONVPAR_ALWAYS_INLINE {
       const Lanes maps = Load(x + c, n), scale = Load(of.scale + c, n);
       const Lanes u = maps * scale + Load(of.offset + c, n);
       const Lanes g = F::Passed(u, Load(dy + c, n));
@@ -240,10 +197,32 @@ TF_CONVPAR_INLINE void GradientBy(Affine of, const float* dy, const float* x,
   }
 }
 
-CLONES void GradientThrough(Activation f, Affine of, const float* dy,
-                            const float* x, Affine by, int64_t rows,
-                            int64_t width, float* dx) {
+TF_CONVPAR_CLONES void GradientThrough(Activation f, Affine of, const float* dy,
+                                       const float* x, Affine by, int64_t rows,
+                                       int64_t width, float* dx) {
   BY_ACTIVATION(f, GradientBy, of, dy, x, by, rows, width, dx)
+}
+
+// `dx` may be `dy` or `x`.
+template <typename F>
+TF_CONVPAR_INLINE void BiasedBy(const float* dy, const float* x,
+                                const float* bias, int64_t rows, int64_t width,
+                                float* dx, float* sums) {
+  for (int64_t r = 0; r < rows; ++r, x += width, dy += width, dx += width) {
+    InLanes(width, [&](int64_t c, int64_t n) TF_CONVPAR_ALWAYS_INLINE {
+      const Lanes u = Load(x + c, n) + Load(bias + c, n);
+      const Lanes g = F::Passed(u, Load(dy + c, n));
+      Store(g, n, dx + c);
+      Store(Load(sums + c, n) + g, n, sums + c);
+    });
+  }
+}
+
+TF_CONVPAR_CLONES void BiasedGradient(Activation f, const float* dy,
+                                      const float* x, const float* bias,
+                                      int64_t rows, int64_t width, float* dx,
+                                      float* sums) {
+  BY_ACTIVATION(f, BiasedBy, dy, x, bias, rows, width, dx, sums)
 }
 
 #undef BY_ACTIVATION
@@ -284,11 +263,6 @@ void Sums(const float* y, const float* x, const float* mean, int64_t rows,
               channels, s.data(), p.data());
   Fold(s, channels, sums);
   Fold(p, channels, products);
-}
-
-void NormalizeRows(const float* x, int64_t rows, int64_t channels,
-                   float epsilon, float* y) {
-  NormalizeAll(x, rows, channels, epsilon, y);
 }
 
 void ScaleInto(Activation activation, const float* x, const float* scale,
@@ -365,6 +339,25 @@ void Through::Gradient(const float* dy, const float* x, const float* by_map,
   run(begin, wide_rows, beside_ * channels_);
   const int64_t first = begin + wide_rows * beside_;
   run(first, end - first, channels_);
+}
+
+Biased::Biased(const float* bias, int64_t channels, Activation activation)
+    : channels_(channels),
+      beside_(Beside(channels)),
+      activation_(activation),
+      bias_(Repeated(bias, channels, beside_)) {}
+
+void Biased::Gradient(const float* dy, const float* x, int64_t rows, float* dx,
+                      float* sums) const {
+  const int64_t width = beside_ * channels_;
+  const int64_t wide_rows = rows / beside_, left = rows % beside_;
+  const int64_t from = wide_rows * width;
+  std::vector<float> all(width, 0.0f);
+  BiasedGradient(activation_, dy, x, bias_.data(), wide_rows, width, dx,
+                 all.data());
+  BiasedGradient(activation_, dy + from, x + from, bias_.data(), left,
+                 channels_, dx + from, all.data());
+  Fold(all, channels_, sums);
 }
 
 }  // namespace channels

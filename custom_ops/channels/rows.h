@@ -26,11 +26,6 @@ void Moments(const float* x, int64_t rows, int64_t channels, float* mean,
 void Sums(const float* y, const float* x, const float* mean, int64_t rows,
           int64_t channels, float* sums, float* products);
 
-// Each row less its mean, by the root of its variance and epsilon. `y` may be
-// `x`.
-void NormalizeRows(const float* x, int64_t rows, int64_t channels,
-                   float epsilon, float* y);
-
 // Each channel of some rows times a factor and plus an offset, and an
 // activation of it, as a part of rows that are `wide`. `y` may be `x` where
 // those are as wide.
@@ -79,6 +74,23 @@ class Through {
   const int64_t beside_;
   const Activation activation_;
   std::vector<float> scale_, offset_;
+};
+
+// Gradients through an activation f of maps x, to which a bias is added:
+// g = dy f'(x + bias).
+class Biased {
+ public:
+  Biased(const float* bias, int64_t channels, Activation activation);
+
+  // g, and for each channel the sum of it. `dx` may be `dy` or `x`.
+  void Gradient(const float* dy, const float* x, int64_t rows, float* dx,
+                float* sums) const;
+
+ private:
+  const int64_t channels_;
+  const int64_t beside_;
+  const Activation activation_;
+  const std::vector<float> bias_;
 };
 
 }  // namespace channels

@@ -1,41 +1,27 @@
 // The kernels of the ops on channels. Whatever the number of threads, sums are
 // of the same blocks: results do not depend on it.
 
+#include "custom_ops/kernels/channels.h"
+
 #include <algorithm>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "custom_ops/channels/rows.h"
-#include "custom_ops/kernels/in_parallel.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
 
 namespace tf_convpar {
-namespace {
 
 using tensorflow::OpInputList;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
-
-const float* Floats(const Tensor& tensor) {
-  return tensor.flat<float>().data();
-}
-
-// Maps as rows of channels.
-struct Rows {
-  explicit Rows(const Tensor& x)
-      : channels(x.dim_size(x.dims() - 1)),
-        rows(channels > 0 ? x.NumElements() / channels : 0) {}
-
-  int64_t channels, rows;
-};
 
 absl::Status CheckRank(absl::string_view op, const Tensor& x) {
   if (x.dims() > 0) return absl::OkStatus();
@@ -44,14 +30,16 @@ absl::Status CheckRank(absl::string_view op, const Tensor& x) {
 }
 
 absl::Status CheckVector(absl::string_view op, absl::string_view name,
-                         const Tensor& vector, int64_t channels) {
-  if (vector.dims() == 1 && vector.dim_size(0) == channels) {
+                         const Tensor& vector, int64_t channels,
+                         bool may_miss) {
+  const int64_t size = vector.NumElements();
+  if (vector.dims() == 1 && (size == channels || (may_miss && size == 0))) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
       absl::StrCat(op, ": Expected ", name, " of shape [", channels,
-                   "], a number for each channel. Received shape ",
-                   vector.shape().DebugString()));
+                   "], a number for each channel", may_miss ? ", or [0]" : "",
+                   ". Received shape ", vector.shape().DebugString()));
 }
 
 absl::Status CheckSame(absl::string_view op, const Tensor& x,
@@ -62,35 +50,17 @@ absl::Status CheckSame(absl::string_view op, const Tensor& x,
       x.shape().DebugString(), " and ", other.shape().DebugString()));
 }
 
-// Two vectors for each block of rows: `run(first, count, vectors)`.
-template <typename Run>
-absl::Status InBlocks(OpKernelContext* ctx, const Rows& of, int maps,
-                      Tensor* found, const Run& run) {
-  const int64_t each = channels::RowsPerBlock(of.channels);
-  const int64_t blocks = (of.rows + each - 1) / each;
-  TF_RETURN_IF_ERROR(ctx->allocate_temp(
-      tensorflow::DT_FLOAT, TensorShape({blocks, 2, of.channels}), found));
-  float* const vectors = found->flat<float>().data();
-  InParallel(ctx, blocks, maps * each * of.channels,
-             [&](int64_t begin, int64_t end) {
-               for (int64_t b = begin; b < end; ++b) {
-                 const int64_t first = b * each;
-                 run(first, std::min(each, of.rows - first),
-                     vectors + 2 * b * of.channels);
-               }
-             });
-  return absl::OkStatus();
-}
-
-// The sum of what blocks have, two vectors each.
-void AddUp(const Tensor& parts, int64_t channels, float* sums) {
-  std::vector<double> total(2 * channels, 0.0);
-  for (int64_t b = 0; b < parts.dim_size(0); ++b) {
-    const float* const vectors = Floats(parts) + 2 * channels * b;
-    for (int64_t i = 0; i < 2 * channels; ++i) total[i] += vectors[i];
+void AddUp(const Tensor& parts, int64_t begin, int64_t end, float* sums) {
+  const int64_t numbers = parts.dim_size(1) * parts.dim_size(2);
+  std::vector<double> total(numbers, 0.0);
+  for (int64_t b = begin; b < end; ++b) {
+    const float* const vectors = Floats(parts) + numbers * b;
+    for (int64_t i = 0; i < numbers; ++i) total[i] += vectors[i];
   }
   std::copy(total.begin(), total.end(), sums);
 }
+
+namespace {
 
 class ChannelMomentsOp : public tensorflow::OpKernel {
  public:
@@ -162,22 +132,8 @@ class ChannelSumsOp : public tensorflow::OpKernel {
                                        Floats(x) + first * n, Floats(mean),
                                        count, n, vectors, vectors + n);
                       }));
-    AddUp(parts, n, sums->flat<float>().data());
+    AddUp(parts, 0, parts.dim_size(0), sums->flat<float>().data());
   }
-};
-
-// An op with an activation.
-class WithActivation : public tensorflow::OpKernel {
- public:
-  explicit WithActivation(tensorflow::OpKernelConstruction* ctx)
-      : OpKernel(ctx) {
-    std::string name;
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("activation", &name));
-    activation_ = channels::Named(name);
-  }
-
- protected:
-  channels::Activation activation_ = channels::Activation::kLinear;
 };
 
 class ActivatedSumsOp : public WithActivation {
@@ -207,7 +163,7 @@ class ActivatedSumsOp : public WithActivation {
                                            Floats(x) + first * n, mean, count,
                                            vectors, vectors + n);
                             }));
-    AddUp(parts, n, sums->flat<float>().data());
+    AddUp(parts, 0, parts.dim_size(0), sums->flat<float>().data());
   }
 };
 
@@ -238,6 +194,38 @@ class ActivatedGradientOp : public WithActivation {
     InParallel(ctx, of.rows, 3 * n, [&](int64_t begin, int64_t end) {
       through.Gradient(given, maps, vectors[2], vectors[3], begin, end, result);
     });
+  }
+};
+
+class BiasedGradientOp : public WithActivation {
+ public:
+  using WithActivation::WithActivation;
+
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor &dy = ctx->input(0), &x = ctx->input(1);
+    const Tensor& bias = ctx->input(2);
+    OP_REQUIRES_OK(ctx, CheckRank("BiasedGradient", dy));
+    OP_REQUIRES_OK(ctx, CheckSame("BiasedGradient", dy, x));
+    const Rows of(dy);
+    const int64_t n = of.channels;
+    OP_REQUIRES_OK(ctx, CheckVector("BiasedGradient", "bias", bias, n));
+    Tensor parts, *dx = nullptr, *sums = nullptr;
+    OP_REQUIRES_OK(
+        ctx, ctx->forward_input_or_allocate_output({0, 1}, 0, dy.shape(), &dx));
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(1, bias.shape(), &sums));
+    const float *const given = Floats(dy), *const maps = Floats(x);
+    float* const result = dx->flat<float>().data();
+    const channels::Biased biased(Floats(bias), n, activation_);
+    OP_REQUIRES_OK(
+        ctx, InBlocks(ctx, of, 3, &parts,
+                      [&](int64_t first, int64_t count, float* vectors) {
+                        biased.Gradient(given + first * n, maps + first * n,
+                                        count, result + first * n, vectors);
+                        std::fill_n(vectors + n, n, 0.0f);
+                      }));
+    std::vector<float> both(2 * n);
+    AddUp(parts, 0, parts.dim_size(0), both.data());
+    std::copy_n(both.begin(), n, sums->flat<float>().data());
   }
 };
 
@@ -294,6 +282,9 @@ REGISTER_KERNEL_BUILDER(
 REGISTER_KERNEL_BUILDER(
     Name("TfConvpar>ActivatedGradient").Device(tensorflow::DEVICE_CPU),
     ActivatedGradientOp);
+REGISTER_KERNEL_BUILDER(
+    Name("TfConvpar>BiasedGradient").Device(tensorflow::DEVICE_CPU),
+    BiasedGradientOp);
 
 }  // namespace
 }  // namespace tf_convpar

@@ -104,5 +104,22 @@ The gradients times the activation's derivative, each channel times its scale;
 and the maps times `by_maps`, and `by_all`.
 )doc");
 
+REGISTER_OP("TfConvpar>BiasedGradient")
+    .Input("gradients: float")
+    .Input("maps: float")
+    .Input("bias: float")
+    .Output("by_maps: float")
+    .Output("by_bias: float")
+    .Attr(kActivation)
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
+      c->set_output(0, c->input(0));
+      c->set_output(1, c->input(2));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+The gradients times the activation's derivative at the maps plus the bias; and
+for each channel the sum of that.
+)doc");
+
 }  // namespace
 }  // namespace tf_convpar

@@ -6,6 +6,8 @@ first call, or by `load()`.
 
 from ._activated import activated_gradient as activated_gradient
 from ._activated import activated_sums as activated_sums
+from ._activated import biased as biased
+from ._activated import biased_gradient as biased_gradient
 from ._activated import passed_back as passed_back
 from ._affine import affine as affine
 from ._channels import channel_moments as channel_moments
@@ -22,6 +24,8 @@ from ._library import build_report as build_report
 from ._library import functions as functions
 from ._library import load as load
 from ._library import module as module
+from ._normalization import group_normalization as group_normalization
+from ._normalization import layer_normalization as layer_normalization
 from ._packed import pack as pack
 from ._packed import unchanged as unchanged
 from ._packed import unpack as unpack

@@ -112,6 +112,78 @@ def activated_gradient(
     )
 
 
+def biased(
+    maps: tf.Tensor,
+    bias: tf.Tensor,
+    activation: str,
+    *,
+    native: bool | None = None,
+) -> tf.Tensor:
+    """An activation of feature maps to which a bias is added.
+
+    ```python
+    y = biased(tf.matmul(x, kernel), bias, "gelu")
+    ```
+
+    Args:
+        maps: Feature maps, channels last.
+        bias: A summand for each channel, of shape `(channels,)`.
+        activation: As for `activated_sums`.
+        native: As for `channel_sums`.
+
+    Returns:
+        A tensor of the shape of the maps.
+    """
+    maps, bias = tf.convert_to_tensor(maps), tf.convert_to_tensor(bias)
+    if not is_native(maps, -1, native):
+        return ACTIVATIONS[activation].value(maps + bias)
+
+    @tf.custom_gradient
+    def run(maps: tf.Tensor, bias: tf.Tensor) -> Any:
+        y = scale_channels(
+            [maps], [tf.ones_like(bias)], bias, activation=activation
+        )
+
+        def gradient(dy: tf.Tensor) -> Sequence[tf.Tensor]:
+            return biased_gradient(dy, maps, bias, activation)
+
+        return y, gradient
+
+    found: tf.Tensor = run(maps, bias)
+    return found
+
+
+def biased_gradient(
+    gradients: tf.Tensor,
+    maps: tf.Tensor,
+    bias: tf.Tensor,
+    activation: str,
+    *,
+    native: bool | None = None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The gradients of `biased` by its maps and its bias.
+
+    ```python
+    by_maps, by_bias = biased_gradient(dy, maps, bias, "gelu")
+    ```
+
+    Args:
+        gradients: Gradients of what the activation has returned.
+        maps: As they were, of the same shape.
+        bias: As it was.
+        activation: As for `activated_sums`.
+        native: As for `channel_sums`.
+    """
+    maps = tf.convert_to_tensor(maps)
+    if is_native(maps, -1, native):
+        by_maps, by_bias = _library.module().tf_convpar_biased_gradient(
+            gradients=gradients, maps=maps, bias=bias, activation=activation
+        )
+        return by_maps, by_bias
+    passed = passed_back(gradients, maps + bias, activation)
+    return passed, tf.reduce_sum(passed, list(range(passed.shape.rank - 1)))
+
+
 def passed_back(
     gradients: tf.Tensor, given: tf.Tensor, activation: str
 ) -> tf.Tensor:
@@ -120,7 +192,7 @@ def passed_back(
 
 
 def _by_twin(
-    op: Any, upstream: tf.Tensor, twin: Callable[..., tf.Tensor]
+    op: Any, upstream: Any, twin: Callable[..., Any]
 ) -> Sequence[tf.Tensor]:
     """The gradient of an op, as that of the same in TensorFlow's ops."""
     activation = op.get_attr("activation").decode()
@@ -141,3 +213,8 @@ def _sums_gradient(op: Any, upstream: tf.Tensor) -> Sequence[tf.Tensor]:
 @tf.RegisterGradient("TfConvpar>ActivatedGradient")
 def _gradient_gradient(op: Any, upstream: tf.Tensor) -> Sequence[tf.Tensor]:
     return _by_twin(op, upstream, activated_gradient)
+
+
+@tf.RegisterGradient("TfConvpar>BiasedGradient")
+def _biased_second(op: Any, *upstream: tf.Tensor) -> Sequence[tf.Tensor]:
+    return _by_twin(op, upstream, biased_gradient)

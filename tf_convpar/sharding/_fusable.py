@@ -31,6 +31,8 @@ def fuses(layer: Any, shapes: Sequence[Any]) -> bool:
     if type(layer) is _L.LayerNormalization:
         last = [axis % rank for axis in _listed(layer.axis)] == [rank - 1]
         return last and not layer.rms_scaling
+    if type(layer) is _L.GroupNormalization:
+        return rank > 1 and layer.axis % rank == rank - 1
     if type(layer) is _L.Normalization:
         last = [axis % rank for axis in _listed(layer.axis)] == [rank - 1]
         return last and not layer.invert

@@ -35,8 +35,10 @@ from tf_convpar.layers import takes_shards
 from tf_convpar.sharding._attach import joined
 from tf_convpar.sharding._fusable import activation_of
 from tf_convpar.sharding._pixels import merged
+from tf_convpar.sharding._pixels import normalized_groups
 from tf_convpar.sharding._pixels import normalized_pixels
 from tf_convpar.sharding._pixels import product
+from tf_convpar.sharding._pixels import product_in_training
 from tf_convpar.sharding._pixels import rescaled
 from tf_convpar.sharding.rules import moved
 
@@ -125,6 +127,8 @@ class Fused(Attached):
                 found = merged(self._layer, *args, **kwargs)
             elif isinstance(self._layer, _L.LayerNormalization):
                 found = normalized_pixels(self._layer, *args, **kwargs)
+            elif isinstance(self._layer, _L.GroupNormalization):
+                found = self._in_groups(*args, **kwargs)
             elif isinstance(self._layer, _L.Rescaling | _L.Normalization):
                 found = rescaled(self._layer, *args, **kwargs)
             elif isinstance(self._layer, _L.Dense):
@@ -210,6 +214,9 @@ class Fused(Attached):
         self, inputs: Any, training: Any = None
     ) -> tf.Tensor | None:
         again = product(self._layer, inputs)
+        adds = again is not None
+        if again is None:
+            again = product_in_training(self._layer, inputs)
         if again is None:
             return None
         activation = self._layer.activation
@@ -220,8 +227,16 @@ class Fused(Attached):
         if activation not in (None, keras.activations.linear):
             return activation(result)
         found: Any = again
-        found.adds = True
+        found.adds = adds
         setattr(result, _AGAIN, found)
+        return result
+
+    def _in_groups(self, inputs: Any) -> tf.Tensor | None:
+        again = normalized_groups(self._layer, inputs)
+        if again is None:
+            return None
+        result = again("linear")
+        setattr(result, _AGAIN, again)
         return result
 
     def _activated(self, inputs: Any, **kwargs: Any) -> tf.Tensor | None:

@@ -26,6 +26,8 @@ from tf_convpar.sharding._fusable import pixels
 # Numbers of a kernel of which an arranged copy is kept, and the samples up to
 # which the op needs none: it then reads a large kernel as it lies.
 _MOST_KEPT, _FEW = 4 << 20, 4
+# Activations of several passes.
+_LONG = ("silu", "gelu")
 
 
 def merged(layer: Any, inputs: Any) -> tf.Tensor | None:
@@ -58,15 +60,40 @@ def normalized_pixels(layer: Any, inputs: Any) -> tf.Tensor | None:
         layer: A `LayerNormalization`.
         inputs: Its input.
     """
-    if not (_fits(layer, inputs) and is_inference()):
+    if not (_fits(layer, inputs) and ops.load()):
         return None
-    result: tf.Tensor = type(layer).call(layer, inputs)
-    scale, offset = (
+    gamma, beta = _weights(layer)
+    result = ops.layer_normalization(inputs, gamma, beta, layer.epsilon)
+    if is_inference():
+        leave_joined(result, inputs, gamma, beta, "linear", layer.epsilon)
+    return result
+
+
+def normalized_groups(
+    layer: Any, inputs: Any
+) -> Callable[[str], tf.Tensor] | None:
+    """What normalizes groups of channels; None where that is left to Keras.
+
+    Args:
+        layer: A `GroupNormalization`.
+        inputs: Its input.
+
+    Returns:
+        A function of the name of an activation.
+    """
+    if not (_fits(layer, inputs) and ops.load()):
+        return None
+    gamma, beta = _weights(layer)
+    return lambda activation: ops.group_normalization(
+        inputs, layer.groups, gamma, beta, layer.epsilon, activation
+    )
+
+
+def _weights(layer: Any) -> list[tf.Tensor | None]:
+    return [
         None if weight is None else tf.convert_to_tensor(weight)
         for weight in (layer.gamma, layer.beta)
-    )
-    leave_joined(result, inputs, scale, offset, "linear", layer.epsilon)
-    return result
+    ]
 
 
 def rescaled(layer: Any, inputs: Any) -> tf.Tensor | None:
@@ -134,6 +161,38 @@ def product(layer: Any, inputs: Any) -> Callable[..., tf.Tensor] | None:
             joined=joined_of(inputs),
             remember=True,
         )
+
+    return again
+
+
+def product_in_training(
+    layer: Any, inputs: Any
+) -> Callable[[str], tf.Tensor] | None:
+    """What computes a dense layer with an activation that takes long.
+
+    TensorFlow adds a bias within a product, and `relu` too, but has a pass for
+    each operation of `gelu` and of its gradient.
+
+    Args:
+        layer: A `Dense` layer; its own activation is not computed.
+        inputs: Its input.
+
+    Returns:
+        A function of the name of an activation; None where that is left to
+        Keras.
+    """
+    if is_inference() or layer.bias is None:
+        return None
+    if not (_fits(layer, inputs) and ops.load()):
+        return None
+    maps = keras.ops.matmul(inputs, layer.kernel)
+    bias = tf.convert_to_tensor(layer.bias)
+
+    def again(activation: str) -> tf.Tensor:
+        if activation in _LONG:
+            return ops.biased(maps, bias, activation)
+        value: Any = keras.activations.get(activation)
+        return value(keras.ops.add(maps, layer.bias))
 
     return again
 
