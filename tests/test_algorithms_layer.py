@@ -29,7 +29,7 @@ def values(dtype="float32"):
     return [tf.constant(rng.normal(size=s), dtype) for s in shapes]
 
 
-def derivatives(algorithm, x, kernel, bias):
+def derivatives(algorithm, x, kernel, bias, activation="linear"):
     """The result, its gradients, and the gradients of their squares."""
     operands = [x, kernel, bias]
     with tf.GradientTape() as outer:
@@ -42,6 +42,7 @@ def derivatives(algorithm, x, kernel, bias):
                 Windows(padding="same"),
                 algorithm=algorithm,
                 bias=bias,
+                activation=activation,
             )
             loss = tf.reduce_sum(tf.sin(y))
         first = inner.gradient(loss, operands)
@@ -55,13 +56,14 @@ def assert_close(ours, exact, tolerance):
         assert np.linalg.norm(a - b) <= tolerance * np.linalg.norm(b)
 
 
+@pytest.mark.parametrize("activation", ["linear", "relu"])
 @pytest.mark.parametrize("in_function", [False, True], ids=["eager", "graph"])
 @pytest.mark.parametrize("name", NAMES)
-def test_first_and_second_order(name, in_function):
-    exact = derivatives("direct", *values("float64"))
+def test_first_and_second_order(name, in_function, activation):
+    exact = derivatives("direct", *values("float64"), activation)
 
     def compute(*operands):
-        return derivatives(name, *operands)
+        return derivatives(name, *operands, activation)
 
     if in_function:
         compute = tf.function(compute, autograph=False)
@@ -69,12 +71,14 @@ def test_first_and_second_order(name, in_function):
     assert_close(compute(*values("float64")), exact, 1e-10)
 
 
+@pytest.mark.parametrize("activation", ["linear", "relu"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", NAMES)
-def test_narrow_floats(name, dtype):
+def test_narrow_floats(name, dtype, activation):
     operands = values(dtype)
-    exact = derivatives("direct", *[tf.cast(o, "float64") for o in operands])
-    ours = derivatives(name, *operands)
+    wide = [tf.cast(operand, "float64") for operand in operands]
+    exact = derivatives("direct", *wide, activation)
+    ours = derivatives(name, *operands, activation)
     assert {result.dtype.name for result in ours} == {dtype}
     # What direct loses too, in what it takes and gives.
     assert_close(ours[:4], exact[:4], 0.02 if dtype == "float16" else 0.1)
@@ -88,13 +92,14 @@ def test_batch_and_image_unknown_when_traced(name):
         input_signature=[tf.TensorSpec([None, None, None, 5])], autograph=False
     )
     def compute(x):
-        return derivatives(name, x, kernel, bias)
+        return derivatives(name, x, kernel, bias, "relu")
 
     for images in (x, x[:1, 2:], x[:0], tf.repeat(x, 3, 2)):
         ours = compute(images)
         exact = derivatives(
             "direct",
             *[tf.cast(t, tf.float64) for t in (images, kernel, bias)],
+            "relu",
         )
         assert [t.shape for t in ours] == [t.shape for t in exact]
         assert_close(ours, exact, TOLERANCE[name])

@@ -94,6 +94,13 @@ def test_bad_arguments_of_the_op(case):
         forward(**{**good, **BAD[case]})
 
 
+def test_no_activation_of_a_gradient():
+    forward = _library.module().TfConvpar_BilinearForward
+    bad = {"relu": True, "adjoint": True}
+    with pytest.raises(tf.errors.InvalidArgumentError, match="no `relu`"):
+        forward(**native_arguments() | bad)
+
+
 def gradient_arguments():
     """A good call of the kernel gradient."""
     arguments = native_arguments()

@@ -21,7 +21,7 @@ import rich.table
 import tensorflow as tf
 
 from tf_convpar import ops
-from tf_convpar.sharding import _fused
+from tf_convpar.sharding import _combined
 from tf_convpar.sharding.rules import normalization
 from tf_convpar.strategy import memory
 
@@ -82,11 +82,11 @@ def fused(layer, x, activation):
     new = normalization.moved(layer, values, moments)
     for variable, value in zip(old, new, strict=True):
         variable.assign(value)
-    of = _fused.Statistics(
+    of = _combined.Statistics(
         *map(tf.stop_gradient, moments), layer.epsilon, True, ("gamma", "beta")
     )
     weights = tf.identity(layer.gamma), tf.identity(layer.beta)
-    return _fused.combined([_fused.Term(x, weights, of)], activation)
+    return _combined.combined([_combined.Term(x, weights, of)], activation)
 
 
 def milliseconds(shape, repeats, activation):

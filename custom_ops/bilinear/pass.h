@@ -65,12 +65,13 @@ struct Pass {
   }
 };
 
-// y = A [(G k) * (B x)] + bias.
+// y = A [(G k) * (B x)] + bias; and where it is below 0, with `relu`, 0.
 struct ForwardTensors {
   const float* x;
   const float* kernel;  // k, or G k where that is known
   const float* bias;    // may be null
   float* y;
+  bool relu;
 };
 
 // dk = G' [(B x)' (A' dy)].

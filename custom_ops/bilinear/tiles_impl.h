@@ -143,8 +143,8 @@ void Finish(const Pass& pass, Spectra<const float> from, Range tiles,
           from.data + (t - tiles.begin) * from.row + f - filters.begin;
       RunIntoTile(program, PackedSource(First(program), place, from.plane), w,
                   {to + f, all, count, RoundUp(count, kLanes) / kLanes},
-                  tensors.bias ? tensors.bias + f : nullptr, pass.adjoint,
-                  scratch);
+                  tensors.bias ? tensors.bias + f : nullptr, tensors.relu,
+                  pass.adjoint, scratch);
     }
   }
 }

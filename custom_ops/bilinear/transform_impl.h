@@ -9,6 +9,7 @@
 #include "custom_ops/bilinear/pass.h"
 #include "custom_ops/bilinear/sizes.h"
 #include "custom_ops/bilinear/vectors_impl.h"
+#include "custom_ops/channels/activation.h"
 
 namespace tf_convpar {
 namespace bilinear {
@@ -36,10 +37,11 @@ inline Target PackedTarget(const Stage& stage, float* data, int64_t unit) {
   return {data, stage.rows * stage.inner * unit, stage.inner * unit, unit};
 }
 
-// One stage on COLUMNS columns. `plus` is added to each result. Floats from one
+// One stage on COLUMNS columns. `plus` is added to each result, of which RELU
+// then leaves nothing below 0. Floats from one
 // column to the next, and from one value of a column to the next, are numbers
 // and no struct: through memory a small stage takes up to a fifth longer.
-template <int COLUMNS>
+template <int COLUMNS, bool RELU>
 inline void Columns(const Stage& stage, const float* from, int64_t from_column,
                     int64_t from_middle, float* to, int64_t to_column,
                     int64_t to_middle, Vector plus) {
@@ -59,13 +61,17 @@ inline void Columns(const Stage& stage, const float* from, int64_t from_column,
     }
     float* target = to + row * to_middle;
 #pragma GCC unroll 12
-    for (int c = 0; c < COLUMNS; ++c) Store(target + c * to_column, sum[c]);
+    for (int c = 0; c < COLUMNS; ++c) {
+      Store(target + c * to_column,
+            RELU ? channels::Relu::Value(sum[c]) : sum[c]);
+    }
   }
 }
 
 inline void AnyColumns(int64_t count, const Stage& stage, const float* from,
                        int64_t from_column, int64_t from_middle, float* to,
-                       int64_t to_column, int64_t to_middle, Vector plus) {
+                       int64_t to_column, int64_t to_middle, Vector plus,
+                       bool relu) {
   constexpr int64_t kMost = 12;  // sums that fit in registers
   int64_t each = count;
   if (count > kMost) {  // A division would take as long as a small stage.
@@ -74,10 +80,15 @@ inline void AnyColumns(int64_t count, const Stage& stage, const float* from,
   }
   while (count > 0) {
     const int64_t now = Min(each, count);
-#define TF_CONVPAR_CASE(n)                                           \
-  case n:                                                            \
-    Columns<n>(stage, from, from_column, from_middle, to, to_column, \
-               to_middle, plus);                                     \
+#define TF_CONVPAR_CASE(n)                                                    \
+  case n:                                                                     \
+    if (relu) {                                                               \
+      Columns<n, true>(stage, from, from_column, from_middle, to, to_column,  \
+                       to_middle, plus);                                      \
+    } else {                                                                  \
+      Columns<n, false>(stage, from, from_column, from_middle, to, to_column, \
+                        to_middle, plus);                                     \
+    }                                                                         \
     break;
     switch (now) {
       TF_CONVPAR_CASE(1)
@@ -100,19 +111,20 @@ inline void AnyColumns(int64_t count, const Stage& stage, const float* from,
   }
 }
 
-inline void Apply(const Stage& stage, Source from, Target to, Vector plus) {
+inline void Apply(const Stage& stage, Source from, Target to, Vector plus,
+                  bool relu) {
   // Columns side by side share each factor: run along the longer side.
   if (stage.inner >= stage.outer) {
     for (int o = 0; o < stage.outer; ++o) {
       AnyColumns(stage.inner, stage, from.data + o * from.outer, from.inner,
-                 from.middle, to.data + o * to.outer, to.inner, to.middle,
-                 plus);
+                 from.middle, to.data + o * to.outer, to.inner, to.middle, plus,
+                 relu);
     }
   } else {
     for (int i = 0; i < stage.inner; ++i) {
       AnyColumns(stage.outer, stage, from.data + i * from.inner, from.outer,
-                 from.middle, to.data + i * to.inner, to.outer, to.middle,
-                 plus);
+                 from.middle, to.data + i * to.inner, to.outer, to.middle, plus,
+                 relu);
     }
   }
 }
@@ -135,9 +147,11 @@ inline const Stage& Last(const Program& program) {
   return program.stages[program.num_stages - 1];
 }
 
-// `vectors` of each value at once; `plus` holds what is added to them.
+// `vectors` of each value at once; `plus` holds what is added to them. With
+// `relu` nothing below 0 is left.
 inline void Run(const Program& program, Source from, Target to, int64_t vectors,
-                float* scratch, const Vector* plus = nullptr) {
+                float* scratch, const Vector* plus = nullptr,
+                bool relu = false) {
   const int64_t unit = vectors * kLanes;
   float* spare = scratch + BufferOf(program);
   for (int s = 0; s < program.num_stages; ++s) {
@@ -146,14 +160,15 @@ inline void Run(const Program& program, Source from, Target to, int64_t vectors,
     const Target target = last ? to : PackedTarget(stage, scratch, unit);
     if (stage.outer == 1 && stage.inner == 1 && !(last && plus)) {
       AnyColumns(vectors, stage, from.data, kLanes, from.middle, target.data,
-                 kLanes, target.middle, Vector{});
+                 kLanes, target.middle, Vector{}, last && relu);
     } else {
       for (int64_t v = 0; v < vectors; ++v) {
         Source own_from = from;
         Target own_target = target;
         own_from.data += v * kLanes;
         own_target.data += v * kLanes;
-        Apply(stage, own_from, own_target, last && plus ? plus[v] : Vector{});
+        Apply(stage, own_from, own_target, last && plus ? plus[v] : Vector{},
+              last && relu);
       }
     }
     if (last) return;
@@ -240,8 +255,8 @@ inline Source TileSource(const Program& program, const Window& w,
 // Runs `program` into a tile of `image`; what leaves the image is dropped.
 // With `add`, tiles overlap and sum up.
 inline void RunIntoTile(const Program& program, Source from, const Window& w,
-                        const Slice<float>& image, const float* bias, bool add,
-                        float* scratch) {
+                        const Slice<float>& image, const float* bias, bool relu,
+                        bool add, float* scratch) {
   const int64_t all = image.all, count = image.count;
   const int64_t vectors = image.vectors;
   Vector plus[4] = {};
@@ -250,13 +265,13 @@ inline void RunIntoTile(const Program& program, Source from, const Window& w,
     float* data =
         image.data + w.pixel(w.first[0], w.first[1], w.first[2]) * image.all;
     Run(program, from, {data, w.size[2] * image.all, image.all, image.all},
-        vectors, scratch, bias ? plus : nullptr);
+        vectors, scratch, bias ? plus : nullptr, relu);
     return;
   }
   const float* values = EdgeOf(program, scratch);
   Run(program, from,
       PackedTarget(Last(program), EdgeOf(program, scratch), vectors * kLanes),
-      vectors, scratch, bias ? plus : nullptr);
+      vectors, scratch, bias ? plus : nullptr, relu);
   for (int64_t a = w.first[0]; a < w.first[0] + w.count[0]; ++a) {
     const bool in_a = a >= 0 && a < w.size[0];
     for (int64_t b = w.first[1]; b < w.first[1] + w.count[1]; ++b) {

@@ -178,6 +178,10 @@ class BilinearForwardOp : public OpKernel {
     OP_REQUIRES_OK(ctx, frame_.Read(ctx));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("adjoint", &adjoint_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("remember", &remember_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("relu", &relu_));
+    OP_REQUIRES(ctx, !(relu_ && adjoint_),
+                absl::InvalidArgumentError(
+                    "Expected no `relu` in a gradient. Received one."));
     OP_REQUIRES_OK(ctx, image_.Read(ctx, "image_"));
     OP_REQUIRES_OK(ctx, maps_.Read(ctx, "maps_"));
     OP_REQUIRES_OK(ctx, kernel_.Read(ctx, "kernel_"));
@@ -224,7 +228,7 @@ class BilinearForwardOp : public OpKernel {
                 NoMemory(sizes.scratch + sizes.spectrum));
     ForwardTensors tensors = {Data(x), Data(kernel),
                               bias.NumElements() ? Data(bias) : nullptr,
-                              Data(y)};
+                              Data(y), relu_};
     if (sizes.by_parts) {
       passes.forward_by_parts(pass, sizes, tensors, scratch.data(), pool);
       return;
@@ -252,7 +256,7 @@ class BilinearForwardOp : public OpKernel {
 
  private:
   Frame frame_;
-  bool adjoint_, remember_;
+  bool adjoint_, remember_, relu_;
   OwnedProgram image_, maps_, kernel_;
   Remembered remembered_;
 };

@@ -72,6 +72,7 @@ REGISTER_OP("TfConvpar>BilinearForward")
     .Attr("pad_after: list(int) >= 1")
     .Attr("adjoint: bool = false")
     .Attr("remember: bool = false")
+    .Attr("relu: bool = false")
     .Attr("image_structure: list(int)")
     .Attr("image_values: list(float)")
     .Attr("maps_structure: list(int)")
@@ -83,7 +84,7 @@ REGISTER_OP("TfConvpar>BilinearForward")
 A [(G k) * (B x)], and the bias unless it is empty, from the programs of B, A
 and G. With `adjoint` B' [(G k) * (A' x)] from those of A', B' and G: the
 gradient for the image. `remember` keeps G k for the next call with an equal
-kernel.
+kernel. With `relu` what is below 0 becomes 0, as an activation does.
 )doc");
 
 REGISTER_OP("TfConvpar>BilinearKernelGradient")

@@ -130,6 +130,7 @@ class Algorithm(abc.ABC):
         geometry: Geometry,
         bias: tf.Tensor | None = None,
         remember: bool = False,
+        relu: bool = False,
     ) -> tf.Tensor:
         """The feature maps, `(batch, *output, filters)`.
 
@@ -141,6 +142,7 @@ class Algorithm(abc.ABC):
             remember: Whether to keep what was computed from the kernel alone,
                 if anything was, for the next call. This is for inference. It is
                 computed anew whenever the kernel has changed, and takes memory.
+            relu: Whether what is below 0 becomes 0 in the same pass.
         """
 
     @abc.abstractmethod

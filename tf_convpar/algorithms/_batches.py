@@ -68,11 +68,12 @@ class _ByBatch(Algorithm):
         geometry: Geometry,
         bias: tf.Tensor | None = None,
         remember: bool = False,
+        relu: bool = False,
     ) -> tf.Tensor:
         return self._switch(
             x,
             lambda algorithm: algorithm.forward(
-                x, kernel, geometry, bias, remember
+                x, kernel, geometry, bias, remember, relu
             ),
         )
 

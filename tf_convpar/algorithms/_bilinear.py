@@ -174,14 +174,15 @@ class Bilinear(Algorithm):
         geometry: Geometry,
         bias: tf.Tensor | None = None,
         remember: bool = False,
+        relu: bool = False,
     ) -> tf.Tensor:
-        """The feature maps; the compiled op adds `bias` as it makes them."""
+        """The feature maps; the compiled op does all in one pass."""
         wide = wide_dtype(x.dtype)
         images, wide_kernel = tf.cast(x, wide), tf.cast(kernel, wide)
         if self._is_compiled(wide):
             maps = _run_op(
                 (images, wide_kernel, _bias_or_none(bias)),
-                self._op(geometry, FORWARD, remember),
+                self._op(geometry, FORWARD, remember, relu),
             )
             return tf.cast(maps, x.dtype)
         maps = _tiles.forward(
@@ -193,6 +194,7 @@ class Bilinear(Algorithm):
         )
         if bias is not None:
             maps += tf.cast(bias, wide)
+        maps = tf.nn.relu(maps) if relu else maps
         return tf.cast(maps, x.dtype)
 
     def input_gradient(
@@ -285,7 +287,11 @@ class Bilinear(Algorithm):
         )
 
     def _op(
-        self, geometry: Geometry, which: str, remember: bool = False
+        self,
+        geometry: Geometry,
+        which: str,
+        remember: bool = False,
+        relu: bool = False,
     ) -> _Op:
         return _Op(
             self.kind,
@@ -294,6 +300,7 @@ class Bilinear(Algorithm):
             geometry.pads,
             which,
             remember,
+            relu,
         )
 
     def _is_compiled(self, dtype: tf.DType) -> bool:
@@ -322,6 +329,7 @@ class _Op(NamedTuple):
     pads: tuple[tuple[int, int], ...]
     which: str
     remember: bool
+    relu: bool
 
     def run(self, *operands: tf.Tensor) -> tf.Tensor:
         module = ops.module()
@@ -343,6 +351,7 @@ class _Op(NamedTuple):
             bias=bias,
             adjoint=self.which == INPUT_GRADIENT,
             remember=self.remember,
+            relu=self.relu,
             **attributes,
         )
 

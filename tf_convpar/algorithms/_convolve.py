@@ -108,6 +108,7 @@ def convolve(
             multiplied before the bias is added; None for none. Only where the
             convolution is made `in_one_pass`.
         activation: Name of an activation, as for `ops.convolution`; likewise.
+            `"relu"` also elsewhere, where there are no groups.
         added: Feature maps that are added before the activation; likewise.
         joined: How the inputs were made, if that is to be done in the same
             pass; likewise, for windows of one pixel and strides of 1.
@@ -142,7 +143,7 @@ def convolve(
         images = joined or inputs
         return _in_one_pass(images, kernel, windows, following, zeros)
     if windows.groups == 1:
-        return run(inputs, kernel, bias)
+        return run(inputs, kernel, bias, relu=activation == "relu")
     first, total = filters or (0, kernel.shape[-1])
     per_group = total // windows.groups
     axis = -1 if windows.channels_last else 1
@@ -247,6 +248,7 @@ def _ungrouped(
     x: tf.Tensor,
     kernel: tf.Tensor,
     bias: tf.Tensor | None,
+    relu: bool = False,
     *,
     windows: Windows,
     algorithm: str,
@@ -256,12 +258,15 @@ def _ungrouped(
     geometry = _geometry(x, kernel, windows)
     if algorithm == "direct" or not windows.channels_last:
         maps = _direct.run(x, kernel, geometry, windows.channels_last)
-        return _add_bias(maps, bias, windows)
+        maps = _add_bias(maps, bias, windows)
+        return tf.nn.relu(maps) if relu else maps
     if algorithm == "auto":
         choice = by_measurement(geometry, device)
     else:
         choice = _names.by_name(algorithm, geometry)
-    return _passes.convolution(x, kernel, geometry, choice, bias, remember)
+    return _passes.convolution(
+        x, kernel, geometry, choice, bias, remember, relu
+    )
 
 
 def _geometry(x: tf.Tensor, kernel: tf.Tensor, windows: Windows) -> Geometry:

@@ -41,10 +41,12 @@ class Direct(Algorithm):
         geometry: Geometry,
         bias: tf.Tensor | None = None,
         remember: bool = False,
+        relu: bool = False,
     ) -> tf.Tensor:
         """The feature maps; differentiable. Nothing is remembered."""
         maps = run(x, kernel, geometry)
-        return maps if bias is None else tf.nn.bias_add(maps, bias)
+        maps = maps if bias is None else tf.nn.bias_add(maps, bias)
+        return tf.nn.relu(maps) if relu else maps
 
     def input_gradient(
         self,

@@ -59,11 +59,14 @@ class Gemm(Algorithm):
         geometry: Geometry,
         bias: tf.Tensor | None = None,
         remember: bool = False,
+        relu: bool = False,
     ) -> tf.Tensor:
         """The feature maps; the compiled op remembers the kernel's panels."""
         pads = _pads(sizes_of(x)[1:-1], geometry)
         strides = geometry.strides
-        return _multiply(x, kernel, pads, strides, bias, remember=remember)
+        return _multiply(
+            *(x, kernel, pads, strides, bias), remember=remember, relu=relu
+        )
 
     def input_gradient(
         self,
@@ -124,6 +127,7 @@ def _multiply(
     bias: tf.Tensor | None = None,
     turned: bool = False,
     remember: bool = False,
+    relu: bool = False,
 ) -> tf.Tensor:
     window = kernel.shape[:-2].as_list()
     channels, filters = sizes_of(kernel)[-2:]
@@ -144,13 +148,15 @@ def _multiply(
             tf.reshape(rows, [1, 1, -1, depth]),
             tf.reshape(kernel, [1, 1, depth, filters]),
             offset=bias,
+            activation="relu" if relu else "linear",
             remember=True,
         )
     else:
         maps = tf.matmul(rows, kernel, transpose_b=turned)
         if bias is not None:
-            # Right after the product: TensorFlow fuses the two into one op.
+            # Right after the product: TensorFlow fuses these into one op.
             maps = tf.nn.bias_add(maps, bias)
+        maps = tf.nn.relu(maps) if relu else maps
     return tf.cast(tf.reshape(maps, [*shape, filters]), x.dtype)
 
 

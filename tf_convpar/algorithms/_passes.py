@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_convpar import ops
 from tf_convpar._compat.tensorflow import stop_recording
 from tf_convpar.algorithms._algorithm import Geometry
 from tf_convpar.algorithms._names import Choice
@@ -26,6 +27,7 @@ def convolution(
     choice: Choice,
     bias: tf.Tensor | None = None,
     remember: bool = False,
+    relu: bool = False,
 ) -> tf.Tensor:
     """The feature maps; `choice` has the algorithms of their gradients too.
 
@@ -40,13 +42,15 @@ def convolution(
         choice: An algorithm for each pass.
         bias: One value for each filter, which is added; None for no bias.
         remember: Whether the kernel's spectrum is kept for the next call.
+        relu: Whether what is below 0 becomes 0.
     """
     if choice.is_direct:
-        return choice.forward.forward(x, kernel, geometry, bias)
+        return choice.forward.forward(x, kernel, geometry, bias, relu=relu)
     passes = _Passes(geometry, choice, remember)
-    if bias is None:
-        return passes.forward(x, kernel)
-    return passes.forward_with_bias(x, kernel, bias)
+    if bias is not None:
+        return passes.forward_with_bias(x, kernel, bias, relu)
+    maps = passes.forward(x, kernel)
+    return tf.nn.relu(maps) if relu else maps
 
 
 class _Passes:
@@ -67,22 +71,30 @@ class _Passes:
     def forward(self, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         @tf.custom_gradient
         def run(x: tf.Tensor, kernel: tf.Tensor) -> Any:
-            return self._forward(x, kernel, None), self._gradients(x, kernel)
+            return self._forward(x, kernel), self._gradients(x, kernel)
 
         return run(x, kernel)
 
     def forward_with_bias(
-        self, x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor
+        self, x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, relu: bool
     ) -> tf.Tensor:
         @tf.custom_gradient
         def run(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> Any:
             gradients = self._gradients(x, kernel)
+            y = self._forward(x, kernel, bias, relu)
 
             def gradient(dy: tf.Tensor) -> Any:
-                # Several times as fast as a sum over axes.
-                return *gradients(dy), tf.raw_ops.BiasAddGrad(out_backprop=dy)
+                if relu:
+                    # What is above 0 is so before and after the activation.
+                    dy, by_bias = ops.biased_gradient(
+                        dy, y, tf.zeros_like(bias), "relu"
+                    )
+                else:
+                    # Several times as fast as a sum over axes.
+                    by_bias = tf.raw_ops.BiasAddGrad(out_backprop=dy)
+                return *gradients(dy), by_bias
 
-            return self._forward(x, kernel, bias), gradient
+            return y, gradient
 
         return run(x, kernel, bias)
 
@@ -118,11 +130,15 @@ class _Passes:
         return run(x, dy)
 
     def _forward(
-        self, x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor | None
+        self,
+        x: tf.Tensor,
+        kernel: tf.Tensor,
+        bias: tf.Tensor | None = None,
+        relu: bool = False,
     ) -> tf.Tensor:
         with stop_recording():
             return self._choice.forward.forward(
-                x, kernel, self._geometry, bias, self._remember
+                x, kernel, self._geometry, bias, self._remember, relu
             )
 
     def _gradients(self, x: tf.Tensor, kernel: tf.Tensor) -> Any:

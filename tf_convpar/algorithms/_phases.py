@@ -75,6 +75,7 @@ class Phases(Algorithm):
         geometry: Geometry,
         bias: tf.Tensor | None = None,
         remember: bool = False,
+        relu: bool = False,
     ) -> tf.Tensor:
         """The feature maps; nothing is remembered."""
         cut = _Cut(geometry)
@@ -86,7 +87,8 @@ class Phases(Algorithm):
             )
         ]
         y = cut.joined_maps(maps)
-        return y if bias is None else tf.nn.bias_add(y, bias)
+        y = y if bias is None else tf.nn.bias_add(y, bias)
+        return tf.nn.relu(y) if relu else y
 
     def input_gradient(
         self,

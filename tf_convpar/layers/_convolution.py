@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Sequence
 from typing import Any
 
@@ -76,11 +77,15 @@ class Convolution(ConvParallel):
             return again
         image, zeros = unpadded(inputs)
         if any(zeros):
-            return Again(image, {"zeros": zeros}, by_itself=True)
+            return again._replace(inputs=image, extra={"zeros": zeros})
         joined = joined_of(inputs)
         if joined is not None and self._is_of_pixels():
-            return Again(inputs, {"joined": joined}, by_itself=True)
+            return again._replace(extra={"joined": joined})
         return again
+
+    def _activations(self, device: str) -> Collection[str]:
+        own = self.groups == 1 and self._algorithm_on(device) != "direct"
+        return ("relu",) if own else ()
 
     def _is_of_pixels(self) -> bool:
         """Whether each pixel of the feature maps is of one of the images."""

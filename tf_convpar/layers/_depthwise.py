@@ -96,7 +96,7 @@ class Depthwise(ConvParallel):
         if not (auto and is_own_depthwise(inputs, kernel, **_windows(self))):
             return Again(inputs)
         image, zeros = unpadded(inputs)
-        return Again(image, {"zeros": zeros})
+        return Again(image, {"zeros": zeros}, ops.ACTIVATIONS)
 
 
 def channels(layer: Any, input_shape: Sequence[int | None]) -> int:

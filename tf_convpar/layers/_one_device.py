@@ -9,12 +9,14 @@ import contextlib
 import contextvars
 import functools
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from tf_convpar import ops
 from tf_convpar.algorithms import Windows
 from tf_convpar.algorithms import as_with
 from tf_convpar.algorithms import in_one_pass
@@ -98,10 +100,11 @@ class OneDevice(InShards):
         one_pass = again is not None and again.by_itself
         extra: dict[str, Any] = {}
         if again is not None and one_pass:
-            inputs, extra = again.inputs, dict(again.extra or {})
+            inputs, extra = again.inputs, dict(again.extra)
         if self.activation not in (None, keras.activations.linear):
             name = op_activation(self.activation)
-            if one_pass and name is not None:
+            own = ops.ACTIVATIONS if one_pass else self._activations(device)
+            if name in own:
                 return run(inputs, *weights, **extra, activation=name)
             return self.activation(run(inputs, *weights, **extra))
         outputs = run(inputs, *weights, **extra)
@@ -110,6 +113,10 @@ class OneDevice(InShards):
             kernels, bias = weights[:count], weights[count:]
             leave_note(outputs, run, again, kernels, bias, shape)
         return outputs
+
+    def _activations(self, device: str) -> Collection[str]:
+        """Which activations its last stage computes, in training too."""
+        return ()
 
     def _again(self, inputs: tf.Tensor, device: str) -> Again:
         """What the layer is computed of in inference, of an input."""
@@ -122,8 +129,8 @@ class OneDevice(InShards):
         kernel = tf.convert_to_tensor(kernel)
         auto = self._algorithm_on(device) == "auto"
         if auto and in_one_pass(inputs, kernel, windows, device):
-            return Again(inputs, {}, by_itself=True)
-        return Again(inputs)
+            return Again(inputs, {}, ops.ACTIVATIONS, by_itself=True)
+        return Again(inputs, {}, self._activations(device))
 
     def _factors_shape(self) -> list[int] | None:
         """The shape in which factors of all feature maps scale the kernel."""

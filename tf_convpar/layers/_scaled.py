@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Mapping
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any
 from typing import NamedTuple
 from typing import Protocol
@@ -28,11 +31,11 @@ class Scaled(Protocol):
     """Makes feature maps again, with a factor and a summand of each.
 
     Attributes:
-        activates: Whether it computes an activation in the same pass.
+        activations: Names of those that it computes in the same pass.
         adds: Whether it adds other feature maps in the same pass.
     """
 
-    activates: bool
+    activations: Collection[str]
     adds: bool
 
     def __call__(
@@ -50,14 +53,15 @@ class Again(NamedTuple):
 
     Attributes:
         inputs: What it is computed of.
-        extra: What else its last stage then takes beside the name of an
-            activation; None if it takes none.
+        extra: What else its last stage then takes.
+        activations: Names of those that this stage computes in its pass.
         by_itself: Whether that stage takes factors by themselves, and feature
             maps to add. Elsewhere factors scale the kernel.
     """
 
     inputs: tf.Tensor
-    extra: dict[str, Any] | None = None
+    extra: Mapping[str, Any] = MappingProxyType({})
+    activations: Collection[str] = ()
     by_itself: bool = False
 
 
@@ -93,7 +97,7 @@ def leave_note(
     batch = maps.shape[0] or ASSUMED_BATCH
     numbers = batch * math.prod(n or 1 for n in maps.shape[1:])
     *others, kernel = kernels
-    inputs, extra, by_itself = again
+    inputs, extra, activations, by_itself = again
     large = not by_itself and numbers < math.prod(kernel.shape)
     if tf.executing_eagerly() or large:
         return
@@ -106,7 +110,9 @@ def leave_note(
     ) -> tf.Tensor:
         if bias:
             summand += bias[0] * factor
-        more = {} if extra is None else {**extra, "activation": activation}
+        more = dict(extra)
+        if activations:
+            more["activation"] = activation
         if by_itself:
             more |= {"factor": factor, "added": added}
             return run(inputs, *others, kernel, summand, **more)
@@ -114,7 +120,7 @@ def leave_note(
         return run(inputs, *others, last, summand, **more)
 
     found: Any = scaled
-    found.activates = extra is not None
+    found.activations = activations
     found.adds = by_itself
     setattr(maps, _NOTE, found)
 

@@ -9,6 +9,7 @@ from ._activated import activated_sums as activated_sums
 from ._activated import biased as biased
 from ._activated import biased_gradient as biased_gradient
 from ._activated import passed_back as passed_back
+from ._activations import ACTIVATIONS as ACTIVATIONS
 from ._affine import affine as affine
 from ._channels import channel_moments as channel_moments
 from ._channels import channel_sums as channel_sums

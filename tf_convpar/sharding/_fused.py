@@ -10,10 +10,12 @@ only what is needed in a step.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Sequence
 from typing import Any
+from typing import NamedTuple
 
 import keras
 import tensorflow as tf
@@ -21,7 +23,6 @@ import tensorflow as tf
 from tf_convpar import ops
 from tf_convpar._compat.keras import in_stateless_scope
 from tf_convpar._compat.keras import stored
-from tf_convpar._compat.tensorflow import should_record_backprop
 from tf_convpar.layers import Attached
 from tf_convpar.layers import has_note
 from tf_convpar.layers import is_inference
@@ -33,6 +34,9 @@ from tf_convpar.layers import note_of
 from tf_convpar.layers import op_activation
 from tf_convpar.layers import takes_shards
 from tf_convpar.sharding._attach import joined
+from tf_convpar.sharding._combined import Statistics
+from tf_convpar.sharding._combined import Term
+from tf_convpar.sharding._combined import combined
 from tf_convpar.sharding._fusable import activation_of
 from tf_convpar.sharding._pixels import merged
 from tf_convpar.sharding._pixels import normalized_groups
@@ -43,57 +47,25 @@ from tf_convpar.sharding._pixels import rescaled
 from tf_convpar.sharding.rules import moved
 
 _L = keras.layers
-# Where a tensor has its note; and that of one which is a convolution's, how it
-# is made with an activation.
+# Where a tensor has its note; and where one that is made again with what
+# follows it has another.
 _NOTE, _AGAIN = "_convpar_sum", "_convpar_again"
 # Terms that are added in one pass.
 _MOST_TERMS = 2
 
 
-@dataclasses.dataclass(frozen=True)
-class Statistics:
-    """By what feature maps are normalized, for each channel.
+class _Again(NamedTuple):
+    """How a result is made with what follows it, of which it then is a part.
 
     Attributes:
-        mean: Their means.
-        variance: Their variances.
-        epsilon: What is added to variances.
-        learns: Whether both are of the maps themselves.
-        names: Which weights there are, of `gamma` and `beta`.
+        run: Makes it, of the name of an activation; and what is `added`.
+        adds: Whether `run` adds other maps.
+        activations: Which activations it computes.
     """
 
-    mean: tf.Tensor
-    variance: tf.Tensor
-    epsilon: float
-    learns: bool
-    names: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Term:
-    """Feature maps in a sum, as they are or normalized.
-
-    Attributes:
-        maps: Before they are normalized.
-        weights: Values of the weights that `statistics` names.
-        statistics: None for maps as they are.
-    """
-
-    maps: tf.Tensor
-    weights: tuple[tf.Tensor, ...] = ()
-    statistics: Statistics | None = None
-
-    def affine(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """The factor and the summand of each channel."""
-        of = self.statistics
-        if of is None:
-            ones = tf.ones(self.maps.shape[-1], self.maps.dtype)
-            return ones, tf.zeros_like(ones)
-        given = dict(zip(of.names, self.weights, strict=True))
-        return ops.affine(
-            *(of.mean, of.variance, given.get("gamma"), given.get("beta")),
-            of.epsilon,
-        )
+    run: Callable[..., tf.Tensor]
+    adds: bool
+    activations: Collection[str]
 
 
 class Fused(Attached):
@@ -167,11 +139,8 @@ class Fused(Attached):
         if self._alone and not learns and scaled is not None:
             affine = term.affine()
             result = scaled(*affine)
-            if scaled.activates:
-                again: Any = functools.partial(scaled, *affine)
-                again.adds = scaled.adds
-                setattr(result, _AGAIN, again)
-            return result
+            again = functools.partial(scaled, *affine)
+            return _redone(again, result, scaled.adds, scaled.activations)
         return _noted([term])
 
     def _added(self, inputs: Any) -> tf.Tensor | None:
@@ -196,12 +165,10 @@ class Fused(Attached):
             return None
         pairs = zip(inputs, reversed(inputs), self._only, strict=True)
         for maps, other, alone in reversed([*pairs]):
-            again: Any = getattr(maps, _AGAIN, None)
-            if alone and getattr(again, "adds", False):
-                added = functools.partial(again, added=other)
-                result: tf.Tensor = added("linear")
-                setattr(result, _AGAIN, added)
-                return result
+            again: _Again | None = getattr(maps, _AGAIN, None)
+            if alone and again is not None and again.adds:
+                added = functools.partial(again.run, added=other)
+                return _redone(added, added("linear"), False)
         return None
 
     def _padded(self, inputs: Any) -> tf.Tensor:
@@ -226,26 +193,20 @@ class Fused(Attached):
         result = again("linear")
         if activation not in (None, keras.activations.linear):
             return activation(result)
-        found: Any = again
-        found.adds = adds
-        setattr(result, _AGAIN, found)
-        return result
+        return _redone(again, result, adds)
 
     def _in_groups(self, inputs: Any) -> tf.Tensor | None:
         again = normalized_groups(self._layer, inputs)
         if again is None:
             return None
-        result = again("linear")
-        setattr(result, _AGAIN, again)
-        return result
+        return _redone(again, again("linear"), adds=False)
 
     def _activated(self, inputs: Any, **kwargs: Any) -> tf.Tensor | None:
         terms = getattr(inputs, _NOTE, None)
         name = activation_of(self._layer)
-        again = getattr(inputs, _AGAIN, None)
-        if again is not None and name is not None and self._alone:
-            found: tf.Tensor = again(name)
-            return found
+        again: _Again | None = getattr(inputs, _AGAIN, None)
+        if again is not None and name in again.activations and self._alone:
+            return again.run(name)
         if terms is None or name is None:
             return None
         if len(terms) > 1 and name != "relu":
@@ -263,122 +224,19 @@ def without_note(x: Any) -> Any:
     return tf.identity(x) if own or has_note(x) or is_joined(x) else x
 
 
+def _redone(
+    run: Callable[..., tf.Tensor],
+    result: tf.Tensor,
+    adds: bool,
+    activations: Collection[str] = ops.ACTIVATIONS,
+) -> tf.Tensor:
+    """A result, with a note of how it is made with what follows it."""
+    if activations:
+        setattr(result, _AGAIN, _Again(run, adds, activations))
+    return result
+
+
 def _noted(terms: list[Term]) -> tf.Tensor:
     result = combined(terms, "linear")
     setattr(result, _NOTE, terms)
     return result
-
-
-def combined(terms: Sequence[Term], activation: str) -> tf.Tensor:
-    """An activation of the sum of feature maps, of which some are normalized.
-
-    Args:
-        terms: One or two, of one shape.
-        activation: As for `ops.scale_channels`; of two terms `"linear"` or
-            `"relu"`.
-    """
-    given = [value for term in terms for value in (term.maps, *term.weights)]
-
-    @tf.custom_gradient
-    def run(*given: tf.Tensor) -> Any:
-        own = _regrouped(terms, given)
-        affine = [term.affine() for term in own]
-        y = ops.scale_channels(
-            [term.maps for term in own],
-            [scale for scale, _ in affine],
-            tf.add_n([offset for _, offset in affine]),
-            activation=activation,
-        )
-
-        def gradient(dy: tf.Tensor) -> Sequence[tf.Tensor]:
-            if should_record_backprop([dy, *given]):
-                # What is written out below has no gradient of its own.
-                with tf.GradientTape() as tape:
-                    tape.watch(given)
-                    result = _in_tensorflow(own, activation)
-                return tape.gradient(result, given, dy)
-            left = activation
-            if len(own) > 1 and activation == "relu":
-                dy = tf.raw_ops.ReluGrad(gradients=dy, features=y)
-                left = "linear"
-            grads = []
-            for term in own:
-                of = term.statistics
-                grads += [dy] if of is None else _gradients(term, of, dy, left)
-            return grads
-
-        return y, gradient
-
-    found: tf.Tensor = run(*given)
-    return found
-
-
-def _regrouped(terms: Sequence[Term], given: Sequence[tf.Tensor]) -> list[Term]:
-    """The terms, made of these tensors."""
-    left, found = list(given), []
-    for term in terms:
-        maps, *weights = left[: 1 + len(term.weights)]
-        del left[: 1 + len(term.weights)]
-        found.append(
-            dataclasses.replace(term, maps=maps, weights=tuple(weights))
-        )
-    return found
-
-
-def _gradients(
-    term: Term, of: Statistics, dy: tf.Tensor, activation: str
-) -> list[tf.Tensor]:
-    """Gradients by the maps and the weights of y = f(scale x + offset).
-
-    With g = dy f'(..), x^ = (x - mean) inverse and n numbers in each channel:
-    d beta = sum g, d gamma = sum g x^, and where mean and variance are of x
-    itself, dx = scale (g - d beta / n - x^ d gamma / n).
-    """
-    x = term.maps
-    inverse = tf.math.rsqrt(of.variance + of.epsilon)
-    scale, offset = term.affine()
-    if activation == "linear":
-        sums = ops.channel_sums(dy, x, of.mean)
-    else:
-        sums = ops.activated_sums(dy, x, of.mean, scale, offset, activation)
-    beta, centred = tf.unstack(sums)
-    by = {"gamma": centred * inverse, "beta": beta}
-    weights = [by[name] for name in of.names]
-    if of.learns:
-        n = tf.cast(tf.maximum(tf.size(x) // x.shape[-1], 1), x.dtype)
-        by_maps = -scale * inverse * by["gamma"] / n
-        by_all = -scale * beta / n - by_maps * of.mean
-    else:
-        by_maps = by_all = tf.zeros_like(scale)
-    if activation != "linear":
-        dx = ops.activated_gradient(
-            dy, x, scale, offset, by_maps, by_all, activation
-        )
-    elif of.learns:
-        dx = ops.scale_channels([dy, x], [scale, by_maps], by_all)
-    else:
-        dx = ops.scale_channels([dy], [scale], by_all)
-    return [dx, *weights]
-
-
-def _in_tensorflow(terms: Sequence[Term], activation: str) -> tf.Tensor:
-    """The same by ops that have gradients of any order."""
-    parts = []
-    for term in terms:
-        of, x = term.statistics, term.maps
-        if of is not None and of.learns:
-            axes = list(range(len(x.shape) - 1))
-            mean = tf.reduce_mean(x, axes)
-            variance = tf.reduce_mean(tf.square(x - mean), axes)
-            of = dataclasses.replace(of, mean=mean, variance=variance)
-            term = dataclasses.replace(term, statistics=of)  # noqa: PLW2901
-        scale, offset = term.affine()
-        parts.append(x * scale + offset)
-    total = tf.add_n(parts)
-    return ops.scale_channels(
-        [total],
-        [tf.ones(total.shape[-1], total.dtype)],
-        tf.zeros(total.shape[-1], total.dtype),
-        activation=activation,
-        native=False,
-    )
