@@ -1,9 +1,10 @@
-"""Times batch normalization, forward and backward, in several ways.
+"""Times normalization, forward and backward, in several ways.
 
-These are Keras' own layer, TensorFlow's fused op, what this package does with a
-shard before anything is exchanged, and what it does on one device. Each is one
-`tf.function`. They run on the same feature maps, in turns (A B C A B C ...).
-With an activation, that follows the normalization.
+For batch normalization these are Keras' own layer, TensorFlow's fused op, what
+this package does with a shard before anything is exchanged, and what it does on
+one device; for that of pixels and groups Keras' layer and this package's op.
+Each is one `tf.function`. They run on the same feature maps, in turns (A B C A
+B C ...). With an activation, that follows the normalization, or a bias.
 """
 
 import argparse
@@ -33,8 +34,8 @@ SHAPES = [
     (16, 14, 14, 512),
     (16, 4, 4, 2048),
 ]
-WAYS = ("keras", "tensorflow", "on_shards", "fused")
 ACTIVATIONS = {
+    "gelu": tf.nn.gelu,
     "linear": tf.identity,
     "relu": tf.nn.relu,
     "relu6": tf.nn.relu6,
@@ -51,7 +52,7 @@ def learned(layer, call):
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = call(layer, x)
-        return y, tape.gradient(y, [x, layer.gamma, layer.beta], dy)
+        return y, tape.gradient(y, [x, *layer.trainable_weights], dy)
 
     return step
 
@@ -89,13 +90,66 @@ def fused(layer, x, activation):
     return _combined.combined([_combined.Term(x, weights, of)], activation)
 
 
-def milliseconds(shape, repeats, activation):
+def by_layer(layer, x, activation):
+    return ACTIVATIONS[activation](layer(x))
+
+
+def of_pixels(layer, x, activation):
+    y = ops.layer_normalization(x, layer.gamma, layer.beta, layer.epsilon)
+    return ACTIVATIONS[activation](y)
+
+
+def of_groups(layer, x, activation):
+    return ops.group_normalization(
+        *(x, layer.groups, layer.gamma, layer.beta, layer.epsilon), activation
+    )
+
+
+class Bias(keras.layers.Layer):
+    """A number for each channel, which is added."""
+
+    def build(self, shape):
+        self.beta = self.add_weight(shape=(shape[-1],))
+
+
+def by_operations(layer, x, activation):
+    return ACTIVATIONS[activation](tf.nn.bias_add(x, layer.beta))
+
+
+def biased(layer, x, activation):
+    return ops.biased(x, layer.beta, activation)
+
+
+KINDS = {
+    "batch": (
+        keras.layers.BatchNormalization,
+        {
+            "keras": by_keras,
+            "tensorflow": by_tensorflow,
+            "on_shards": on_shards,
+            "fused": fused,
+        },
+    ),
+    "layer": (
+        keras.layers.LayerNormalization,
+        {"keras": by_layer, "fused": of_pixels},
+    ),
+    "group": (
+        keras.layers.GroupNormalization,
+        {"keras": by_layer, "fused": of_groups},
+    ),
+    "bias": (Bias, {"keras": by_operations, "fused": biased}),
+}
+
+
+def milliseconds(shape, repeats, kind, activation):
     """Median milliseconds of each way."""
     x, dy = tf.random.normal(shape), tf.random.normal(shape)
     steps = []
-    for way in (by_keras, by_tensorflow, on_shards, fused):
+    make, ways = KINDS[kind]
+    for way in ways.values():
         call = functools.partial(way, activation=activation)
-        layer = keras.layers.BatchNormalization()
+        layer = make()
         layer.build(shape)
         steps.append(learned(layer, call))
     times = [[] for _ in steps]
@@ -111,18 +165,23 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--kind", choices=KINDS, default="batch")
     parser.add_argument("--activation", choices=ACTIVATIONS, default="linear")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     tf.config.threading.set_intra_op_parallelism_threads(options.threads)
     memory.keep()
+    ways = [*KINDS[options.kind][1]]
     rows = [
         {
             "shape": shape,
             **dict(
                 zip(
-                    WAYS,
-                    milliseconds(shape, options.repeats, options.activation),
+                    ways,
+                    milliseconds(
+                        *(shape, options.repeats),
+                        *(options.kind, options.activation),
+                    ),
                     strict=True,
                 )
             ),
@@ -133,10 +192,10 @@ def main():
         print(json.dumps(rows, indent=2))
         return
     table = rich.table.Table("maps", title="median ms, forward and backward")
-    for way in (*WAYS, "Keras / fused"):
+    for way in (*ways, "Keras / fused"):
         table.add_column(way.replace("_", " "), justify="right")
     for row in rows:
-        times = [row[way] for way in WAYS]
+        times = [row[way] for way in ways]
         ratio = row["keras"] / row["fused"]
         table.add_row(
             "x".join(map(str, row["shape"])),
