@@ -4,7 +4,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from tf_convpar.algorithms import _choose
+from tf_convpar.algorithms import _decide
 from tf_convpar.algorithms import _measure
 from tf_convpar.algorithms._algorithm import FORWARD
 from tf_convpar.algorithms._algorithm import Geometry
@@ -42,13 +42,13 @@ def raced(draw):
 
 @hypothesis.given(raced())
 def test_decided_only_with_the_margin(times):
-    chosen = _choose.decide(times)
+    chosen = _decide.decide(times)
     if chosen == "direct":
         return
     own = times[chosen]
-    ratios = sorted(_choose.paired(own, times["direct"]))
+    ratios = sorted(_decide.paired(own, times["direct"]))
     assert len(own) >= 3
-    assert _measure.median(ratios) <= 1 - _choose.MARGIN
+    assert _measure.median(ratios) <= 1 - _decide.MARGIN
     # Slower than direct in fewer than a quarter of the rounds.
     assert sum(r >= 1 for r in ratios) < max(1, len(ratios) / 4)
 
@@ -57,11 +57,11 @@ def test_decided_only_with_the_margin(times):
 def test_decision_knows_no_order_of_candidates(times, random):
     shuffled = list(times)
     random.shuffle(shuffled)
-    a = _choose.decide(times)
-    b = _choose.decide({name: times[name] for name in shuffled})
+    a = _decide.decide(times)
+    b = _decide.decide({name: times[name] for name in shuffled})
 
     def ratio(name):
-        return _measure.median(_choose.paired(times[name], times["direct"]))
+        return _measure.median(_decide.paired(times[name], times["direct"]))
 
     assert ratio(a) == pytest.approx(ratio(b))
 
@@ -70,14 +70,14 @@ def test_decision_knows_no_order_of_candidates(times, random):
 def test_decision_knows_no_unit(times, power):
     # Powers of two change no digit of a ratio.
     scaled = {k: [t * 2.0**power for t in v] for k, v in times.items()}
-    assert _choose.decide(scaled) == _choose.decide(times)
+    assert _decide.decide(scaled) == _decide.decide(times)
 
 
 @hypothesis.given(TIMES)
 def test_a_clear_winner_wins(times):
     halved = [t / 2 for t in times]
-    assert _choose.decide({"direct": times, "fft:8": halved}) == "fft:8"
-    assert _choose.decide({"direct": halved, "fft:8": times}) == "direct"
+    assert _decide.decide({"direct": times, "fft:8": halved}) == "fft:8"
+    assert _decide.decide({"direct": halved, "fft:8": times}) == "direct"
 
 
 def test_direct_does_not_lose_to_itself():
@@ -91,7 +91,7 @@ def test_direct_does_not_lose_to_itself():
         lambda text: None,
         lambda times: True,
     )
-    decided = _choose.decide({"direct": times[0], "same": times[1]})
+    decided = _decide.decide({"direct": times[0], "same": times[1]})
     assert decided == "direct"
 
 
@@ -117,7 +117,7 @@ def test_direct_does_not_lose_to_itself():
     ],
 )
 def test_how_long_a_race_is_worth(own, budgets):
-    assert _choose.worth([[1.0] * len(own), own]) == budgets
+    assert _decide.worth([[1.0] * len(own), own]) == budgets
     # One that was left behind in the second round says nothing more.
     if budgets:
-        assert _choose.worth([[1.0] * len(own), own, [2.5, 2.5]]) == budgets
+        assert _decide.worth([[1.0] * len(own), own, [2.5, 2.5]]) == budgets

@@ -71,6 +71,29 @@ def test_first_and_second_order(name, in_function, activation):
     assert_close(compute(*values("float64")), exact, 1e-10)
 
 
+def test_relu_and_bias_have_one_gradient():
+    """Though the gradient of the input is asked for before the others."""
+    if not ops.load():
+        pytest.skip(ops.build_report().verdict)
+    layer = convpar.ConvParallel2D(
+        6, 3, activation="relu", algorithm="winograd"
+    )
+    layer.build((None, 9, 9, 5))
+
+    @tf.function(autograph=False)
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x)
+        return tape.gradient(y, [x, layer.kernel.value, layer.bias.value])
+
+    spec = tf.TensorSpec((2, 9, 9, 5))
+    graph = step.get_concrete_function(spec).graph
+    kinds = [op.type for op in graph.get_operations()]
+    assert kinds.count("TfConvpar>BiasedGradient") == 1
+    assert not {"Relu", "ReluGrad", "BiasAdd", "BiasAddGrad"} & {*kinds}
+
+
 @pytest.mark.parametrize("activation", ["linear", "relu"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", NAMES)

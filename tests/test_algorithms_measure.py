@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tf_convpar.algorithms import _choose
+from tf_convpar.algorithms import _decide
 from tf_convpar.algorithms import _measure
 from tf_convpar.algorithms._algorithm import PASSES
 from tf_convpar.algorithms._algorithm import Geometry
@@ -76,7 +76,7 @@ def test_rounds_of_long_runs(time):
     times = _measure.rounds(runs, 1e-3)
     # Direct is out at once, and who was 1.6 times the best after two rounds.
     assert [len(t) for t in times] == [1, 3, 3, 2]
-    decided = _choose.decide({"direct": times[0], "a": times[1], "b": times[2]})
+    decided = _decide.decide({"direct": times[0], "a": times[1], "b": times[2]})
     assert decided == "a"
     # Nobody but direct is left: no need to go on.
     times = _measure.rounds([sleeper(0.12), sleeper(0.3)], 1e-3)
@@ -94,7 +94,7 @@ def test_first_runs_never_count(time):
     times = _measure.rounds(runs, 1e-3)
     assert max(times[1]) < 0.3
     named = zip(("direct", "a", "b"), times, strict=True)
-    assert _choose.decide(dict(named)) == "a"
+    assert _decide.decide(dict(named)) == "a"
 
 
 def test_rounds_go_on_while_in_doubt(time):
@@ -116,7 +116,7 @@ def test_rounds_go_on_while_in_doubt(time):
         ([0.6, 0.6, 0.6, 0.6, 0.8], 1.0),
     ):
         direct = [1.0] * len(ratios)
-        assert _choose.worth([direct, ratios]) == budgets
+        assert _decide.worth([direct, ratios]) == budgets
 
 
 def test_status_line(monkeypatch, capsys):

@@ -188,6 +188,32 @@ def test_a_step_makes_no_result_that_nobody_uses():
     assert "Relu" not in kinds
 
 
+def test_a_bias_before_a_normalization_has_no_gradient_to_add_up():
+    """It is nothing, which a sum of what rounding left is not."""
+    inputs = keras.Input((9, 9, 4))
+    x = L.BatchNormalization()(L.Conv2D(4, 3, name="nothing")(inputs))
+    x = L.Conv2D(5, 3, name="some")(L.ReLU()(x))
+    frozen = L.BatchNormalization(trainable=False)
+    model = keras.Model(inputs, L.Activation("tanh")(frozen(x)))
+    fused = convpar.parallelize(model, algorithm="auto")
+
+    def slopes(model, x):
+        biases = [model.get_layer(n).bias for n in ("nothing", "some")]
+        with tf.GradientTape() as tape:
+            score = tf.reduce_sum(tf.square(model(x, training=True)))
+        return tape.gradient(score, [biases[0].value, biases[1].value])
+
+    x = tf.constant(numbers((4, 9, 9, 4), 1))
+    step = tf.function(lambda x: slopes(fused, x), autograph=False)
+    nothing, some = step(x)
+    assert not nothing.numpy().any()
+    expected = slopes(model, x)
+    assert np.abs(expected[0]).max() < 1e-4 * np.abs(expected[1]).max()
+    near(some / np.abs(some).max(), expected[1] / np.abs(some).max(), 1e-5)
+    kinds = needed(step.get_concrete_function(x).graph)
+    assert kinds.count("BiasAddGrad") == 1
+
+
 def test_without_auto_layers_stay_keras():
     model = convpar.parallelize(network(), algorithm="direct")
     assert not any(isinstance(vars(x).get("call"), Fused) for x in model.layers)

@@ -109,6 +109,7 @@ class Bias(keras.layers.Layer):
     """A number for each channel, which is added."""
 
     def build(self, shape):
+        """Makes the numbers."""
         self.beta = self.add_weight(shape=(shape[-1],))
 
 

@@ -6,7 +6,7 @@ may win forward and lose in a gradient. The steps:
 1. Rules that need no measurement, all of which say direct (`_candidates`).
 2. Candidates, by predicted multiplications, workspace and error
    (`_candidates`).
-3. A race of those that are left (`_measure`), and `decide`.
+3. A race of those that are left (`_measure`), and `decide` (`_decide`).
 4. A second race, later, of direct and the winner, if it won by little.
 5. The record, kept for later processes (`_cache`).
 """
@@ -34,25 +34,16 @@ from tf_convpar.algorithms._algorithm import Algorithm
 from tf_convpar.algorithms._algorithm import Geometry
 from tf_convpar.algorithms._cache import Candidate
 from tf_convpar.algorithms._cache import Record
+from tf_convpar.algorithms._decide import CLEAR
+from tf_convpar.algorithms._decide import DIRECT
+from tf_convpar.algorithms._decide import MARGIN
+from tf_convpar.algorithms._decide import decide
+from tf_convpar.algorithms._decide import paired
+from tf_convpar.algorithms._decide import worth
 from tf_convpar.algorithms._names import Choice
 from tf_convpar.algorithms._names import named
 from tf_convpar.algorithms._workspace import Processor
 
-DIRECT = "direct"
-# The share of direct's time that a candidate must save.
-MARGIN = 0.08
-# A race favours whoever was lucky in it: a second of another program's noise
-# may slow direct down by more than the others, to twice the time it takes.
-# Winners with more than this share of direct's time were found to be slower
-# than direct ten minutes later. So they must win again, after the races of the
-# other passes.
-_CLEAR = 0.65
-# After so many rounds it is no luck to have taken at most that share of
-# direct's time in all of them.
-_CLEAR_ROUNDS = 5
-_SURELY_CLEAR = {3: 0.5, _CLEAR_ROUNDS: _CLEAR}
-# How many times the budget may be spent on a race whose result is in doubt.
-_PATIENCE = 3.0
 # The batch that is assumed where a model is traced for any batch.
 ASSUMED_BATCH = 32
 # Seconds for the rounds of all three passes of a convolution.
@@ -208,86 +199,6 @@ def consult(
     return {which: records[which] for which in passes}
 
 
-def decide(times: Mapping[str, Sequence[float]], margin: float = MARGIN) -> str:
-    """The fastest algorithm that is surely faster than direct, else direct.
-
-    ```python
-    decide({"direct": [9, 9, 9], "fft:10": [5, 5, 5]})  # "fft:10"
-    decide({"direct": [9, 9, 9], "fft:10": [5, 9, 9]})  # "direct"
-    ```
-
-    Args:
-        times: Seconds of each algorithm in each round, by the algorithm's name.
-            Element i is from round i, so that each time is compared with
-            direct's next to it. An algorithm with fewer than three rounds was
-            left behind.
-        margin: The share of direct's time that must be saved.
-
-    Returns:
-        Name of an algorithm. It is another than direct's only where the median
-        ratio of its times to direct's is at most 1 - `margin`, and their upper
-        quartile is below 1.
-    """
-    surely = {}
-    for name, own in times.items():
-        if name == DIRECT or len(own) < _measure.FEWEST_ROUNDS:
-            continue
-        ratio, quartile = _compared(own, times[DIRECT])
-        if quartile < 1 and ratio <= 1 - margin:
-            surely[name] = _measure.median(own)
-    return min(surely, key=surely.__getitem__, default=DIRECT)
-
-
-def worth(times: Sequence[Sequence[float]]) -> float:
-    """How many times the budget may be spent on a race, by its times so far.
-
-    The race ends where one algorithm is far ahead of direct, which is the
-    first, in every round: others like it would gain little over it; and where
-    none has been ahead by what it must be in some rounds. The budget is larger
-    while one looks faster without being sure, because more rounds may change
-    what `decide` says.
-    """
-    direct, *others = times
-    if any(
-        len(own) >= rounds and max(paired(own, direct)) <= share
-        for own in others
-        for rounds, share in _SURELY_CLEAR.items()
-    ):
-        return 0.0
-    if len(direct) >= _CLEAR_ROUNDS and not any(
-        _ahead(own, direct) for own in others if own
-    ):
-        return 0.0
-    compared = [_compared(own, direct) for own in others if own]
-    doubt = any(
-        ratio <= 1 - MARGIN and quartile >= 1 for ratio, quartile in compared
-    )
-    return _PATIENCE if doubt else 1.0
-
-
-def _ahead(own: Sequence[float], direct: Sequence[float]) -> bool:
-    """Whether there is a sign that one saves what it must.
-
-    On a busy machine most rounds may have been held up; the best were not.
-    """
-    ratios = sorted(paired(own, direct))
-    least = min(min(own) / min(direct), ratios[len(ratios) // 4])
-    return least <= 1 - MARGIN
-
-
-def _compared(
-    own: Sequence[float], direct: Sequence[float]
-) -> tuple[float, float]:
-    """Median and upper quartile of the ratios of times to direct's."""
-    ratios = sorted(paired(own, direct))
-    return _measure.median(ratios), ratios[3 * len(ratios) // 4]
-
-
-def paired(own: Sequence[float], direct: Sequence[float]) -> list[float]:
-    """Ratios of times to direct's in the same rounds."""
-    return [a / b for a, b in zip(own, direct, strict=False)]
-
-
 def describe(geometry: Geometry) -> str:
     """A convolution in a few words: `"14x14x500 -> 1500, 5x5"`."""
     image = "x".join("?" if n is None else str(n) for n in geometry.image)
@@ -343,7 +254,7 @@ def _confirmed(
 ) -> Record:
     """The record; one of direct if a narrow winner does not win again."""
     shares = {c.name: c.ratio or 0.0 for c in record.candidates}
-    if record.chosen == DIRECT or shares[record.chosen] <= _CLEAR:
+    if record.chosen == DIRECT or shares[record.chosen] <= CLEAR:
         return record
     both = [named(name, geometry) for name in (DIRECT, record.chosen)]
     times = _raced(both, geometry, which, device, report)

@@ -9,6 +9,7 @@ derivatives of any order, all by the algorithms chosen.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -44,11 +45,11 @@ def convolution(
         remember: Whether the kernel's spectrum is kept for the next call.
         relu: Whether what is below 0 becomes 0.
     """
-    if choice.is_direct:
-        return choice.forward.forward(x, kernel, geometry, bias, relu=relu)
     passes = _Passes(geometry, choice, remember)
     if bias is not None:
         return passes.forward_with_bias(x, kernel, bias, relu)
+    if choice.is_direct:
+        return choice.forward.forward(x, kernel, geometry, relu=relu)
     maps = passes.forward(x, kernel)
     return tf.nn.relu(maps) if relu else maps
 
@@ -83,15 +84,16 @@ class _Passes:
             gradients = self._gradients(x, kernel)
             y = self._forward(x, kernel, bias, relu)
 
+            @_once
+            def before(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+                if not relu:
+                    return dy, ops.bias_gradient(dy)
+                # What is above 0 is so before and after the activation.
+                nothing = tf.zeros_like(bias)
+                return ops.biased_gradient(dy, y, nothing, "relu")
+
             def gradient(dy: tf.Tensor) -> Any:
-                if relu:
-                    # What is above 0 is so before and after the activation.
-                    dy, by_bias = ops.biased_gradient(
-                        dy, y, tf.zeros_like(bias), "relu"
-                    )
-                else:
-                    # Several times as fast as a sum over axes.
-                    by_bias = tf.raw_ops.BiasAddGrad(out_backprop=dy)
+                dy, by_bias = before(dy)
                 return *gradients(dy), by_bias
 
             return y, gradient
@@ -151,3 +153,25 @@ class _Passes:
             )
 
         return gradient
+
+
+def _once(
+    run: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
+) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
+    """Of one tensor in a graph a function's results are made once.
+
+    `on_device` asks for the gradient of the input first, and then for those of
+    the weights: what all of them are made of would be computed twice.
+    """
+    known: list[Any] = []
+
+    def found(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        if tf.executing_eagerly():
+            return run(x)
+        graph = tf.compat.v1.get_default_graph()
+        if not (known and known[0] is x and known[1] is graph):
+            known[:] = [x, graph, run(x)]
+        result: tuple[tf.Tensor, tf.Tensor] = known[2]
+        return result
+
+    return found

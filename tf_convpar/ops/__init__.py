@@ -11,6 +11,8 @@ from ._activated import biased_gradient as biased_gradient
 from ._activated import passed_back as passed_back
 from ._activations import ACTIVATIONS as ACTIVATIONS
 from ._affine import affine as affine
+from ._bias import bias_gradient as bias_gradient
+from ._bias import leave_balanced as leave_balanced
 from ._channels import channel_moments as channel_moments
 from ._channels import channel_sums as channel_sums
 from ._channels import scale_channels as scale_channels

@@ -151,6 +151,8 @@ def _gradients(
         dx = ops.scale_channels([dy, x], [scale, by_maps], by_all)
     else:
         dx = ops.scale_channels([dy], [scale], by_all)
+    if of.learns:
+        ops.leave_balanced(dx)
     return [dx, *weights]
 
 

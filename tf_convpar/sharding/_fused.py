@@ -89,27 +89,27 @@ class Fused(Attached):
         """Does what the layer's own `call` does."""
         args, kwargs = joined((args, kwargs))
         if not (is_merged() or in_stateless_scope()) and takes_shards():
-            if isinstance(self._layer, _L.BatchNormalization):
-                found = self._normalized(*args, **kwargs)
-            elif isinstance(self._layer, _L.ZeroPadding2D):
-                found = self._padded(*args, **kwargs)
-            elif isinstance(self._layer, _L.Add):
-                found = self._added(*args, **kwargs)
-            elif isinstance(self._layer, _L.Concatenate | _L.Multiply):
-                found = merged(self._layer, *args, **kwargs)
-            elif isinstance(self._layer, _L.LayerNormalization):
-                found = normalized_pixels(self._layer, *args, **kwargs)
-            elif isinstance(self._layer, _L.GroupNormalization):
-                found = self._in_groups(*args, **kwargs)
-            elif isinstance(self._layer, _L.Rescaling | _L.Normalization):
-                found = rescaled(self._layer, *args, **kwargs)
-            elif isinstance(self._layer, _L.Dense):
-                found = self._multiplied(*args, **kwargs)
-            else:
-                found = self._activated(*args, **kwargs)
+            found = self._way()(*args, **kwargs)
             if found is not None:
                 return found
         return type(self._layer).call(self._layer, *args, **kwargs)
+
+    def _way(self) -> Callable[..., Any]:
+        """What computes the layer; where that returns None, Keras does."""
+        layer = self._layer
+        ways: dict[type, Callable[..., Any]] = {
+            _L.Add: self._added,
+            _L.BatchNormalization: self._normalized,
+            _L.Concatenate: functools.partial(merged, layer),
+            _L.Dense: self._multiplied,
+            _L.GroupNormalization: self._in_groups,
+            _L.LayerNormalization: functools.partial(normalized_pixels, layer),
+            _L.Multiply: functools.partial(merged, layer),
+            _L.Normalization: functools.partial(rescaled, layer),
+            _L.Rescaling: functools.partial(rescaled, layer),
+            _L.ZeroPadding2D: self._padded,
+        }
+        return ways.get(type(layer), self._activated)
 
     def _normalized(
         self, inputs: Any, training: Any = None, mask: Any = None

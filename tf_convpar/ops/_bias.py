@@ -1,0 +1,39 @@
+"""The gradient of a bias; it is nothing before a normalization that learns."""
+
+import tensorflow as tf
+
+# Where gradients have a note that those of each channel sum up to nothing.
+_BALANCED = "_convpar_balanced"
+
+
+def leave_balanced(gradients: tf.Tensor) -> None:
+    """Notes of gradients that those of each channel sum up to nothing.
+
+    It is so behind a normalization by the maps' own mean: whatever is added to
+    all of a channel is taken off again.
+
+    ```python
+    leave_balanced(dx)
+    ```
+    """
+    setattr(gradients, _BALANCED, True)
+
+
+def bias_gradient(gradients: tf.Tensor) -> tf.Tensor:
+    """The sum of gradients of each channel.
+
+    ```python
+    by_bias = bias_gradient(dy)
+    ```
+
+    Args:
+        gradients: Gradients of feature maps, channels last.
+
+    Returns:
+        A vector `(channels,)`. Of gradients that `leave_balanced` was told of
+        it is 0, where a sum would be of what rounding has left.
+    """
+    if getattr(gradients, _BALANCED, False):
+        return tf.zeros(gradients.shape[-1], gradients.dtype)
+    # Several times as fast as a sum over axes.
+    return tf.raw_ops.BiasAddGrad(out_backprop=gradients)
