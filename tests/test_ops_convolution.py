@@ -40,6 +40,10 @@ CASES = [
     ((1, 2, 12, 8), (5, 3), 16, 1, "same"),
     ((1, 7, 20, 130), (2, 2), 70, 2, "valid"),
     ((0, 3, 3, 4), (3, 3), 5, 1, "same"),
+    # Rows that would lie in the same lines of a cache; few filters.
+    ((2, 9, 9, 1024), (1, 1), 10, 1, "valid"),
+    ((1, 17, 18, 512), (1, 1), 40, 2, "valid"),
+    ((2, 8, 16, 1024), (1, 1), 16, 2, "valid"),
     # A large kernel that is read as it lies.
     ((3, 1, 1, 1051), (1, 1), 1003, 1, "valid"),
 ]

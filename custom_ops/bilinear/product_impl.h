@@ -60,13 +60,21 @@ int64_t Groups(const Lines& of, int64_t begin, int64_t end, Group* groups) {
   return count;
 }
 
+// The rows after those of a group; null if there are none, or elsewhere.
+const float* Following(const Lines& of, const Group* group, const Group* last) {
+  if (group < last) return group[1].a;
+  const bool ends = (group->row + group->rows) % of.rows == 0;
+  return ends ? nullptr : group->a + group->rows * of.row;
+}
+
 // One panel, `columns` of it from `column` on, times the rows of all groups.
 void TimesPanel(const ProductPart& part, const Lines& of, const Group* groups,
                 int64_t count, const float* panel, int64_t column,
                 int64_t columns, float* c) {
   // Of the last panel only some columns are those of the result.
   float sums[kRows * kPanel], summands[kRows * kPanel];
-  const bool whole = columns == kPanel;
+  const bool half = columns <= kLanes;
+  const bool whole = columns == (half ? kLanes : kPanel);
   const Ending& ending = part.ending;
   // Several parts of a row at a time, or a part in several pieces. One group
   // takes the panel as a whole: nobody would find it in the nearest cache.
@@ -74,10 +82,13 @@ void TimesPanel(const ProductPart& part, const Lines& of, const Group* groups,
   const int64_t high = Max(1, Min(of.parts, most / of.depth));
   const int64_t pieces = (of.depth + most - 1) / most;
   const int64_t deep = (of.depth + pieces - 1) / pieces;
+  // Whoever has the first panel is the first to need the rows.
+  const bool fetches = column == part.first_panel * kPanel;
+  const Group* const last_group = groups + count - 1;
   for (int64_t p = 0; p < of.parts; p += high) {
     for (int64_t k = 0; k < of.depth; k += deep) {
-      const ProductStrides strides = {of.row, 1, whole ? part.columns : kPanel,
-                                      Min(high, of.parts - p), of.part};
+      ProductStrides strides = {of.row, 1, whole ? part.columns : kPanel,
+                                Min(high, of.parts - p), of.part};
       const bool first = p == 0 && k == 0;
       const bool last = p + high >= of.parts && k + deep >= of.depth;
       for (const Group* group = groups; group < groups + count; ++group) {
@@ -93,10 +104,15 @@ void TimesPanel(const ProductPart& part, const Lines& of, const Group* groups,
                    kPanel);
           ends.summand = summands;
         }
-        BlockOf(group->rows)(Min(deep, of.depth - k), strides,
-                             group->a + p * of.part + k,
-                             panel + (p * of.depth + k) * kPanel,
-                             whole ? c + place : sums, ends);
+        const float* next =
+            fetches ? Following(of, group, last_group) : nullptr;
+        if (next != nullptr) next += p * of.part + k;
+        strides.next = next;
+        const auto block =
+            half ? BlockOf<1>(group->rows) : BlockOf<2>(group->rows);
+        block(Min(deep, of.depth - k), strides, group->a + p * of.part + k,
+              panel + (p * of.depth + k) * kPanel, whole ? c + place : sums,
+              ends);
         if (!whole) {
           CopyRows(group->rows, columns, sums, kPanel, c + place, part.columns);
         }

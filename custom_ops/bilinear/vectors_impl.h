@@ -65,10 +65,12 @@ struct Result {
 };
 
 // Floats from one row of a factor or of the result to the next, from one column
-// of the left one to the next, and of so many parts from one to the next.
+// of the left one to the next, and of so many parts from one to the next; and
+// rows like those of the left one that are needed soon, or null.
 struct ProductStrides {
   int64_t a_row, a_column, c_row;
   int64_t parts = 1, a_part = 0;
+  const float* next = nullptr;
 };
 
 // What sums begin with, if anything: numbers that lie as the result's do, and
@@ -79,54 +81,63 @@ struct Ends {
   channels::Activation activation = channels::Activation::kLinear;
 };
 
-template <typename F, int R>
-inline __attribute__((always_inline)) void Activate(Vector (&sum)[R][2]) {
+template <typename F, int R, int V>
+inline __attribute__((always_inline)) void Activate(Vector (&sum)[R][V]) {
 #pragma GCC unroll 16
   for (int i = 0; i < R; ++i) {
-    sum[i][0] = F::Value(sum[i][0]);
-    sum[i][1] = F::Value(sum[i][1]);
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) sum[i][v] = F::Value(sum[i][v]);
   }
 }
 
-// c (+)= a b for R rows and one panel, `depth` rows of it in each part. All
-// R x 2 sums stay in registers.
-template <int R>
+// c (+)= a b for R rows and V vectors of one panel, `depth` rows of it in each
+// part. All R x V sums stay in registers.
+template <int R, int V>
 void Block(int64_t depth, const ProductStrides& strides, const float* a,
            const float* b, float* c, const Ends& ends) {
   const int64_t row = strides.a_row, column = strides.a_column;
   const int64_t c_row = strides.c_row;
   const int64_t jump = strides.a_part - depth * column;
-  Vector sum[R][2];
-  Vector first = {}, second = {};
-  if (ends.offset != nullptr) {
-    first = Load(ends.offset), second = Load(ends.offset + kLanes);
+  const float* next = strides.next;
+  Vector sum[R][V], first[V] = {};
+#pragma GCC unroll 2
+  for (int v = 0; v < V; ++v) {
+    if (ends.offset != nullptr) first[v] = Load(ends.offset + v * kLanes);
   }
 #pragma GCC unroll 16
   for (int i = 0; i < R; ++i) {
-    __builtin_prefetch(c + i * c_row, 1);
-    __builtin_prefetch(c + i * c_row + kLanes, 1);
-    sum[i][0] = first;
-    sum[i][1] = second;
-    if (ends.summand != nullptr) {
-      sum[i][0] += Load(ends.summand + i * c_row);
-      sum[i][1] += Load(ends.summand + i * c_row + kLanes);
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) {
+      const int64_t place = i * c_row + v * kLanes;
+      __builtin_prefetch(c + place, 1);
+      sum[i][v] = first[v];
+      if (ends.summand != nullptr) sum[i][v] += Load(ends.summand + place);
     }
   }
-  for (int64_t part = 0; part < strides.parts; ++part, a += jump) {
+  for (int64_t part = 0; part < strides.parts; ++part) {
     for (int64_t k = 0; k < depth; ++k) {
-      const Vector b0 = Load(b), b1 = Load(b + kLanes);
-      // The panel comes from afar, and the processor's own guesses are late.
-      __builtin_prefetch(b + 16 * kPanel);
-      __builtin_prefetch(b + 16 * kPanel + kLanes);
+      Vector panel[V];
+      // The panel comes from afar, and so do the next rows, of which each line
+      // of 16 floats is asked for once: the processor's own guesses are late.
+#pragma GCC unroll 2
+      for (int v = 0; v < V; ++v) {
+        panel[v] = Load(b + v * kLanes);
+        __builtin_prefetch(b + 16 * kPanel + v * kLanes);
+      }
+      if (next != nullptr) {
+        __builtin_prefetch(next + (k & 15) * row + (k & ~int64_t{15}));
+      }
       b += kPanel;
 #pragma GCC unroll 16
       for (int i = 0; i < R; ++i) {
         const float factor = a[i * row];
-        sum[i][0] += factor * b0;
-        sum[i][1] += factor * b1;
+#pragma GCC unroll 2
+        for (int v = 0; v < V; ++v) sum[i][v] += factor * panel[v];
       }
       a += column;
     }
+    a += jump;
+    if (next != nullptr) next += strides.a_part;
   }
   switch (ends.activation) {
     case channels::Activation::kLinear:
@@ -146,8 +157,8 @@ void Block(int64_t depth, const ProductStrides& strides, const float* a,
   }
 #pragma GCC unroll 16
   for (int i = 0; i < R; ++i) {
-    Store(c + i * c_row, sum[i][0]);
-    Store(c + i * c_row + kLanes, sum[i][1]);
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) Store(c + i * c_row + v * kLanes, sum[i][v]);
   }
 }
 
@@ -155,22 +166,24 @@ using BlockFunction = void (*)(int64_t, const ProductStrides&, const float*,
                                const float*, float*, const Ends&);
 
 // More rows than registers hold are not compiled.
-template <int R>
+template <int R, int V>
 constexpr BlockFunction BlockIfHeld() {
   if constexpr (R <= kRows) {
-    return Block<R>;
+    return Block<R, V>;
   } else {
     return nullptr;
   }
 }
 
-inline BlockFunction BlockOf(int64_t rows) {
+// For so many rows and V vectors of a panel.
+template <int V = 2>
+BlockFunction BlockOf(int64_t rows) {
   static constexpr BlockFunction kBlocks[] = {
-      BlockIfHeld<1>(),  BlockIfHeld<2>(),  BlockIfHeld<3>(),
-      BlockIfHeld<4>(),  BlockIfHeld<5>(),  BlockIfHeld<6>(),
-      BlockIfHeld<7>(),  BlockIfHeld<8>(),  BlockIfHeld<9>(),
-      BlockIfHeld<10>(), BlockIfHeld<11>(), BlockIfHeld<12>(),
-      BlockIfHeld<13>(), BlockIfHeld<14>(),
+      BlockIfHeld<1, V>(),  BlockIfHeld<2, V>(),  BlockIfHeld<3, V>(),
+      BlockIfHeld<4, V>(),  BlockIfHeld<5, V>(),  BlockIfHeld<6, V>(),
+      BlockIfHeld<7, V>(),  BlockIfHeld<8, V>(),  BlockIfHeld<9, V>(),
+      BlockIfHeld<10, V>(), BlockIfHeld<11, V>(), BlockIfHeld<12, V>(),
+      BlockIfHeld<13, V>(), BlockIfHeld<14, V>(),
   };
   static_assert(kRows <= sizeof(kBlocks) / sizeof(kBlocks[0]));
   return kBlocks[rows - 1];

@@ -25,12 +25,14 @@ using channels::Joined;
 constexpr int64_t kBand = 56;
 // Pixels below which a thread reads the kernel for too little.
 constexpr int64_t kLeastPixels = 49;
-// Numbers of a kernel up to which it is the kernel that a cache holds, while
-// some pixels pass by that the registers hold.
-constexpr int64_t kSmall = 64 << 10;
 // Lines of feature maps that are shorter leave most of a processor idle.
 constexpr int64_t kShort = 7;
 static_assert(kBand <= bilinear::kMostRows);
+
+// So many floats from row to row, and the same columns of all rows lie in the
+// same lines of the nearest cache, which then holds a few of them only. Rows
+// that are copied have as much as a line between them.
+constexpr int64_t kSameLines = 1024, kLine = 16;
 
 // Rows below which a kernel is streamed, and the numbers from which on.
 constexpr int64_t kFewRows = 5, kLarge = 1 << 20;
@@ -45,15 +47,25 @@ struct Range {
 // Whether windows are written out as rows; else lines of the images are read.
 bool ByRows(const Product& of) {
   return of.OfPixels() ? of.images->AsTheyAre() == nullptr
-                       : of.of.out_width < kShort;
+                       : of.of.out_width < kShort ||
+                             of.of.stride * of.of.channels % kSameLines == 0;
 }
 
-// The windows of some pixels of feature maps.
-void WriteRows(const Product& of, int64_t begin, int64_t end, float* to) {
-  if (of.OfPixels()) {
-    of.images->Rows(begin, end, to);
-  } else {
-    windows::Unfold(of.of, of.images->AsTheyAre(), begin, end, to);
+// Floats from row to row where rows are copied.
+int64_t Apart(int64_t depth) {
+  return depth % kSameLines == 0 ? depth + kLine : depth;
+}
+
+// The windows of some pixels of feature maps, so many floats apart.
+void WriteRows(const Product& of, int64_t begin, int64_t end, float* to,
+               int64_t apart) {
+  const int64_t each = apart == of.depth() ? end - begin : 1;
+  for (int64_t r = begin; r < end; r += each, to += apart) {
+    if (of.OfPixels()) {
+      of.images->Rows(r, r + each, to);
+    } else {
+      windows::Unfold(of.of, of.images->AsTheyAre(), r, r + each, to);
+    }
   }
 }
 
@@ -64,12 +76,9 @@ void RunBands(const Product& of, Range rows, Range panels,
   part.first_panel = panels.begin, part.panels = panels.end - panels.begin;
   part.columns = of.filters, part.ending = of.ending;
   if (of.ending.summand != nullptr) part.ending.summand += pixel * of.filters;
-  const int64_t most = of.depth() * of.filters <= kSmall
-                           ? bilinear::BestPasses()->set.rows
-                           : kBand;
   // Whole lines, or equal pieces of them.
-  const int64_t pieces = (lines.rows + most - 1) / most;
-  const int64_t band = pieces == 1 ? most / lines.rows * lines.rows
+  const int64_t pieces = (lines.rows + kBand - 1) / kBand;
+  const int64_t band = pieces == 1 ? kBand / lines.rows * lines.rows
                                    : (lines.rows + pieces - 1) / pieces;
   for (part.begin = rows.begin; part.begin < rows.end; part.begin = part.end) {
     part.end = std::min(part.begin + band, rows.end);
@@ -79,12 +88,12 @@ void RunBands(const Product& of, Range rows, Range panels,
 }
 
 void RunRows(const Product& of, Range rows, Range panels) {
-  const int64_t depth = of.depth();
-  const Workspace own(std::min(kBand, rows.end - rows.begin) * depth);
+  const int64_t depth = of.depth(), apart = Apart(depth);
+  const Workspace own(std::min(kBand, rows.end - rows.begin) * apart);
   for (int64_t r = rows.begin; r < rows.end; r += kBand) {
     const int64_t count = std::min(kBand, rows.end - r);
-    WriteRows(of, r, r + count, own.data());
-    RunBands(of, {0, count}, panels, {own.data(), count, 0, depth, 1, 0, depth},
+    WriteRows(of, r, r + count, own.data(), apart);
+    RunBands(of, {0, count}, panels, {own.data(), count, 0, apart, 1, 0, depth},
              r);
   }
 }
@@ -125,10 +134,11 @@ void RunLines(const Product& of, Range rows, Range panels) {
 
 // Some pixels of all feature maps, and some panels of filters.
 void Run(const Product& of, Range rows, Range panels) {
-  if (ByRows(of)) {
+  const int64_t depth = of.depth();
+  const bool many = rows.end - rows.begin >= kBand;
+  if (ByRows(of) || (of.OfPixels() && many && Apart(depth) != depth)) {
     RunRows(of, rows, panels);
   } else if (of.OfPixels()) {
-    const int64_t depth = of.depth();
     RunBands(of, rows, panels,
              {of.images->AsTheyAre(), of.rows, 0, depth, 1, 0, depth}, 0);
   } else {
@@ -154,7 +164,7 @@ void RunPanels(tensorflow::OpKernelContext* ctx, Product of, int64_t panels,
   const Workspace own(rows ? of.rows * depth : images * image);
   if (rows) {
     InParallel(ctx, of.rows, depth / 4, [&](int64_t begin, int64_t end) {
-      WriteRows(of, begin, end, own.data() + begin * depth);
+      WriteRows(of, begin, end, own.data() + begin * depth, depth);
     });
     of.of = {depth, 1, of.rows, 1, of.rows, 1, 1, 1, 0, 0};
   } else {
