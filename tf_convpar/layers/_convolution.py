@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_convpar import ops
 from tf_convpar.algorithms import Windows
 from tf_convpar.algorithms import convolve
 from tf_convpar.layers._base import ConvParallel
@@ -77,10 +78,10 @@ class Convolution(ConvParallel):
             return again
         image, zeros = unpadded(inputs)
         if any(zeros):
-            return again._replace(inputs=image, extra={"zeros": zeros})
+            return Again(image, {"zeros": zeros}, ops.ACTIVATIONS, True)
         joined = joined_of(inputs)
         if joined is not None and self._is_of_pixels():
-            return again._replace(extra={"joined": joined})
+            return Again(inputs, {"joined": joined}, ops.ACTIVATIONS, True)
         return again
 
     def _activations(self, device: str) -> Collection[str]:
