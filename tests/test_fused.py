@@ -81,6 +81,31 @@ def test_silu_where_exponentials_are_large_or_nothing(native):
     assert np.isfinite(dx).all()
 
 
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_what_is_no_number_stays_none(activation, native):
+    """Else training that has diverged would go on as if it had not."""
+    x = tf.constant(np.float32([[np.nan] * 9, [1.0] * 9]))
+    ones, zeros = tf.ones(9), tf.zeros(9)
+    how = {"activation": activation, "native": native}
+    found = ops.scale_channels([x], [ones], zeros, **how)
+    assert np.isnan(found[0]).all()
+    assert not np.isnan(found[1]).any()
+    kernel = np.eye(9, dtype="float32")[None, None]
+    y = ops.convolution(x[None, None], kernel, None, zeros, **how)
+    assert np.isnan(y[0, 0, 0]).all()
+
+
+def test_a_convolution_keeps_what_is_no_number():
+    layer = convpar.ConvParallel2D(
+        4, 3, activation="relu", algorithm="winograd"
+    )
+    images = np.full((2, 9, 9, 3), np.nan, "float32")
+    images[1] = 1
+    y = layer(images).numpy()
+    assert np.isnan(y[0]).all()
+    assert not np.isnan(y[1]).any()
+
+
 @pytest.mark.parametrize("activation", ["relu", "silu"])
 def test_the_ops_have_gradients(activation):
     """As those of their twins."""

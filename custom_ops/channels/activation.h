@@ -59,10 +59,12 @@ struct Linear {
   }
 };
 
+// What is no number stays none, here and in `Relu6`: training that has diverged
+// must be seen to.
 struct Relu {
   template <typename V>
   static TF_CONVPAR_INLINE V Value(V u) {
-    return Where(u > 0.0f, u);
+    return Where(~(u <= 0.0f), u);
   }
   template <typename V>
   static TF_CONVPAR_INLINE V Passed(V u, V dy) {
@@ -73,7 +75,8 @@ struct Relu {
 struct Relu6 {
   template <typename V>
   static TF_CONVPAR_INLINE V Value(V u) {
-    return AtMost(Where(u > 0.0f, u), 6.0f);
+    const V least = Relu::Value(u);
+    return least > 6.0f ? 6.0f - V{} : least;
   }
   template <typename V>
   static TF_CONVPAR_INLINE V Passed(V u, V dy) {
