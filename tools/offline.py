@@ -1,19 +1,23 @@
 """Carries Python packages to a host without a network, and installs them there.
 
     python tools/offline.py pack FOLDER --python 3.12 tensorflow==2.21.0
+    python tools/offline.py pack FOLDER --card 9.0 ...    # a third of the bytes
     python tools/offline.py install FOLDER VENV
     python tools/offline.py link VENV
 
 `pack` downloads wheels where there is a network, and cuts them into pieces that
-any way of carrying files takes. `install` checks and joins them, and installs
-them into a new virtual environment. `link` gives that environment the CUDA
-libraries that TensorFlow opens, by the names under which it opens them. All
-three need Python alone, as there is nothing else on such a host.
+any way of carrying files takes. With `--card` GPU code is kept for one card's
+compute capability only, and files are compressed better, which takes minutes.
+`install` checks and joins pieces, and installs them into a new virtual
+environment. `link` gives that environment the CUDA libraries that TensorFlow
+opens, by the names under which it opens them. All three need Python alone, as
+there is nothing else on such a host.
 """
 
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import hashlib
 import json
 import os
@@ -23,6 +27,9 @@ import subprocess
 import sys
 import tempfile
 import venv
+import zipfile
+
+import fatbin
 
 MANIFEST = "pieces.json"
 BLOCK = 1 << 20
@@ -44,7 +51,12 @@ FOLDERS = (
 
 
 def pack(
-    folder: pathlib.Path, python: str, mib: int, wanted: list[str]
+    folder: pathlib.Path,
+    python: str,
+    mib: int,
+    wanted: list[str],
+    card: str | None = None,
+    without: list[str] | None = None,
 ) -> None:
     """Downloads wheels, and writes them in pieces, with their checksums."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -65,9 +77,29 @@ def pack(
             sys.exit("pip did not download the packages; see above.")
         files = {}
         for wheel in sorted(pathlib.Path(kept).iterdir()):
+            if card or without:
+                shrink(wheel, card, without or [])
             files[wheel.name] = cut(wheel, folder, mib << 20)
         (folder / MANIFEST).write_text(json.dumps(files, indent=1) + "\n")
     print(f"{len(files)} wheels in {folder}, pieces of up to {mib} MiB")
+
+
+def shrink(wheel: pathlib.Path, card: str | None, without: list[str]) -> None:
+    """Writes a wheel again, with less in it and better compressed."""
+    smaller = wheel.with_suffix(".smaller")
+    with (
+        zipfile.ZipFile(wheel) as source,
+        zipfile.ZipFile(smaller, "w", zipfile.ZIP_LZMA) as target,
+    ):
+        for info in source.infolist():
+            if any(fnmatch.fnmatch(info.filename, p) for p in without):
+                continue
+            content = bytearray(source.read(info))
+            if card and ".so" in pathlib.Path(info.filename).name:
+                fatbin.thin(content, card)
+            info.compress_type = zipfile.ZIP_LZMA
+            target.writestr(info, bytes(content))
+    smaller.replace(wheel)
 
 
 def cut(
@@ -196,6 +228,14 @@ def main() -> None:
     packs.add_argument("folder", type=pathlib.Path)
     packs.add_argument("--python", default="3.12", help="that of the host")
     packs.add_argument("--mib", type=int, default=50, help="size of a piece")
+    packs.add_argument("--card", help="compute capability, such as 9.0")
+    packs.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        help="files of wheels to leave out: 'tensorflow/include/*', say,\n"
+        "where the op is not built on the host",
+    )
     packs.add_argument("wanted", nargs="+")
     installs = commands.add_parser("install")
     installs.add_argument("folder", type=pathlib.Path)
@@ -207,7 +247,16 @@ def main() -> None:
     if given.command == "pack":
         if given.mib < 1:
             parser.error(f"Expected --mib of 1 or more. Received: {given.mib}")
-        pack(given.folder, given.python, given.mib, given.wanted)
+        if given.card and not re.fullmatch(r"\d+\.\d", given.card):
+            parser.error(f"Expected --card as 9.0. Received: {given.card}")
+        pack(
+            given.folder,
+            given.python,
+            given.mib,
+            given.wanted,
+            given.card,
+            given.without,
+        )
     elif given.command == "install":
         if given.venv.exists():
             parser.error(f"Expected a new folder. Received: {given.venv}")

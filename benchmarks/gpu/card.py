@@ -20,8 +20,8 @@ from tf_convpar import machines
 from tf_convpar import ops
 
 
-def options(description):
-    """The options that all programs here have."""
+def options(description, **switches):
+    """The options that all programs here have, and a program's own switches."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument(
         "--device",
@@ -33,6 +33,8 @@ def options(description):
     )
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--json", action="store_true")
+    for name, says in switches.items():
+        parser.add_argument(f"--{name}", action="store_true", help=says)
     return parser.parse_args()
 
 

@@ -1,22 +1,25 @@
 """Times training steps of whole models that are parallelized on one card.
 
 Beside Keras' own model, which is timed twice: no difference below that of two
-equal models means anything. `auto` is expected to change nothing on a card.
+equal models means anything. With `--xla` also beside the model as Keras
+compiles it on a card where it is left the choice.
 """
 
 import card
 import keras
+import tensorflow as tf
 
 import tf_convpar as convpar
 
 MODELS = ("ResNet50", "VGG16")
+ALGORITHMS = {"parallelized": "direct", "auto": "auto"}
 
 
-def compiled(model):
+def compiled(model, xla=False):
     model.compile(
         keras.optimizers.SGD(0.01, momentum=0.9),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        jit_compile=False,
+        jit_compile=xla,
     )
     return model
 
@@ -29,46 +32,47 @@ def plain(name, image):
     )
 
 
-def made(name, image, how):
+def made(name, image, how, device):
+    """A model as it is trained; `Keras` ones know nothing of this package."""
     keras.utils.set_random_seed(1)
-    model = plain(name, image)
-    if how is None:
-        return compiled(model)
-    parallel = convpar.parallelize(model, plan="equal", algorithm=how)
-    return compiled(parallel)
-
-
-def row(name, policy, image, batch, device, repeats):
-    keras.mixed_precision.set_dtype_policy(policy)
+    if how.startswith("Keras"):
+        with tf.device(device):
+            return compiled(plain(name, image), xla="XLA" in how)
     with convpar.ConvParallelStrategy(devices=[device]).scope():
-        models = [
-            made(name, image, how) for how in (None, "direct", "auto", None)
-        ]
+        model = plain(name, image)
+        return compiled(
+            convpar.parallelize(
+                model, plan="equal", algorithm=ALGORITHMS[how], verbose=False
+            )
+        )
+
+
+def row(name, policy, image, batch, device, given):
+    keras.mixed_precision.set_dtype_policy(policy)
+    ways = ["Keras", *ALGORITHMS, "Keras again"]
+    ways += ["Keras, XLA"] if given.xla else []
+    models = [made(name, image, how, device) for how in ways]
     x, y = card.images(device, batch, (image, image, 3), 1000)
 
     def step(model):
         return lambda: model.train_on_batch(x, y)
 
-    (plain, *_), (_, direct, auto, noise) = card.turns(
-        list(map(step, models)), repeats
-    )
+    times, ratios = card.turns(list(map(step, models)), given.repeats)
     keras.mixed_precision.set_dtype_policy("float32")
     return {
         "model": name,
         "policy": policy,
-        "Keras, ms": 1e3 * plain,
-        "parallelized": direct,
-        "auto": auto,
-        "Keras again": noise,
+        "Keras, ms": 1e3 * times[0],
+        **dict(zip(ways[1:], ratios[1:], strict=True)),
     }
 
 
 def main():
-    given = card.options(__doc__)
+    given = card.options(__doc__, xla="time Keras' model compiled by XLA too")
     device = card.wanted(given)
     image, batch = (32, 2) if given.small else (224, 64)
     rows = [
-        row(name, policy, image, batch, device, given.repeats)
+        row(name, policy, image, batch, device, given)
         for name in (MODELS[1:] if given.small else MODELS)
         for policy in ("float32", "mixed_bfloat16")
     ]
