@@ -42,8 +42,9 @@ VERSIONS = {
 
 @pytest.fixture
 def driver(tmp_path, monkeypatch):
-    """A driver's files, in which tests write."""
+    """A driver's files, in which tests write; TensorFlow is not asked."""
     monkeypatch.setattr(_card, "_DRIVER", str(tmp_path))
+    monkeypatch.setattr(_card, "_number", lambda device: None)
     (tmp_path / "version").write_text(VERSIONS["535.161.08"])
     for bus, model in (("0000:1b:00.0", "H100 80GB"), ("0000:43:00.0", "T4")):
         folder = tmp_path / "gpus" / bus

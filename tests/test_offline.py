@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.util
+import lzma
 import pathlib
 import subprocess
 import sys
@@ -9,8 +10,12 @@ import zipfile
 
 import pytest
 
+from tf_convpar import ops
+
 ROOT = pathlib.Path(__file__).parent.parent
 SCRIPT = ROOT / "tools" / "offline.py"
+sys.path.insert(0, str(SCRIPT.parent))
+import fatbin  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -126,3 +131,66 @@ def test_bad_input_ends_in_a_line(packed, tmp_path):
         assert done.returncode != 0
         assert told in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def container(*entries):
+    """A fat binary: code of some kind for a card, by capability."""
+    body = b"".join(
+        fatbin.ENTRY.pack(kind, 0x101, 64, len(code), len(code), 0, 7, 1, card)
+        + bytes(64 - fatbin.ENTRY.size)
+        + code
+        for kind, card, code in entries
+    )
+    return fatbin.CONTAINER.pack(fatbin.MAGIC, 1, 16, len(body)) + body
+
+
+def test_only_what_a_card_can_run_stays():
+    sass, ptx = fatbin.MACHINE_CODE, fatbin.PTX
+    both = container((sass, 80, b"eighty"), (sass, 90, b"ninety"))
+    either = container((sass, 90, b"NINETY"), (ptx, 90, b"ptx of it"))
+    only = container((ptx, 80, b"older"), (ptx, 100, b"newer"))
+    unknown = container((sass, 80, b"beside"), (7, 80, b"another kind"))
+    library = bytearray(b"begin" + both + either + only + unknown + b"end")
+    size = len(library)
+    gone = (b"eighty", b"ptx of it", b"newer")
+    assert fatbin.thin(library, "9.0") == sum(map(len, gone))
+    assert len(library) == size
+    for code in gone:
+        assert code not in library
+    for code in (b"ninety", b"NINETY", b"older", b"beside", b"another kind"):
+        assert code in library
+
+
+def test_the_kernels_of_the_op_for_one_card():
+    """As nvcc lays them out."""
+    report = ops.build_report()
+    if not report.cuda.startswith("nvcc"):
+        pytest.skip(f"built without kernels for GPUs: {report.cuda}")
+    library = bytearray(pathlib.Path(report.library).read_bytes())
+    before = len(lzma.compress(library))
+    assert fatbin.thin(library, "9.0") > 1 << 20
+    assert len(lzma.compress(library)) < 0.7 * before
+
+
+def test_a_wheel_is_smaller_without_what_is_not_wanted(offline, tmp_path):
+    """It is installed like any other."""
+    file = wheel(tmp_path)
+    before = file.stat().st_size
+    offline.shrink(file, "9.0", ["*.bin"])
+    assert file.stat().st_size < before / 10
+    found = subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--quiet", "--no-index"]
+        + ["--no-deps", "--target", tmp_path / "there", file],
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 0, found.stderr
+    assert (tmp_path / "there" / "carried.py").read_text() == "ARRIVED = True\n"
+    assert not (tmp_path / "there" / "carried.bin").exists()
+
+
+def test_a_card_that_is_none_is_refused(tmp_path):
+    found = run("pack", tmp_path / "new", "--card", "sm_90", "carried")
+    assert found.returncode == 2
+    assert "Expected --card as 9.0. Received: sm_90" in found.stderr
+    assert not (tmp_path / "new").exists()

@@ -214,6 +214,61 @@ def test_xla_comes_back_with_the_merged_model(asked, strategy):
     assert convpar.merge(parallel).jit_compile == asked
 
 
+def test_what_is_on_one_device_is_compiled_by_xla_as_asked(images):
+    """The same losses as Keras' own model, compiled or not."""
+    x, y = images[0][:32], images[1][:32]
+
+    def losses(parallel, jit):
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential(
+            [
+                keras.Input((16, 16, 1)),
+                keras.layers.Conv2D(8, 3, activation="relu"),
+                keras.layers.BatchNormalization(),
+                keras.layers.DepthwiseConv2D(3),
+                keras.layers.GlobalAveragePooling2D(),
+                keras.layers.Dense(10, activation="softmax"),
+            ]
+        )
+        model.compile(
+            "adam", "sparse_categorical_crossentropy", jit_compile=jit
+        )
+        if parallel:
+            model = convpar.parallelize(model, verbose=False)
+        assert model.jit_compile == jit
+        return model.fit(x, y, epochs=3, verbose=0).history["loss"]
+
+    expected = losses(parallel=False, jit=False)
+    with convpar.ConvParallelStrategy(devices=["CPU:0"]).scope():
+        np.testing.assert_allclose(losses(True, True), expected, rtol=1e-4)
+        np.testing.assert_allclose(losses(True, False), expected, rtol=1e-4)
+
+
+def test_xla_is_chosen_under_a_strategy_as_without_one(monkeypatch):
+    """On a machine with a card, of which TensorFlow is only told here."""
+    real = tf.config.list_physical_devices
+    card = real("CPU")[0]._replace(device_type="GPU")
+    monkeypatch.setattr(
+        tf.config,
+        "list_physical_devices",
+        lambda kind=None: [*real("CPU"), card],
+    )
+
+    def chosen(devices, plan=None):
+        with convpar.ConvParallelStrategy(devices=devices).scope():
+            model = residual(False)
+            model.compile("sgd", "mse")
+            assert model.jit_compile
+            assert isinstance(
+                model.distribute_strategy, convpar.ConvParallelStrategy
+            )
+            return convpar.parallelize(model, plan).jit_compile
+
+    assert chosen(["CPU:0"])
+    assert not chosen(["CPU:0", "CPU:1"])
+    assert chosen(["CPU:0", "CPU:1"], {".*": None})
+
+
 def test_a_file_of_a_parallel_model(strategy, trained, tmp_path):
     with strategy.scope():
         parallel = convpar.parallelize(trained)

@@ -60,22 +60,23 @@ def _containers(
     library: bytearray,
 ) -> Iterator[list[tuple[int, int, int, int]]]:
     """Kind, compute capability and place of each code, by container."""
-    at = library.find(CONTAINER.pack(MAGIC, 1, 16, 0)[:8])
+    begins = CONTAINER.pack(MAGIC, 1, CONTAINER.size, 0)[:-8]
+    at = library.find(begins)
     while at >= 0:
         size = CONTAINER.unpack_from(library, at)[3]
         place, end = at + CONTAINER.size, at + CONTAINER.size + size
-        entries = []
+        entries: list[tuple[int, int, int, int]] = []
         while place + ENTRY.size <= min(end, len(library)):
             kind, _, header, code, *_, made_for = ENTRY.unpack_from(
                 library, place
             )
-            start, place = place + header, place + header + code
             if header < ENTRY.size or kind not in (PTX, MACHINE_CODE):
-                break  # Of a kind that is not known here: it stays.
+                break  # What is not known here stays, and all beside it.
+            start, place = place + header, place + header + code
             entries.append((kind, made_for, start, place))
         if place == end:
             yield entries
-        at = library.find(CONTAINER.pack(MAGIC, 1, 16, 0)[:8], at + 8)
+        at = library.find(begins, at + len(begins))
 
 
 if __name__ == "__main__":

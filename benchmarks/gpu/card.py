@@ -96,6 +96,12 @@ def environment(device):
     }
 
 
+def told(row):
+    """The row, which is printed at once: time on a card may run out."""
+    print(json.dumps(row), file=sys.stderr, flush=True)
+    return row
+
+
 def show(given, device, rows):
     """Prints rows, mappings of like keys, with the environment."""
     about = environment(device)

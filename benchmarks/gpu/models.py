@@ -72,7 +72,7 @@ def main():
     device = card.wanted(given)
     image, batch = (32, 2) if given.small else (224, 64)
     rows = [
-        row(name, policy, image, batch, device, given)
+        card.told(row(name, policy, image, batch, device, given))
         for name in (MODELS[1:] if given.small else MODELS)
         for policy in ("float32", "mixed_bfloat16")
     ]

@@ -65,7 +65,16 @@ def main():
     if device.endswith("CPU:0"):
         orders = orders[:1]  # TensorFlow has no other convolutions there.
     rows = [
-        row(n, order, policy, device, 4 if given.small else 64, given.repeats)
+        card.told(
+            row(
+                n,
+                order,
+                policy,
+                device,
+                4 if given.small else 64,
+                given.repeats,
+            )
+        )
         for n in networks
         for order in orders
         for policy in ("float32", "mixed_float16", "mixed_bfloat16")

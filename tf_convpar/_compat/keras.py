@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 from tf_convpar._compat._private import Private
@@ -128,6 +129,7 @@ MEMBERS: dict[str, dict[str, str]] = {
     "keras.Model": {
         "_distribute_strategy": "copies, which the strategy in scope trains",
         "_eval_epoch_iterator": "copies, which evaluate nothing yet",
+        "_resolve_auto_jit_compile": "XLA under a strategy of one device",
         "_initial_epoch": "replicas that `BackupAndRestore` resumes",
         "_maybe_symbolic_build": "leaving a dataset's first batch in it",
     },
@@ -418,6 +420,17 @@ def join(model: Any, strategy: Any) -> None:
     vars(model)["_distribute_strategy"] = strategy
 
 
+@contextlib.contextmanager
+def without_strategy(model: Any) -> Iterator[None]:
+    """Within it, a model is one of no strategy."""
+    strategy = model.distribute_strategy
+    join(model, None)
+    try:
+        yield
+    finally:
+        join(model, strategy)
+
+
 # Methods that are wrapped, for want of hooks.
 
 _Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -434,6 +447,14 @@ def wrap_builds(by: _Wrapper) -> None:
     import keras
 
     keras.Model._maybe_symbolic_build = by(keras.Model._maybe_symbolic_build)
+
+
+def wrap_jit_choice(by: _Wrapper) -> None:
+    """The method that chooses for `compile(jit_compile="auto")`."""
+    import keras
+
+    kind = keras.Model
+    kind._resolve_auto_jit_compile = by(kind._resolve_auto_jit_compile)
 
 
 def wrap_syncs(by: _Wrapper) -> None:

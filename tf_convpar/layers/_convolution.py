@@ -20,7 +20,6 @@ from tf_convpar.layers._scaled import Again
 from tf_convpar.layers._scaled import is_inference
 from tf_convpar.layers._scaled import unpadded
 from tf_convpar.placement import ShardedTensor
-from tf_convpar.placement import device_type
 
 
 class Convolution(ConvParallel):
@@ -106,11 +105,9 @@ class Convolution(ConvParallel):
         cluster. The chief of a cluster has threads enough to compute both
         gradients at once; `on_device` keeps it from that.
         """
-        device, alone = chief()
-        direct = self.algorithm in (None, "direct")
-        if (direct and alone) or device_type(device) != "CPU":
+        if self._is_of_keras():
             return super()._call_whole(inputs)
-        return self._call_on(device, inputs)
+        return self._call_on(chief()[0], inputs)
 
 
 def _pad_before(x: tf.Tensor, steps: int, channels_last: bool) -> tf.Tensor:

@@ -20,6 +20,7 @@ from tf_convpar._compat.keras import layers_of
 from tf_convpar._compat.keras import own_variables
 from tf_convpar._compat.keras import stored
 from tf_convpar.algorithms import check_algorithm
+from tf_convpar.layers._chief import chief
 from tf_convpar.layers._shards import Split
 from tf_convpar.layers._shards import held
 from tf_convpar.placement import AnyLayout
@@ -27,6 +28,7 @@ from tf_convpar.placement import Layout
 from tf_convpar.placement import PlacedVariable
 from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import ShardedVariable
+from tf_convpar.placement import device_type
 from tf_convpar.placement import place
 from tf_convpar.plans import CHIEF
 from tf_convpar.plans import whole_shares
@@ -45,6 +47,8 @@ class InShards(keras.layers.Layer):
 
     # The axis that is cut of each weight, by the weight's name.
     _cut_axes: Mapping[str, int] = {"kernel": -1, "bias": -1}
+    # What was assigned to `supports_jit`; Keras assigns True.
+    _asked_jit = True
 
     def __init__(
         self,
@@ -76,8 +80,6 @@ class InShards(keras.layers.Layer):
         self.split = split
         self.wire_dtype = wire_dtype
         self.algorithm = algorithm
-        # XLA would compile the layer for one device.
-        self.supports_jit = False
         # In a region, feature maps stay in shards for the next layer.
         self._in_region = False
         # Layouts of the weights, and of the samples if these are split.
@@ -270,6 +272,28 @@ class InShards(keras.layers.Layer):
     def will_spread(self) -> bool:
         """Whether devices will share the work, as it has been laid out."""
         return self._samples is not None or self._layout is not None
+
+    @property
+    def supports_jit(self) -> bool:
+        """Whether XLA can compile the layer, for the one device that it is on.
+
+        So it can where Keras' own code computes all of it.
+        """
+        return self._asked_jit and self.built and self._is_of_keras()
+
+    @supports_jit.setter
+    def supports_jit(self, asked: bool) -> None:
+        self._asked_jit = asked
+
+    def _is_of_keras(self) -> bool:
+        """Whether the layer is computed as the Keras layer computes it.
+
+        On the chief of a cluster the gradients are put in an order.
+        """
+        device, alone = chief()
+        direct = self.algorithm in (None, "direct")
+        own = (direct and alone) or device_type(device) != "CPU"
+        return own and not self.will_spread
 
     def _wire_dtype_for(self, dtype: Any) -> tf.DType:
         """The dtype in which tensors of `dtype` travel, never a wider one.

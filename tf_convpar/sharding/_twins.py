@@ -26,7 +26,10 @@ _TWINS: dict[type, Any] = {
 KINDS = tuple(_TWINS)
 _PLAIN: dict[Any, Any] = {parallel: plain for plain, parallel in _TWINS.items()}
 OWN_ARGUMENTS = ("shards", "wire_dtype", "algorithm", "split")
-_OF_LAYOUTS = ("_layout", "_samples", "_depthwise_layout", "_in_region")
+_OF_LAYOUTS = (
+    *("_layout", "_samples", "_depthwise_layout", "_in_region"),
+    "_asked_jit",
+)
 
 
 def is_convolution(layer: Any) -> bool:

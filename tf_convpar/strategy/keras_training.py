@@ -20,13 +20,16 @@ from tf_convpar._compat.keras import adopt
 from tf_convpar._compat.keras import layers_of
 from tf_convpar._compat.keras import strategy_of
 from tf_convpar._compat.keras import trained_by
+from tf_convpar._compat.keras import without_strategy
 from tf_convpar._compat.keras import wrap_builds
+from tf_convpar._compat.keras import wrap_jit_choice
 from tf_convpar._compat.keras import wrap_updates
 
 
 def wrap(kind: type[tf.distribute.Strategy]) -> None:
     """Lets Keras train under strategies of this kind as without a strategy."""
     wrap_builds(functools.partial(_built_when_traced, kind=kind))
+    wrap_jit_choice(functools.partial(_compiled_on_a_card, kind=kind))
     make_slots_first(lambda model: isinstance(model.distribute_strategy, kind))
     for optimizer in (
         keras.optimizers.Optimizer,
@@ -52,6 +55,28 @@ def _built_when_traced(
     def wrapped(self: keras.Model, *args: Any, **kwargs: Any) -> None:
         if not isinstance(self.distribute_strategy, kind):
             build(self, *args, **kwargs)
+
+    return wrapped
+
+
+def _compiled_on_a_card(
+    choose: Callable[..., bool], kind: type[tf.distribute.Strategy]
+) -> Callable[..., bool]:
+    """Chooses XLA for `jit_compile="auto"` as Keras does without a strategy.
+
+    That is on a machine with a GPU, if all layers support it. Layers that are
+    spread over devices do not.
+    """
+
+    @functools.wraps(choose)
+    def wrapped(self: keras.Model) -> bool:
+        strategy = self.distribute_strategy
+        if not isinstance(strategy, kind):
+            return choose(self)
+        if strategy.cluster is not None:
+            return False
+        with without_strategy(self):
+            return choose(self)
 
     return wrapped
 
