@@ -61,7 +61,8 @@ def laid(x, place):
 
 
 def parts(x):
-    return list(x.shards) if isinstance(x, ShardedTensor) else [x]
+    """The shards, without samples that are made up to compute on."""
+    return list(x.trimmed().shards) if isinstance(x, ShardedTensor) else [x]
 
 
 def moved(x, place, wire=None):

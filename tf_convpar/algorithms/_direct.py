@@ -122,7 +122,7 @@ def run(
 ) -> tf.Tensor:
     """TensorFlow's convolution, in either data format."""
     spatial = {1: "W", 2: "HW", 3: "DHW"}[len(geometry.window)]
-    return tf.nn.convolution(
+    maps = tf.nn.convolution(
         x,
         kernel,
         strides=list(geometry.strides),
@@ -130,6 +130,10 @@ def run(
         dilations=list(geometry.dilation),
         data_format=f"N{spatial}C" if channels_last else f"NC{spatial}",
     )
+    if x.shape[0] == 0 and channels_last:
+        # oneDNN returns no images of the size of those that it was given.
+        return tf.reshape(maps, [0, *geometry.output, geometry.filters])
+    return maps
 
 
 def _two_axes(x: tf.Tensor, axis: int, geometry: Geometry) -> tf.Tensor:

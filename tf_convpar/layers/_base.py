@@ -100,15 +100,13 @@ class ConvParallel(OneDevice):
         if not self._activates_shards():
             return self.activation(maps.joined())
         if self.activation is not None:
-            layout = maps.layout
-            maps = ShardedTensor(
+            maps = maps.with_shards(
                 [
                     on_device(self.activation, device)(part)
                     for part, device in zip(
-                        maps.shards, layout.devices, strict=True
+                        maps.shards, maps.layout.devices, strict=True
                     )
-                ],
-                layout,
+                ]
             )
         return maps if self._in_region and takes_shards() else maps.joined()
 
@@ -208,7 +206,8 @@ class ConvParallel(OneDevice):
         """
         wire = self._wire_dtype_for(inputs.dtype).name
         layout = dataclasses.replace(layout, wire=wire)
-        maps: Sequence[tf.Tensor] = apart(inputs, layout).shards
+        images = apart(inputs, layout)
+        maps: Sequence[tf.Tensor] = images.shards
         for compute, names in self._stages():
             copies = [
                 everywhere_in_turn(
@@ -222,7 +221,7 @@ class ConvParallel(OneDevice):
             maps = self._on_devices(
                 compute, layout.devices, maps, copies, itertools.repeat(0)
             )
-        return ShardedTensor(maps, layout)
+        return images.with_shards(maps, layout)
 
     def _on_devices(
         self,

@@ -111,7 +111,9 @@ def _gathered(
 ) -> list[tf.Tensor]:
     sent = [
         broadcast(shard, devices, device, wire_dtype, after.get(device))
-        for shard, device in zip(x.shards, x.layout.devices, strict=True)
+        for shard, device in zip(
+            x.trimmed().shards, x.layout.devices, strict=True
+        )
     ]
     return [
         _joined([copies[i] for copies in sent], device, x.layout.axis)
@@ -129,7 +131,9 @@ def apart(x: tf.Tensor | ShardedTensor, layout: AnyLayout) -> ShardedTensor:
     Shards that lie so already stay where they are. A tensor is cut on the
     owner and sent. Shards that lie otherwise are cut where they are, and each
     device gets what it needs directly from the devices that have it. Shards of
-    flattened maps (`blocks` above 1) go through the owner instead.
+    flattened maps (`blocks` above 1) go through the owner instead. A device
+    that is left without samples is given one to compute on, which is left out
+    when they are sent or joined.
 
     Args:
         x: A tensor on the layout's owner, or shards.
@@ -157,7 +161,7 @@ def apart(x: tf.Tensor | ShardedTensor, layout: AnyLayout) -> ShardedTensor:
         return _cast(cut(x, layout), dtypes)
 
     unpack = functools.partial(tf.cast, dtype=x.dtype)
-    return ShardedTensor(
+    return _sharded(
         [
             on_device(unpack, device)(piece)
             for piece, device in zip(
@@ -168,8 +172,15 @@ def apart(x: tf.Tensor | ShardedTensor, layout: AnyLayout) -> ShardedTensor:
     )
 
 
+def _sharded(shards: Sequence[tf.Tensor], layout: AnyLayout) -> ShardedTensor:
+    if isinstance(layout, SampleLayout):
+        return ShardedTensor.of_samples(shards, layout)
+    return ShardedTensor(shards, layout)
+
+
 def _exchanged(x: ShardedTensor, layout: AnyLayout) -> ShardedTensor:
     """Each device sends every other one the part that it has and that needs."""
+    x = x.trimmed()
     sent = []
     for shard, device, pieces in zip(
         x.shards, x.layout.devices, _cutters(x, layout), strict=True
@@ -182,7 +193,7 @@ def _exchanged(x: ShardedTensor, layout: AnyLayout) -> ShardedTensor:
             return _cast(pieces(shard), dtypes)
 
         sent.append(on_device(run, device)(shard))
-    return ShardedTensor(
+    return _sharded(
         [
             _joined([row[i] for row in sent], device, x.layout.axis, x.dtype)
             for i, device in enumerate(layout.devices)

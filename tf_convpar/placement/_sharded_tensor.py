@@ -29,6 +29,9 @@ from tf_convpar.placement._layout import AnyLayout
 from tf_convpar.placement._layout import Layout
 from tf_convpar.placement._layout import SampleLayout
 from tf_convpar.placement._primitives import on_device
+from tf_convpar.placement._stand_in import counted
+from tf_convpar.placement._stand_in import filled
+from tf_convpar.placement._stand_in import trimmed
 
 
 class _ByShards(CompositeTensorGradient):
@@ -42,7 +45,7 @@ class _ByShards(CompositeTensorGradient):
     ) -> ShardedTensor | None:
         if any(grad is None for grad in component_grads):
             return None
-        return ShardedTensor(component_grads, value.layout)
+        return value.with_shards(component_grads)
 
 
 class ShardedTensor(CompositeTensor, Tensor):
@@ -57,13 +60,50 @@ class ShardedTensor(CompositeTensor, Tensor):
 
     __composite_gradient__ = _ByShards()
 
-    def __init__(self, shards: Sequence[tf.Tensor], layout: AnyLayout) -> None:
+    def __init__(
+        self,
+        shards: Sequence[tf.Tensor],
+        layout: AnyLayout,
+        counts: Sequence[Any] | None = None,
+    ) -> None:
         self.shards = tuple(shards)
+        # Of shards of samples, how many samples each has, where some may have
+        # one that is made up (`_stand_in`); None where none has.
+        self.counts = counts
         # Typed `Any`: callers that use more than the devices know which kind
         # of layout it is.
         self.layout: Any = layout
         # Results of `once`, by graph and key.
         self._made: dict[Any, Any] = {}
+
+    @classmethod
+    def of_samples(
+        cls, shards: Sequence[tf.Tensor], layout: SampleLayout
+    ) -> ShardedTensor:
+        """Samples on their devices, at least one on each to compute on."""
+        counts = counted(shards, layout.devices)
+        if counts is None:
+            return cls(shards, layout)
+        return cls(filled(shards, counts, layout.devices), layout, counts)
+
+    def with_shards(
+        self, shards: Sequence[tf.Tensor], layout: AnyLayout | None = None
+    ) -> ShardedTensor:
+        """What was made of the shards, each on its device."""
+        return ShardedTensor(shards, layout or self.layout, self.counts)
+
+    def trimmed(self) -> ShardedTensor:
+        """The samples alone, without those that are made up."""
+        counts = self.counts
+        if counts is None:
+            return self
+        devices = self.layout.devices
+        return self.once(
+            lambda: ShardedTensor(
+                trimmed(self.shards, counts, devices), self.layout
+            ),
+            "trimmed",
+        )
 
     def once(self, make: Callable[[], Any], key: Any) -> Any:
         """Calls `make` once for each graph and key, and keeps its result.
@@ -78,7 +118,8 @@ class ShardedTensor(CompositeTensor, Tensor):
 
     def joined(self) -> tf.Tensor:
         """The merged tensor, on the owner."""
-        return self.once(lambda: merge(self.shards, self.layout), "joined")
+        shards = self.trimmed().shards
+        return self.once(lambda: merge(shards, self.layout), "joined")
 
     def of_joined(self) -> ShardedTensor:
         """A sharded tensor of the same value, cut from the merged tensor.
@@ -87,12 +128,15 @@ class ShardedTensor(CompositeTensor, Tensor):
         """
         merged = self.joined()
         cut = ShardedTensor(split(merged, self.layout), self.layout)
+        if isinstance(self.layout, SampleLayout):
+            cut = ShardedTensor.of_samples(cut.shards, self.layout)
         cut.once(lambda: merged, "joined")
         return cut
 
     @property
     def _type_spec(self) -> ShardedTensorSpec:
-        specs = [tf.TensorSpec.from_tensor(shard) for shard in self.shards]
+        shards = self.trimmed().shards
+        specs = [tf.TensorSpec.from_tensor(shard) for shard in shards]
         return ShardedTensorSpec(specs, self.layout)
 
     @property
@@ -105,8 +149,9 @@ class ShardedTensor(CompositeTensor, Tensor):
         """The merged shape."""
         dims = self.shards[0].shape.as_list()
         if isinstance(self.layout, SampleLayout):
-            samples = [shard.shape[0] for shard in self.shards]
-            dims[0] = None if None in samples else sum(samples)
+            counts = self.counts or [shard.shape[0] for shard in self.shards]
+            known = all(isinstance(count, int) for count in counts)
+            dims[0] = sum(counts) if known else None
         else:
             dims[self.layout.axis] = self.layout.total
         return tf.TensorShape(dims)
@@ -177,7 +222,7 @@ class ShardedTensorSpec(tf.TypeSpec):
         return self._specs
 
     def _to_components(self, value: ShardedTensor) -> tuple[tf.Tensor, ...]:
-        return value.shards
+        return value.trimmed().shards
 
     def _from_components(self, components: Sequence[Any]) -> ShardedTensor:
         return ShardedTensor(components, self._layout)
@@ -215,7 +260,8 @@ def _pieces(operand: Any, layout: AnyLayout) -> Sequence[Any] | None:
     if hasattr(operand, "sharded_value"):
         operand = operand.sharded_value()
     if isinstance(operand, ShardedTensor):
-        return operand.shards if operand.layout.matches(layout) else None
+        same = operand.layout.matches(layout)
+        return operand.trimmed().shards if same else None
     operand = tf.convert_to_tensor(operand)
     if isinstance(layout, SampleLayout):
         # Only a scalar surely has no sample axis.

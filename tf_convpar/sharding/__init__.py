@@ -18,6 +18,7 @@ from tf_convpar.sharding._twins import planned as planned
 from tf_convpar.sharding._walk import graph_of as graph_of
 from tf_convpar.sharding._walk import is_graph as is_graph
 from tf_convpar.sharding._walk import nodes as nodes
+from tf_convpar.sharding._walk import shape_for as shape_for
 from tf_convpar.sharding._where import leading as leading
 from tf_convpar.sharding._where import works_on_channels as works_on_channels
 from tf_convpar.sharding._where import works_on_samples as works_on_samples

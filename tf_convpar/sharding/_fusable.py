@@ -23,7 +23,7 @@ def fuses(layer: Any, shapes: Sequence[Any]) -> bool:
         shapes: Shapes of its inputs.
     """
     rank = len(shapes[0])
-    if any(shape[-1] is None for shape in shapes):
+    if any(not shape or shape[-1] is None for shape in shapes):
         return False
     if type(layer) is _L.BatchNormalization:
         plain = not getattr(layer, "renorm", False) and not layer.synchronized

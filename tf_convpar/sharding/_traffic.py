@@ -187,7 +187,7 @@ class _Count:
         self._note([move], [x])
 
     def _shape(self, x: Any) -> tuple[int, ...]:
-        return (self._batch, *x.shape[1:])
+        return _walk.shape_for(x, self._batch)
 
 
 def _as_expected(lies: Sequence[Any], expected: Sequence[Any]) -> bool:

@@ -29,6 +29,17 @@ def nodes(model: Any) -> Iterator[Any]:
         yield from depths[depth]
 
 
+def shape_for(tensor: Any, batch: Any) -> tuple[Any, ...]:
+    """The shape of a tensor of a graph, in a batch of so many samples.
+
+    ```python
+    shape_for(keras.KerasTensor((None, 8, 8, 3)), 32)  # (32, 8, 8, 3)
+    shape_for(keras.KerasTensor(()), 32)  # (), as of the largest of all
+    ```
+    """
+    return (batch, *tensor.shape[1:])[: len(tensor.shape)]
+
+
 def is_graph(layer: Any) -> bool:
     """Whether a layer is a model that has nodes of its own."""
     return isinstance(layer, Functional | keras.Sequential)

@@ -55,8 +55,10 @@ def works_on_samples(node: Any) -> SampleRule | None:
     layer, tensors = node.operation, node.input_tensors
     if getattr(layer, "quantization_mode", None) is not None:
         return None
-    # An input that is broadcast along the samples cannot be cut.
-    alike = len({tensor.shape[0] for tensor in tensors}) == 1
+    # An input that is broadcast along the samples cannot be cut, and neither
+    # can a single number.
+    alike = len({tensor.shape[:1] for tensor in tensors}) == 1
+    alike = alike and all(map(len, (x.shape for x in (*tensors, *node.outputs))))
     if not alike or not _only(node, len(tensors)) or _arrays(node):
         return None
     shapes = [tensor.shape for tensor in (*tensors, *node.outputs)]

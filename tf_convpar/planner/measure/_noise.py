@@ -7,6 +7,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_convpar import sharding
+
 
 def noise(model: keras.Model, batch: int) -> Any:
     """Inputs of a model: one tensor, or a tuple or mapping as it takes them.
@@ -24,7 +26,7 @@ def noise(model: keras.Model, batch: int) -> Any:
     else:
         given = model.input
     made = keras.tree.map_structure(
-        lambda tensor: _tensor((batch, *tensor.shape[1:]), tensor.dtype), given
+        lambda x: _tensor(sharding.shape_for(x, batch), x.dtype), given
     )
     return tuple(made) if isinstance(made, list) else made
 

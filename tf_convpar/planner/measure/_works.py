@@ -239,11 +239,11 @@ class Works:
 
         with tf.control_dependencies(stamps[-1:]):
             inputs = [
-                fill([samples, *x.shape[1:]], x.dtype)
+                fill(sharding.shape_for(x, samples), x.dtype)
                 for x in call.node.input_tensors
             ]
             inputs = [
-                tf.ensure_shape(x, [None, *k.shape[1:]])
+                tf.ensure_shape(x, sharding.shape_for(k, None))
                 for x, k in zip(inputs, call.node.input_tensors, strict=True)
             ]
             variables = list(getattr(call.layer, "variables", ()))

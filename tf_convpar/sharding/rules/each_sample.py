@@ -149,7 +149,7 @@ def each_alone(
 ) -> Any:
     """Runs `call(layer, ...)` on each device, on the samples there."""
     flat = keras.tree.flatten((args, kwargs))
-    cut = [apart(x, layout).shards if is_cut(x) else None for x in flat]
+    cut = [apart(x, layout) if is_cut(x) else None for x in flat]
     weights = getattr(layer, "weights", [])
     copies = [_copies(weight, layout) for weight in weights]
     structure: Any = None
@@ -177,48 +177,19 @@ def each_alone(
                 )
             return keras.tree.flatten(structure)
 
-        own = [pieces[i] for pieces in cut if pieces is not None]
+        own = [pieces.shards[i] for pieces in cut if pieces is not None]
         place = on_device(run, layout.devices[i])
         return list(place(*own, *(c[i] for c in copies)))
 
-    idle = _idle([pieces for pieces in cut if pieces is not None])
-    found = [None if i in idle else on(i) for i in range(len(layout.devices))]
-    like = next(results for results in found if results is not None)
-    known = all(x.shape[1:].is_fully_defined() for x in like)
-    by_device = [
-        results or (_none_of(like, layout.devices[i]) if known else on(i))
-        for i, results in enumerate(found)
-    ]
+    by_device = [on(i) for i in range(len(layout.devices))]
+    given = next(pieces for pieces in cut if pieces is not None)
     return keras.tree.pack_sequence_as(
         structure,
         [
-            ShardedTensor(shards, layout)
+            given.with_shards(shards, layout)
             for shards in zip(*by_device, strict=True)
         ],
     )
-
-
-def _idle(cut: Sequence[Sequence[tf.Tensor]]) -> list[int]:
-    """Devices that are known to get no samples while others get some.
-
-    They compute nothing: some operations refuse empty tensors, such as a
-    maximum and those of an LSTM.
-    """
-    idle = [
-        i
-        for i, pieces in enumerate(zip(*cut, strict=True))
-        if all(piece.shape[0] == 0 for piece in pieces)
-    ]
-    return idle if len(idle) < len(cut[0]) else []
-
-
-def _none_of(like: Sequence[tf.Tensor], device: str) -> list[tf.Tensor]:
-    """Empty results of a layer, on a device that has no samples."""
-
-    def run() -> list[tf.Tensor]:
-        return [tf.zeros([0, *x.shape[1:]], x.dtype) for x in like]
-
-    return list(on_device(run, device)())
 
 
 def is_cut(x: Any) -> bool:

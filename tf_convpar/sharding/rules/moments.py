@@ -140,12 +140,13 @@ def _moments(
 ) -> tuple[ShardedTensor, list[tf.Tensor]]:
     """The widened samples, and the moments of all samples on each device."""
     layout = x.layout
-    own = [
-        on_device(
-            functools.partial(_own, axis=axis, native=native_on(device)), device
-        )(shard)
-        for shard, device in zip(x.shards, layout.devices, strict=True)
-    ]
+    counts = x.counts or [1] * len(x.shards)
+    own = []
+    for shard, count, device in zip(
+        x.shards, counts, layout.devices, strict=True
+    ):
+        run = functools.partial(_own, axis=axis, native=native_on(device))
+        own.append(on_device(run, device)(shard, tf.convert_to_tensor(count)))
     wide, found = ([each[i] for each in own] for i in range(2))
     rows = everywhere(
         ShardedTensor(found, layout), layout.devices, layout.owner
@@ -156,15 +157,19 @@ def _moments(
         for device, rows in by_device.items()
     }
     moments = [combined[device] for device in layout.devices]
-    return ShardedTensor(wide, layout), moments
+    return x.with_shards(wide), moments
 
 
 def _own(
-    x: tf.Tensor, axis: int, native: bool | None
+    x: tf.Tensor, samples: tf.Tensor, axis: int, native: bool | None
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The widened samples, and a row of means, variances and their number."""
+    """The widened samples, and a row of means, variances and their number.
+
+    That number is 0 of a sample that is made up.
+    """
     wide, moments = with_moments(widened(x), axis, native)
     count = tf.cast(numbers_of_each(wide, axis), wide.dtype)
+    count *= tf.cast(samples > 0, wide.dtype)
     return wide, tf.concat([tf.reshape(moments, [-1]), count[None]], 0)[None]
 
 
@@ -204,14 +209,13 @@ def _with(
         return normalized(layer, widened(x), axis, given, mean, variance)
 
     operands = [x.shards, weights, *([] if moments is None else [moments])]
-    return ShardedTensor(
+    return x.with_shards(
         [
             on_device(functools.partial(run, native=native_on(device)), device)(
                 *own
             )
             for device, *own in zip(x.layout.devices, *operands, strict=True)
-        ],
-        x.layout,
+        ]
     )
 
 

@@ -16,7 +16,6 @@ from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import apart
 from tf_convpar.placement import everywhere
 from tf_convpar.placement import on_device
-from tf_convpar.placement import samples
 from tf_convpar.sharding.rules.each_sample import SampleRule
 from tf_convpar.sharding.rules.each_sample import sent
 
@@ -82,7 +81,7 @@ class Drawing(SampleRule):
             def run(
                 shard: tf.Tensor, i: int = i, counts: Any = counts[i]
             ) -> tf.Tensor:
-                begin, own = tf.reduce_sum(counts[:i]), counts[i]
+                begin = tf.reduce_sum(counts[:i])
                 after = tf.reduce_sum(counts[i + 1 :])
                 ends = [[begin, after], *[[0, 0]] * (shard.shape.rank - 1)]
                 whole = tf.pad(shard, ends)
@@ -90,23 +89,23 @@ class Drawing(SampleRule):
                     [(generator.state, seed)], initialize_variables=False
                 ):
                     y = type(layer).call(layer, whole, training=True)
-                y = y[begin : begin + own]
+                y = y[begin : begin + tf.shape(shard)[0]]
                 return tf.ensure_shape(y, shard.shape)
 
             shards.append(on_device(run, device)(shard))
-        return ShardedTensor(shards, layout)
+        return x.with_shards(shards, layout)
 
 
 def _counts(x: ShardedTensor) -> list[tf.Tensor]:
     """The numbers of samples of all devices, as a tensor on each device."""
-    known = [shard.shape[0] for shard in x.shards]
-    if None not in known:
+    known = x.counts or [shard.shape[0] for shard in x.shards]
+    if all(isinstance(count, int) for count in known):
         return [tf.constant(known, tf.int32)] * len(known)
-    counts = [
-        on_device(lambda s: tf.cast(samples(s), tf.int32)[None], device)(shard)
-        for shard, device in zip(x.shards, x.layout.devices, strict=True)
-    ]
     layout = x.layout
+    counts = [
+        on_device(lambda n: tf.cast(n, tf.int32)[None], device)(count)
+        for count, device in zip(known, layout.devices, strict=True)
+    ]
     return everywhere(
         ShardedTensor(counts, layout), layout.devices, layout.owner
     )
