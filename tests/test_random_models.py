@@ -1,0 +1,87 @@
+"""Whatever a model is made of and however it is split: plain Keras' numbers."""
+
+import hypothesis
+import numpy as np
+import pytest
+import random_models
+import tensorflow as tf
+
+import tf_convpar as convpar
+
+# Keras makes seeds of initializers; all weights are assigned later.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::hypothesis.errors.HypothesisDeprecationWarning"
+)
+
+
+def results(model, batches, size):
+    """Outputs, losses and gradients of two batches, in one traced function."""
+    weights = model.trainable_weights
+
+    @tf.function(input_signature=[tf.TensorSpec([None, *size])])
+    def slopes(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = model(x, training=True)
+            loss = tf.reduce_mean(tf.sin(y))
+        grads = tape.gradient(loss, [x, *weights], unconnected_gradients="zero")
+        return [y, *map(tf.convert_to_tensor, grads)]
+
+    rng = np.random.default_rng(0)
+    found = []
+    for count in batches:
+        x = rng.uniform(-1, 1, (count, *size)).astype("float32")
+        found += [np.asarray(y) for y in slopes(tf.constant(x))]
+        found.append(model.predict_on_batch(x))
+    return found
+
+
+def check(drawn, strategy):
+    model, plan, batches, algorithm = drawn
+    rng = np.random.default_rng(1)
+    for variable in model.trainable_variables:
+        variable.assign(rng.uniform(-0.5, 0.5, variable.shape))
+    with strategy.scope():
+        parallel = convpar.parallelize(
+            model, plan, algorithm=algorithm, verbose=False
+        )
+    size = model.input_shape[1:]
+    expected = results(model, batches, size)
+    found = results(parallel, batches, size)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.shape == theirs.shape
+        # Float32 has 24 bits, and a batch normalization of few numbers whose
+        # variance is small (its epsilon is 1e-3) makes an error 30 times as
+        # large; two may follow one another.
+        scale = max(1e-2, float(np.abs(theirs).max(initial=0)))
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-3 * scale)
+
+
+def examples(count, seed, strategy):
+    """Checks so many models, the same ones each time."""
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(random_models.models())
+    def run(drawn):
+        check(drawn, strategy)
+
+    run()
+
+
+# In parts, which run beside one another.
+@pytest.mark.parametrize("part", range(8))
+def test_random_models(part, strategy):
+    examples(25, part, strategy)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(36000)
+@pytest.mark.parametrize("part", range(8, 18))
+def test_many_random_models(part, strategy):
+    examples(480, part, strategy)
