@@ -7,6 +7,7 @@ import time
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 from processes import CONVPAR
 from processes import kill_tree
@@ -147,3 +148,15 @@ def test_what_cannot_be_recorded_ends_no_training(strategy, tmp_path):
     for wrong in ({"steps": 0}, {"after": 0.5}):
         with pytest.raises(ValueError, match="1 or more. Received"):
             convpar.callbacks.Timeline(**wrong)
+
+
+def test_something_else_that_records_ends_no_training(strategy, tmp_path):
+    with strategy.scope():
+        model = convpar.parallelize(network(), "equal")
+    line = convpar.callbacks.Timeline(tmp_path / "line", after=1)
+    tf.profiler.experimental.start(str(tmp_path))
+    try:
+        with pytest.warns(RuntimeWarning, match="No timeline.*profiler"):
+            model.fit(*data(), verbose=0, callbacks=[line])
+    finally:
+        tf.profiler.experimental.stop(save=False)

@@ -11,12 +11,14 @@ import keras
 from tf_convpar.callbacks._nearby import Nearby
 from tf_convpar.callbacks._since import Since
 from tf_convpar.callbacks._snapshot import Snapshot
+from tf_convpar.callbacks._writer import Writer
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 from tf_convpar.timeline import COPIES
 from tf_convpar.timeline import note
 
-# Bytes of the batches since the last copy, after which there is another.
-_MOST_KEPT = 2**29
+# Bytes of the batches since the last copy, after which there is another; and
+# after which training waits for one that is on its way.
+_MOST_KEPT, _MOST_HELD = 2**29, 2**30
 
 
 class Copies:
@@ -35,6 +37,7 @@ class Copies:
         self.since = Since()
         self._every_s, self._neighbours_s = every_s, neighbours_s
         self._snapshot: Snapshot | None = None
+        self._writer: Writer | None = None
         # Whether its variables were compared with the model's after a step.
         self._compared = False
         self._nearby: Nearby | None = None
@@ -84,9 +87,11 @@ class Copies:
         """
         start_s = time.time()
         self._compared = False
+        if folder is not None and self._writer is None:
+            self._writer = Writer(folder)
         before, self._snapshot = (
             self._snapshot,
-            Snapshot(model, folder, place),
+            Snapshot(model, self._writer, place),
         )
         if before is not None:
             before.settle()
@@ -104,7 +109,7 @@ class Copies:
         """
         snapshot, nearby, now = self._known(), self._nearby, time.monotonic()
         if snapshot.under_way:
-            self.arrived()
+            self.arrived(wait=self.since.bytes >= _MOST_HELD)
             return False
         if self._is_due(now):
             return True
@@ -166,14 +171,21 @@ class Copies:
             self._near = None
             self._nearby.forget(strategy.devices)
 
-    def end(self) -> None:
-        """Waits for all that is under way, and removes what was written."""
-        if self._snapshot is not None:
-            self._snapshot.end()
-        if self._nearby is not None:
-            self._nearby.end()
-        self._snapshot = self._nearby = self._near = None
+    def end(self, remove: bool = False) -> None:
+        """Waits for all that is under way, and forgets it.
+
+        Args:
+            remove: Whether to remove what was written.
+        """
+        snapshot, nearby, writer = self._snapshot, self._nearby, self._writer
+        self._snapshot = self._nearby = self._near = self._writer = None
         self.since = Since()
+        if snapshot is not None:
+            snapshot.settle()
+        if nearby is not None:
+            nearby.end()
+        if writer is not None:
+            writer.end(remove)
 
     def _near_arrived(self, wait: bool = False) -> None:
         if self._nearby is not None and self._nearby.arrived(wait):

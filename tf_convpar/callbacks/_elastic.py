@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import os
 import pathlib
 import time
-from collections.abc import Callable
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,6 +18,7 @@ from tf_convpar._compat.keras import begin_at
 from tf_convpar._compat.keras import print_msg
 from tf_convpar.callbacks._copies import Copies
 from tf_convpar.callbacks._every import seconds
+from tf_convpar.callbacks._guards import Guards
 from tf_convpar.callbacks._since import rate_of
 from tf_convpar.callbacks._since import set_rate
 from tf_convpar.callbacks._snapshot import restore
@@ -28,6 +27,7 @@ from tf_convpar.layers import recovers
 from tf_convpar.machines import task_of
 from tf_convpar.sharding import HowSplit
 from tf_convpar.sharding import relayout
+from tf_convpar.strategy.calls import when_over
 from tf_convpar.strategy.cluster import members
 from tf_convpar.strategy.cluster import step
 from tf_convpar.strategy.cluster import watched
@@ -58,10 +58,13 @@ class Elastic(keras.callbacks.Callback):
         directory: Where each copy is also written to, so that a program that
             is started again goes on from there: `fit` begins at the epoch, and
             passes over the batches of it that have been learned from. A
-            training that comes to its end removes it. None for memory alone.
+            training that comes to its end removes it; one that is interrupted
+            leaves it, also for the next `fit` of the same program. None for
+            memory alone.
         every: Time between two copies: seconds, or text such as `"30s"` or
             `"5min"`. Batches since the last one are kept in memory; half a
-            gigabyte of them also begins another copy.
+            gigabyte of them also begins another copy, and training waits for
+            one that is on its way when there is a whole one.
         neighbours: Time between two copies that stay with the workers, as for
             `every`: each keeps its own shards, and those of another one.
             Steps are then made again from the last of these, and nothing
@@ -94,11 +97,12 @@ class Elastic(keras.callbacks.Callback):
         self._stepped = False
         # What lasts as long as `fit`, `evaluate` or `predict`.
         self._lasting = contextlib.ExitStack()
-        # Keras' own functions, by mode.
-        self._inner: dict[str, Callable[[Iterable[Any]], Any]] = {}
+        self._guards: Guards | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Keras' loop calls this in the place of its function from now on."""
+        # What an own loop has left behind that came to no end.
+        self._lasting.close()
         self._trains = True
         self._over, self._stepped = 0, False
         self._epoch = self._done = 0
@@ -114,14 +118,10 @@ class Elastic(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """`Rebalance` may have laid the model out anew."""
-        if not self._is_guarded("train"):
-            # What is not guarded any more is of the former layout.
-            self._inner = {
-                mode: function
-                for mode, function in self._inner.items()
-                if self._is_guarded(mode)
-            }
-            self._guard("train")
+        guards = self._known()
+        if not guards.stand("train"):
+            guards.forget()
+            guards.put("train")
             self._copies.moved()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -144,11 +144,9 @@ class Elastic(keras.callbacks.Callback):
             self._take_back(cluster, back)
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Keras has its own functions again."""
-        self._trains = False
-        if self.directory is not None:
-            begin_at(self.model, None)
-        self._end()
+        """Keras has its own functions again, and nothing is left to go on."""
+        self._copies.end(remove=True)
+        self._lasting.close()
 
     def on_test_begin(self, logs: Any = None) -> None:
         """As for training."""
@@ -162,7 +160,7 @@ class Elastic(keras.callbacks.Callback):
     def on_test_end(self, logs: Any = None) -> None:
         """As for training, of which it may be a part."""
         if not self._trains:
-            self._end()
+            self._lasting.close()
 
     def on_predict_begin(self, logs: Any = None) -> None:
         """As for training."""
@@ -176,7 +174,7 @@ class Elastic(keras.callbacks.Callback):
     def on_predict_end(self, logs: Any = None) -> None:
         """As for training, of which it may be a part."""
         if not self._trains:
-            self._end()
+            self._lasting.close()
 
     def _begin(self, mode: str) -> None:
         strategy = self.model.distribute_strategy
@@ -186,11 +184,16 @@ class Elastic(keras.callbacks.Callback):
                 f"whose workers may be lost. Received one of {strategy!r}."
             )
         self._strategy = strategy
-        if not self._inner:
+        if self._guards is None:
+            self._guards = Guards(self.model, self._guarded)
             self._lasting.enter_context(watched())
             self._lasting.enter_context(recovers(self.model, self._go_on))
             self._lasting.enter_context(survived(self._go_on))
-        self._guard(mode)
+            # While calls to workers that hang still fail.
+            self._lasting.callback(self._copies.end)
+            self._lasting.callback(self._leave, self.model)
+            when_over(self._lasting.close)
+        self._guards.put(mode)
 
     def _first_copy(self) -> bool:
         """Whether the model had to be copied: it had variables without any."""
@@ -205,14 +208,6 @@ class Elastic(keras.callbacks.Callback):
             self._strategy,
         )
         return True
-
-    def _end(self) -> None:
-        self.model.__dict__.pop("get_metrics_result", None)
-        for mode, function in self._inner.items():
-            setattr(self.model, f"{mode}_function", function)
-        self._inner = {}
-        self._lasting.close()
-        self._copies.end()
 
     def _resume(self, directory: pathlib.Path) -> None:
         """Goes on from the copy that an earlier program has written, if any."""
@@ -229,15 +224,18 @@ class Elastic(keras.callbacks.Callback):
                 f"{self._epoch + 1}."
             )
 
-    def _is_guarded(self, mode: str) -> bool:
-        function = getattr(self.model, f"{mode}_function")
-        return getattr(function, "func", None) == self._guarded
+    def _leave(self, model: keras.Model) -> None:
+        """The model is Keras' alone again."""
+        model.__dict__.pop("get_metrics_result", None)
+        if self._trains and self.directory is not None:
+            begin_at(model, None)
+        self._known().remove()
+        self._guards, self._trains = None, False
 
-    def _guard(self, mode: str) -> None:
-        if not self._is_guarded(mode):
-            self._inner[mode] = getattr(self.model, f"{mode}_function")
-            guarded = functools.partial(self._guarded, mode)
-            setattr(self.model, f"{mode}_function", guarded)
+    def _known(self) -> Guards:
+        if self._guards is None:
+            raise RuntimeError("Expected a `fit` that runs. Received none.")
+        return self._guards
 
     def _guarded(self, mode: str, iterator: Iterable[Any]) -> Any:
         """Steps as Keras' function would, whoever is lost on the way."""
@@ -261,7 +259,7 @@ class Elastic(keras.callbacks.Callback):
                     return {}
                 self.model.__dict__.pop("get_metrics_result", None)
                 with step():
-                    logs = self._inner[mode](data)
+                    logs = self._known().inner[mode](data)
                 break
             except tf.errors.OpError as error:
                 lost = self._left_out() or self._passes(error, tries)
@@ -341,7 +339,7 @@ class Elastic(keras.callbacks.Callback):
 
     def _step_again(self, data: Any, rate: float | None) -> None:
         set_rate(self.model, rate)
-        self._inner["train"](data)
+        self._known().inner["train"](data)
 
     def _metrics(self) -> list[Any]:
         return [np.asarray(v) for v in self.model.metrics_variables]
@@ -360,9 +358,7 @@ class Elastic(keras.callbacks.Callback):
         )
         self._copies.moved(self._strategy)
         relayout(self.model, self._copies.plain, split, self._strategy)
-        for mode in self._inner:
-            getattr(self.model, f"make_{mode}_function")()
-            self._guard(mode)
+        self._known().make()
 
     def _take_back(self, cluster: Members, back: list[Task]) -> None:
         """Workers that have returned have their shares again, by a copy."""

@@ -61,7 +61,9 @@ def load(
         with np.load(path, allow_pickle=False) as found:
             names = [str(name) for name in found[_NAMES]]
             arrays = [found[f"{i:06}"] for i in range(len(names))]
-            epoch, step = (int(n) for n in found[_PLACE])
+            epoch, step = found[_PLACE].tolist()
+        if not all(isinstance(n, int) and n >= 0 for n in (epoch, step)):
+            raise ValueError(f"epoch {epoch}, step {step}")
     except Exception as error:
         # Damage shows as whatever zipfile and NumPy stumble over.
         raise ValueError(

@@ -17,6 +17,7 @@ from tf_convpar import machines
 from tf_convpar.callbacks._every import seconds
 from tf_convpar.files import DeviceNow
 from tf_convpar.files import Running
+from tf_convpar.strategy.calls import when_over
 from tf_convpar.strategy.spec import is_loopback
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 
@@ -60,6 +61,7 @@ class Monitor(keras.callbacks.Callback):
         self._step = 0
         self._epoch = 1
         self._says = True
+        when_over(self.on_train_end)
         self._took: list[float] = []
         if self.log_dir is not None:
             self._writer = tf.summary.create_file_writer(str(self.log_dir))

@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_convpar.callbacks._snapshot import came
 from tf_convpar.machines import task_of
 from tf_convpar.placement import ShardedTensor
 
@@ -64,7 +65,7 @@ class Nearby:
         if self._coming is None or not (wait or self._coming.done()):
             return False
         coming, self._coming = self._coming, None
-        return coming.exception() is None
+        return came(coming)
 
     def values(self, absent: Collection[_Name]) -> list[tf.Tensor] | None:
         """The state, joined on the chief: one value for each variable.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import itertools
 import pathlib
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -14,8 +16,7 @@ import tensorflow as tf
 
 from tf_convpar._compat.keras import stored
 from tf_convpar.callbacks._file import load
-from tf_convpar.callbacks._file import remove
-from tf_convpar.callbacks._file import save
+from tf_convpar.callbacks._writer import Writer
 from tf_convpar.placement import value_of
 from tf_convpar.sharding import merge
 
@@ -36,18 +37,18 @@ class Snapshot:
 
     Args:
         model: A model that is built.
-        folder: Where each is also written to, if anywhere.
+        writer: Writes each to a folder as well, if to any.
         place: Epoch, and steps of it that have been made.
     """
 
     def __init__(
         self,
         model: keras.Model,
-        folder: pathlib.Path | None = None,
+        writer: Writer | None = None,
         place: tuple[int, int] = (0, 0),
     ) -> None:
         self._plain = merge(model)
-        self.folder = folder
+        self._writer = writer
         self._own = _variables(self._plain)
         self._kept = len(state_of(self._plain))
         # Those that the plain model does not have yet.
@@ -55,8 +56,8 @@ class Snapshot:
         self._thread = concurrent.futures.ThreadPoolExecutor(1)
         self._coming: concurrent.futures.Future[None] | None = None
         self._read: Any = None
-        own = [tf.identity(v) for v in self._own]
-        self._thread.submit(self._write, own, place)
+        if writer is not None:
+            self._write([np.asarray(v) for v in self._own], place)
 
     @property
     def plain(self) -> keras.Model:
@@ -107,7 +108,7 @@ class Snapshot:
         if self._coming is None or not (wait or self._coming.done()):
             return False
         coming, self._coming = self._coming, None
-        return coming.exception() is None
+        return came(coming)
 
     def forget(self) -> None:
         """The model has other variables from now on."""
@@ -118,25 +119,18 @@ class Snapshot:
         return len(_variables(model)) == len(self._own)
 
     def settle(self) -> None:
-        """Waits for all that is under way; there will be no other."""
+        """Waits for what is under way; there will be no other."""
         self._thread.shutdown(wait=True)
-
-    def end(self) -> None:
-        """As `settle`, and removes what was written."""
-        self.settle()
-        if self.folder is not None:
-            remove(self.folder)
 
     def _fetch(self, values: list[Any], place: tuple[int, int]) -> None:
         here = [
             _on(v, value) for v, value in zip(self._own, values, strict=True)
         ]
         # TensorFlow says only where a value is looked at that it never came.
-        for value in here:
-            np.asarray(value)
-        self._write(here, place)
+        arrays = [np.asarray(value) for value in here]
         # From here on this is what is known, whatever fails: all of it.
         self._values = here
+        self._write(arrays, place)
         # In a cluster that has lost a worker any call may, also one that goes
         # to the chief alone.
         with contextlib.suppress(tf.errors.OpError):
@@ -151,21 +145,26 @@ class Snapshot:
             variable.assign(value)
         self._values = None
 
-    def _write(self, values: list[tf.Tensor], place: tuple[int, int]) -> None:
-        if self.folder is None:
-            return
-        names = [v.path for v in self._own[: self._kept]]
-        arrays = [value.numpy() for value in values[: self._kept]]
-        try:
-            save(self.folder, names, arrays, place)
-        except OSError as error:
-            # Workers may still be lost; only the chief may not.
-            warnings.warn(
-                f"Could not write a snapshot to {self.folder}: "
-                f"{error.strerror or error}.",
-                RuntimeWarning,
-                stacklevel=1,
-            )
+    def _write(self, arrays: list[np.ndarray], place: tuple[int, int]) -> None:
+        if self._writer is not None:
+            names = [v.path for v in self._own[: self._kept]]
+            self._writer.write(names, arrays[: self._kept], place)
+
+
+def came(coming: concurrent.futures.Future[None]) -> bool:
+    """Whether a copy that was under way has come; warns of a strange reason.
+
+    That a worker is lost on the way the next step finds out.
+    """
+    error = coming.exception()
+    if error is not None and not isinstance(error, tf.errors.OpError):
+        warnings.warn(
+            "Could not copy the model, whose batches are kept until it is: "
+            f"{type(error).__name__}: {error}.",
+            RuntimeWarning,
+            stacklevel=1,
+        )
+    return error is None
 
 
 def restore(model: keras.Model, folder: pathlib.Path) -> tuple[int, int] | None:
@@ -175,26 +174,48 @@ def restore(model: keras.Model, folder: pathlib.Path) -> tuple[int, int] | None:
         Epoch, and steps of it that had been made.
 
     Raises:
-        ValueError: What was written is no snapshot, or one of another model.
+        ValueError: What was written is no snapshot, or one of another model,
+            which has stayed as it was.
     """
     found = load(folder)
     if found is None:
         return None
     names, arrays, place = found
     variables = state_of(model)
-    has = [(v.path, tuple(v.shape)) for v in variables]
-    if has != list(zip(names, (a.shape for a in arrays), strict=True)):
+    arrays = [
+        _as_written(array, np.dtype(tf.as_dtype(v.dtype).as_numpy_dtype))
+        for array, v in zip(arrays, variables, strict=False)
+    ] + arrays[len(variables) :]
+    has = [(v.path, tuple(v.shape), str(v.dtype)) for v in variables]
+    read = [
+        (name, array.shape, str(array.dtype))
+        for name, array in zip(names, arrays, strict=True)
+    ]
+    if has != read:
+        either = itertools.zip_longest(has, read)
+        own, other = next(pair for pair in either if pair[0] != pair[1])
         raise ValueError(
             f"Expected a snapshot of this model in {folder}, with {len(has)} "
-            f"variables from {has[0]} to {has[-1]}. Received one with "
-            f"{len(names)}, from {names[0]} to {names[-1]}. Delete it to begin "
+            f"variables. Received one with {len(read)}; the first to differ is "
+            f"{_said(other)} in the place of {_said(own)}. Delete it to begin "
             "anew."
         )
     for variable, array in zip(variables, arrays, strict=True):
-        if array.dtype.kind == "V":  # bfloat16, as NumPy writes it.
-            array = array.view(tf.as_dtype(variable.dtype).as_numpy_dtype)
         variable.assign(array)
     return place
+
+
+def _as_written(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """An array of bfloat16, say, which NumPy reads as 2 bytes each."""
+    same = array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize
+    return array.view(dtype) if same else array
+
+
+def _said(variable: tuple[str, Sequence[int], str] | None) -> str:
+    if variable is None:
+        return "none"
+    path, shape, dtype = variable
+    return f"'{path}' of {dtype} and shape {tuple(shape)}"
 
 
 def _reader(variables: list[keras.Variable]) -> Any:
@@ -219,10 +240,9 @@ def _on(variable: keras.Variable, value: Any) -> tf.Tensor:
 
 def state_of(model: keras.Model) -> list[keras.Variable]:
     """Weights, random states and slots, once each."""
-    every = [
-        *model.variables,
-        *(model.optimizer.variables if model.optimizer else []),
-    ]
+    # One that was never compiled has not even None.
+    optimizer = getattr(model, "optimizer", None)
+    every = [*model.variables, *(optimizer.variables if optimizer else [])]
     return list({id(variable): variable for variable in every}.values())
 
 

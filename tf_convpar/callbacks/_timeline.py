@@ -7,15 +7,23 @@ import concurrent.futures
 import os
 import pathlib
 import statistics
+import threading
 import time
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tf_convpar import timeline
 from tf_convpar._compat.keras import print_msg
+from tf_convpar.strategy.spec import Task
 from tf_convpar.strategy.strategy import ConvParallelStrategy
+
+# Tasks are recorded by one at a time, and that of a `fit` that was interrupted
+# may still be at it when the next one comes to its steps.
+_RECORDS = threading.Lock()
 
 
 class Timeline(keras.callbacks.Callback):
@@ -90,7 +98,7 @@ class Timeline(keras.callbacks.Callback):
             # The first and the last are seldom whole.
             time_s = (self.steps + 2) * statistics.median(self._took)
             pool = concurrent.futures.ThreadPoolExecutor(1)
-            self._coming = pool.submit(timeline.record, self._tasks, time_s)
+            self._coming = pool.submit(_record, self._tasks, time_s)
             pool.shutdown(wait=False)
 
     def on_train_end(self, logs: Any = None) -> None:
@@ -105,7 +113,12 @@ class Timeline(keras.callbacks.Callback):
             timeline.write(
                 recording, self.path, steps=self.steps, course=course
             )
-        except (RuntimeError, ValueError, OSError) as error:
+        except (
+            RuntimeError,
+            ValueError,
+            OSError,
+            tf.errors.OpError,  # Something else of this process records.
+        ) as error:
             self._say(str(error))
             return
         print_msg(f"Timeline: {self.path}.png, and {self.path}.json.")
@@ -115,3 +128,8 @@ class Timeline(keras.callbacks.Callback):
         warnings.warn(
             f"No timeline in {self.path}: {why}.", RuntimeWarning, stacklevel=1
         )
+
+
+def _record(tasks: Sequence[Task] | None, time_s: float) -> timeline.Recording:
+    with _RECORDS:
+        return timeline.record(tasks, time_s)

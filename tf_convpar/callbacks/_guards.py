@@ -1,0 +1,69 @@
+"""What Keras' loops call in the place of a model's own functions."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+
+Guarded = Callable[[str, Iterable[Any]], Any]
+
+
+class Guards:
+    """A function in the place of those that a model has for each mode.
+
+    ```python
+    guards = Guards(model, guarded)
+    guards.put("train")
+    model.train_function(iterator)  # is guarded("train", iterator)
+    guards.inner["train"](iterator)  # is what the model had
+    guards.remove()
+    ```
+
+    Args:
+        model: A model, which has its functions.
+        guarded: What is called instead, with the mode first.
+
+    Attributes:
+        inner: The model's own functions, by mode.
+    """
+
+    def __init__(self, model: keras.Model, guarded: Guarded) -> None:
+        self.inner: dict[str, Callable[[Iterable[Any]], Any]] = {}
+        self._model, self._guarded = model, guarded
+
+    def put(self, mode: str) -> None:
+        """Puts it in the place of a function, unless it is there."""
+        if not self.stand(mode):
+            name = f"{mode}_function"
+            self.inner[mode] = getattr(self._model, name)
+            guarded = functools.partial(self._guarded, mode)
+            setattr(self._model, name, guarded)
+
+    def stand(self, mode: str) -> bool:
+        """Whether it is in the place of a function."""
+        function = getattr(self._model, f"{mode}_function")
+        return getattr(function, "func", None) == self._guarded
+
+    def forget(self) -> None:
+        """Forgets functions in whose place something else is by now.
+
+        They are of the layout that the model had before.
+        """
+        self.inner = {m: f for m, f in self.inner.items() if self.stand(m)}
+
+    def make(self) -> None:
+        """Lets the model, which was laid out anew, make its functions."""
+        for mode in self.inner:
+            getattr(self._model, f"make_{mode}_function")()
+            self.put(mode)
+
+    def remove(self) -> None:
+        """The model has its own functions again."""
+        self.forget()
+        for mode, function in self.inner.items():
+            setattr(self._model, f"{mode}_function", function)
+        self.inner = {}

@@ -1,0 +1,64 @@
+"""What ends with a call of `fit`, `evaluate` or `predict`, however that ends.
+
+Keras tells callbacks of the end only where it is reached: not after an error,
+of the data or of another callback, nor after Ctrl-C in a notebook, where the
+program goes on. It has no hook for either, so the methods are wrapped here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+# Those that run in a thread, each within the one before it.
+_running = threading.local()
+
+
+@contextlib.contextmanager
+def call() -> Iterator[None]:
+    """A call of `fit` or the like, as long as the context lasts."""
+    calls = vars(_running).setdefault("calls", [])
+    with contextlib.ExitStack() as undone:
+        calls.append(undone)
+        try:
+            yield
+        finally:
+            calls.pop()
+
+
+def when_over(undo: Callable[[], object]) -> None:
+    """Calls a function once the innermost call that runs now is over.
+
+    ```python
+    def on_train_begin(self, logs=None):
+        when_over(self._close)
+    ```
+
+    The function that was given last goes first. In a program's own loop there
+    is no such call, and nobody but the program knows when it is over.
+
+    Args:
+        undo: What to call. It may find that nothing is left to be done.
+    """
+    calls = vars(_running).get("calls")
+    if calls:
+        calls[-1].callback(undo)
+
+
+def _as_a_call(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def wrapped(self: keras.Model, *args: Any, **kwargs: Any) -> Any:
+        with call():
+            return method(self, *args, **kwargs)
+
+    return wrapped
+
+
+for _name in ("fit", "evaluate", "predict"):
+    setattr(keras.Model, _name, _as_a_call(getattr(keras.Model, _name)))
