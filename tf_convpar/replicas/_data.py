@@ -9,7 +9,10 @@ run, a generator say, the chief feeds.
 from __future__ import annotations
 
 import abc
+import functools
+import itertools
 import threading
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +20,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_convpar._compat.keras import print_msg
 from tf_convpar.replicas._replica import Replica
 
 # Of `tf.raw_ops.DatasetToGraphV2`: an error if a dataset has state that would
@@ -25,13 +29,16 @@ _FAIL = 2
 
 
 class Source(abc.ABC):
-    """Batches for all replicas.
+    """Batches for all replicas."""
 
-    Attributes:
-        samples: Samples of an epoch; None if unknown.
-    """
+    @property
+    def size(self) -> int | None:
+        """Samples of each of its batches; None if they are still to be cut."""
+        return None
 
-    samples: int | None = None
+    @abc.abstractmethod
+    def samples(self) -> int | None:
+        """Samples of an epoch; None if there is no knowing."""
 
     @abc.abstractmethod
     def sample(self) -> tuple[Any, ...]:
@@ -66,8 +73,12 @@ class Arrays(Source):
                 "Expected arrays of as many samples as one another. Received: "
                 f"arrays of {sorted(lengths)} samples."
             )
-        (self.samples,) = lengths
+        (self._samples,) = lengths
         self._shuffle = shuffle
+
+    def samples(self) -> int:
+        """As many as the arrays have."""
+        return self._samples
 
     def sample(self) -> tuple[Any, ...]:
         """The first."""
@@ -76,7 +87,7 @@ class Arrays(Source):
 
     def place(self, replicas: Sequence[Replica], seed: int) -> None:
         """Cuts shards in proportion to batches, of samples in random order."""
-        samples = self.samples or 0
+        samples = self._samples
         order = np.arange(samples)
         if self._shuffle:
             np.random.default_rng(seed).shuffle(order)
@@ -122,12 +133,45 @@ class Dataset(Source):
             external_state_policy=_FAIL,
         )
 
+    @property
+    def size(self) -> int:
+        """Samples of its first element."""
+        return _size(self._first)
+
+    def samples(self) -> int | None:
+        """As many as all elements would have that are as large as the first.
+
+        One that does not know its length is gone through once.
+        """
+        count = int(self._dataset.cardinality())
+        if count == tf.data.UNKNOWN_CARDINALITY:
+            print_msg(
+                "Counting the batches of a dataset that does not know how many "
+                "it has; `steps_per_epoch=` saves that."
+            )
+            count = sum(1 for _ in self._dataset)
+        return None if count < 0 else count * self.size
+
     def sample(self) -> tuple[Any, ...]:
         """Its first element."""
-        return tuple(next(iter(self._dataset.take(1))))
+        return self._first
+
+    @functools.cached_property
+    def _first(self) -> tuple[Any, ...]:
+        for element in self._dataset.take(1):
+            return tuple(element)
+        raise ValueError(
+            "Expected a dataset that has batches. Received one that is empty."
+        )
 
     def place(self, replicas: Sequence[Replica], seed: int) -> None:
         """Every P-th element, cut to the replica's batch."""
+        count = int(self._dataset.cardinality())
+        if 0 <= count < len(replicas):
+            raise ValueError(
+                "Expected a dataset with a batch at least for each of "
+                f"{len(replicas)} replicas. Received: {count}."
+            )
         for replica in replicas:
             with tf.device(replica.device):
                 dataset = tf.data.experimental.from_variant(
@@ -151,28 +195,59 @@ class Fed(Source):
         self._batches = batches
         self._lock = threading.Lock()
         self._left: list[Any] = []
+        self._given = 0
         self._going = iter(_endless(batches))
 
+    @property
+    def size(self) -> int:
+        """Samples of the next batch."""
+        return _size(self.sample())
+
+    def samples(self) -> int | None:
+        """As many as all batches would have that are as large as the next.
+
+        Nothing is gone through: what Python gives may be another thing then.
+        """
+        count = None
+        if isinstance(self._batches, keras.utils.PyDataset):
+            count = self._batches.num_batches
+        elif isinstance(self._batches, tf.data.Dataset):
+            count = int(self._batches.cardinality())
+        return None if count is None or count < 0 else count * self.size
+
     def sample(self) -> tuple[Any, ...]:
-        """The first batch, which the first replica gets later."""
+        """The next batch, which the next replica that asks gets later."""
         if not self._left:
-            self._left.append(next(self._going))
+            self._left.append(self._next())
         return tuple(self._left[0])
 
     def place(self, replicas: Sequence[Replica], seed: int) -> None:
-        """Nothing: batches are asked for one by one."""
+        """Batches are asked for one by one, and are as large as they are."""
         for replica in replicas:
             replica.data = None
+            replica.batch = self.size
 
     def batch(self, replica: Replica) -> Any:
         """The next one, whoever asks."""
         with self._lock:
-            found = self._left.pop() if self._left else next(self._going)
+            found = self._left.pop() if self._left else self._next()
         return keras.tree.map_structure(tf.convert_to_tensor, tuple(found))
 
     def example(self, replica: Replica) -> Any:
-        """The first batch, which is still to come."""
+        """The next batch, which is still to come."""
         return keras.tree.map_structure(tf.convert_to_tensor, self.sample())
+
+    def _next(self) -> Any:
+        found = next(self._going, None)
+        if found is None:
+            raise ValueError(
+                "Expected a batch for each step of every replica and epoch. "
+                f"Received a {type(self._batches).__name__} that ended after "
+                f"{self._given}. Give fewer steps, or data that can be gone "
+                "through again."
+            )
+        self._given += 1
+        return found
 
 
 def _untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -186,13 +261,38 @@ def _untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset.with_options(options)
 
 
-def _endless(batches: Any) -> Any:
-    while True:
-        if isinstance(batches, keras.utils.PyDataset):
-            yield from (batches[i] for i in range(len(batches)))
-            batches.on_epoch_end()
-        else:
-            yield from batches
+def _endless(batches: Any) -> Iterator[Any]:
+    """Batches, from the beginning again and again while there are any.
+
+    A generator can be gone through but once.
+    """
+    some = True
+    while some:
+        some = False
+        for batch in _once(batches):
+            some = True
+            yield batch
+
+
+def _once(batches: Any) -> Iterator[Any]:
+    if not isinstance(batches, keras.utils.PyDataset):
+        yield from batches
+        return
+    count = batches.num_batches
+    for i in itertools.count() if count is None else range(count):
+        yield batches[i]
+    batches.on_epoch_end()
+
+
+def _size(sample: tuple[Any, ...]) -> int:
+    """Samples of a batch."""
+    shape = tuple(np.shape(keras.tree.flatten(sample)[0]))
+    if not shape:
+        raise ValueError(
+            "Expected data whose elements are batches, as `Dataset.batch` "
+            f"makes them. Received one of scalars: {sample}."
+        )
+    return int(shape[0])
 
 
 def source_of(

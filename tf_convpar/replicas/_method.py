@@ -6,6 +6,7 @@ import abc
 import contextlib
 from collections.abc import Callable
 from collections.abc import Generator
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -15,6 +16,7 @@ from tf_convpar._compat.keras import restored_epoch
 from tf_convpar.replicas._data import Source
 from tf_convpar.replicas._data import source_of
 from tf_convpar.replicas._replicated import Replicated
+from tf_convpar.strategy.calls import call
 from tf_convpar.strategy.cluster import watched
 from tf_convpar.strategy.passing import Tries
 
@@ -69,8 +71,8 @@ class Method(Replicated):
                 is; or a generator or `PyDataset`, which the chief feeds.
             y: As for Keras.
             batch_size: Samples of a step of one replica, on average over them
-                where `shares` differ; 32 if not given. Not for datasets,
-                whose elements are batches.
+                where `shares` differ. None for 32 of arrays, and for as many
+                as an element of other data has, which is a batch.
             epochs: As for Keras.
             verbose: As for Keras.
             callbacks: As for Keras. They get the model.
@@ -78,19 +80,23 @@ class Method(Replicated):
             shuffle: Whether samples of arrays come in random order.
             sample_weight: As for Keras.
             initial_epoch: As for Keras.
-            steps_per_epoch: Steps of an epoch; needed where the number of
-                samples is unknown.
+            steps_per_epoch: Steps of an epoch; None for as many as the data
+                has. Needed with a generator, and with a dataset that has no
+                end, or that only Python can run and whose length is unknown.
             validation_freq: As for Keras.
 
         Returns:
             Keras' history.
 
         Raises:
-            ValueError: There are too few samples, or steps are unknown.
+            ValueError: There are too few samples, steps are unknown, or a
+                generator ends before them.
         """
         source = source_of(x, y, sample_weight, shuffle)
+        if batch_size is None:
+            batch_size = source.size or 32
         model = self.model
-        self._prepare(source, 32 if batch_size is None else batch_size)
+        self._prepare(source, batch_size)
         steps = self._steps_of(source, steps_per_epoch)
         if not isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks = keras.callbacks.CallbackList(
@@ -103,31 +109,26 @@ class Method(Replicated):
                 model=model,
             )
         model.stop_training = False
-        callbacks.on_train_begin()
-        initial_epoch = restored_epoch(model) or initial_epoch
-        self._from_model()
         logs: dict[str, Any] = {}
-        with watched():
-            for epoch in range(initial_epoch, epochs):
-                callbacks.on_epoch_begin(epoch)
-                self._begin(source)
-                logs = self._epoch(steps, source, callbacks)
-                self._settle(source)
-                due = (epoch + 1) % validation_freq == 0
-                if validation_data is not None and due:
-                    found = self._survived(
-                        lambda: model.evaluate(
-                            *_unpacked(validation_data),
-                            callbacks=callbacks,
-                            verbose=0,
-                            return_dict=True,
-                        )
-                    )
-                    logs |= {f"val_{name}": v for name, v in found.items()}
-                callbacks.on_epoch_end(epoch, logs)
-                if model.stop_training:
-                    break
-        callbacks.on_train_end(logs)
+        with call():
+            callbacks.on_train_begin()
+            initial_epoch = restored_epoch(model) or initial_epoch
+            self._from_model()
+            with watched():
+                for epoch in range(initial_epoch, epochs):
+                    callbacks.on_epoch_begin(epoch)
+                    self._begin(source)
+                    logs = self._epoch(steps, source, callbacks)
+                    self._settle(source)
+                    if (
+                        validation_data is not None
+                        and (epoch + 1) % validation_freq == 0
+                    ):
+                        logs |= self._validated(validation_data, callbacks)
+                    callbacks.on_epoch_end(epoch, logs)
+                    if model.stop_training:
+                        break
+            callbacks.on_train_end(logs)
         history: keras.callbacks.History = model.history
         return history
 
@@ -155,6 +156,16 @@ class Method(Replicated):
 
         with watched():
             return self._survived(call)
+
+    def _validated(self, data: Any, callbacks: Any) -> dict[str, Any]:
+        """Loss and metrics of the centre, as Keras names them in an epoch."""
+        data = data if isinstance(data, tuple) else (data,)
+        found = self._survived(
+            lambda: self.model.evaluate(
+                *data, callbacks=callbacks, verbose=0, return_dict=True
+            )
+        )
+        return {f"val_{name}": value for name, value in found.items()}
 
     def _begin(self, source: Source) -> None:
         """Begins an epoch: who was lost and has returned takes part."""
@@ -185,7 +196,10 @@ class Method(Replicated):
         for replica in self.replicas:
             replica.metrics.assign(zero)
         logs: dict[str, Any] = {}
-        with contextlib.closing(self._made(steps, source)) as states:
+        with (
+            self._left_with_what_it_learned(),
+            contextlib.closing(self._made(steps, source)) as states,
+        ):
             for first in range(0, steps, self._at_once()):
                 made = min(self._at_once(), steps - first)
                 callbacks.on_train_batch_begin(first)
@@ -201,6 +215,21 @@ class Method(Replicated):
                     break
         return dict(logs)
 
+    @contextlib.contextmanager
+    def _left_with_what_it_learned(self) -> Iterator[None]:
+        """The model has the centre's weights where an epoch is interrupted.
+
+        As Keras' own `fit` leaves it; the next `fit` goes on from the model.
+        """
+        try:
+            yield
+        except BaseException:
+            # Who is lost may have had the centre.
+            with contextlib.suppress(tf.errors.OpError):
+                self._finish()
+                self.to_model()
+            raise
+
     def _made(self, steps: int, source: Source) -> Generator[Any, None, None]:
         """An epoch's steps, whoever is lost on the way."""
         done = 0
@@ -212,19 +241,23 @@ class Method(Replicated):
                         done += self._at_once()
                         self._tries = Tries()
                         yield state
+            except tf.errors.OutOfRangeError:
+                raise ValueError(
+                    "Expected a dataset with a batch at least for each of "
+                    f"{len(self.replicas)} replicas. Received: fewer."
+                ) from None
             except tf.errors.OpError as error:
                 self._go_on_without_lost(source, error)
 
     def _steps_of(self, source: Source, given: int | None) -> int:
         if given is not None:
             return given
-        if source.samples is None:
+        samples = source.samples()
+        if samples is None:
             raise ValueError(
-                "Expected `steps_per_epoch` with data of unknown length. "
-                "Received: None."
+                "Expected `steps_per_epoch` with data of unknown length, or "
+                "without an end. Received: steps_per_epoch=None. A dataset "
+                "knows its length after "
+                "`.apply(tf.data.experimental.assert_cardinality(batches))`."
             )
-        return max(1, source.samples // self._per_step())
-
-
-def _unpacked(data: Any) -> tuple[Any, ...]:
-    return data if isinstance(data, tuple) else (data,)
+        return max(1, samples // self._per_step())
