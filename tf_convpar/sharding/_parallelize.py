@@ -31,6 +31,7 @@ from tf_convpar.sharding._predict import Predicts
 from tf_convpar.sharding._regions import Regions
 from tf_convpar.sharding._training import place_slots
 from tf_convpar.sharding._training import settle_xla
+from tf_convpar.sharding._whole import left_by_plan
 from tf_convpar.sharding._whole import why_whole
 from tf_convpar.strategy.arguments import check_wire_dtype
 from tf_convpar.strategy.strategy import ConvParallelStrategy
@@ -163,6 +164,7 @@ def parallelize(
     copies.finish(model)
     settle_xla(copies.pairs)
     follow(copies.pairs)
+    left_by_plan(made for _, made in copies.pairs)
     if fuses and chief()[1]:
         new.make_predict_function = Predicts(new)
     _told.warn(new, algorithm)

@@ -36,7 +36,7 @@ def _with_shards(summary: Callable[..., None]) -> Callable[..., None]:
             return
         show = kwargs.get("print_fn") or print
         show(_table(("Layer", "Kernels of each device, or samples"), rows))
-        left = [(layer.name, reason) for layer, reason, _ in whole(self)]
+        left = [(one.layer.name, one.reason) for one in whole(self)]
         if left:
             show(_table(("Layer", "Whole on the chief, because it"), left))
 

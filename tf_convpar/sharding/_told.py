@@ -34,7 +34,7 @@ def line(model: Any, reason: str | None = None) -> str:
             plan left to the chief is in it.
     """
     spread, left = _found(model)
-    never = [found for found in left if found[1] != _whole.LEFT]
+    never = [one for one in left if not one.can]
     if reason is not None:
         # What could have been split is in the planner's line.
         return f"{reason} Never split: {_listed(never)}." if never else reason
@@ -43,7 +43,11 @@ def line(model: Any, reason: str | None = None) -> str:
         return "no convolutions."
     devices = {device for layer in spread for device in _devices_of(layer)}
     if len(devices) < 2:
-        return f"{count} convolution{_s(count)} on one device, {_chief()}."
+        text = f"{count} convolution{_s(count)} on one device, {_chief()}"
+        for one in left:
+            if one.can and not one.is_planned and len(_devices()) > 1:
+                return f"{text}: '{one.layer.name}' {one.reason}."
+        return f"{text}."
     text = f"{len(spread)} of {count} convolutions on {len(devices)} devices"
     return f"{text}; not: {_listed(left)}." if left else f"{text}."
 
@@ -62,7 +66,7 @@ def warn(model: Any, algorithm: str | None) -> None:
     if unused:
         warnings.warn(unused, stacklevel=3)
     spread, left = _found(model)
-    if spread or any(found[1] == _whole.LEFT for found in left):
+    if spread or any(one.can for one in left):
         problem = None if inside else _no_strategy(spread, algorithm)
     else:
         problem = _no_convolution(left)
@@ -70,17 +74,17 @@ def warn(model: Any, algorithm: str | None) -> None:
         warnings.warn(f"{model.name}: {problem}", stacklevel=3)
 
 
-def _no_convolution(left: list[Any]) -> str:
+def _no_convolution(left: list[_whole.Whole]) -> str:
     if not left:
         return (
             "has no convolution that `parallelize` could find, so nothing is "
             "split. It finds layers of Keras that the model, or a layer in it, "
             "has as an attribute, and not convolutions by tf.nn."
         )
-    layer, reason, _ = left[0]
+    first = left[0]
     return (
         f"nothing is split, as none of {len(left)} convolution{_s(len(left))} "
-        f"can be. '{layer.name}' {reason}."
+        f"can be. '{first.layer.name}' {first.reason}."
     )
 
 
@@ -115,8 +119,8 @@ def _no_strategy(spread: list[Any], algorithm: str | None) -> str | None:
     return None
 
 
-def _found(model: Any) -> tuple[list[Any], list[Any]]:
-    """Convolutions that devices share, and the rest, as `_whole.whole` says.
+def _found(model: Any) -> tuple[list[Any], list[_whole.Whole]]:
+    """Convolutions that devices share, and the rest.
 
     Those that have no input shape yet will be shared, if there are devices.
     """
@@ -128,7 +132,7 @@ def _found(model: Any) -> tuple[list[Any], list[Any]]:
         and (layer.is_spread or (many and not layer.built))
     ]
     known = set(map(id, spread))
-    left = [found for found in _whole.whole(model) if id(found[0]) not in known]
+    left = [one for one in _whole.whole(model) if id(one.layer) not in known]
     return spread, left
 
 
@@ -144,11 +148,11 @@ def _devices() -> tuple[str, ...]:
     return ()
 
 
-def _listed(left: list[Any]) -> str:
+def _listed(left: list[_whole.Whole]) -> str:
     named = []
-    for layer, _, held_by in left[:_NAMED]:
-        inside = f", inside '{held_by[-1].name}'" if held_by else ""
-        named.append(f"'{layer.name}'{inside}")
+    for one in left[:_NAMED]:
+        inside = f", inside '{one.held_by[-1].name}'" if one.held_by else ""
+        named.append(f"'{one.layer.name}'{inside}")
     if (more := len(left) - _NAMED) > 0:
         named.append(f"{more} more")
     return " and ".join(named) + " (`summary()` says why)"

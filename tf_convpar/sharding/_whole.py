@@ -2,23 +2,56 @@
 
 from __future__ import annotations
 
+import pathlib
+import sys
+import weakref
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
+from typing import NamedTuple
 
 import keras
 
 from tf_convpar._compat.keras import layers_of
 from tf_convpar.layers import ConvParallel
+from tf_convpar.layers import Split
+from tf_convpar.plans import CHIEF
 from tf_convpar.sharding import _twins
+from tf_convpar.strategy.strategy import ConvParallelStrategy
 
 _RECURRENT = (
     *(keras.layers.ConvLSTM1D, keras.layers.ConvLSTM2D),
     keras.layers.ConvLSTM3D,
 )
-# Of those that could be spread.
-LEFT = "the plan leaves it to the chief"
 _KINDS = (*_twins.KINDS, *_RECURRENT)
+_LEFT = "the plan leaves it to the chief"
+# Layers of Keras that `parallelize` has made, as the plan left them.
+_left: weakref.WeakSet[Any] = weakref.WeakSet()
+# Folders of packages that were installed, and are nobody's own program.
+_INSTALLED = {"site-packages", "dist-packages"}
+
+
+class Whole(NamedTuple):
+    """A convolution that is not spread.
+
+    Attributes:
+        layer: The layer.
+        reason: Why it is not, and what to do.
+        held_by: The layers and models that it is in, the outermost first,
+            below the model that was looked at.
+        can: Whether it could be spread.
+    """
+
+    layer: Any
+    reason: str
+    held_by: tuple[Any, ...]
+    can: bool
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether it is whole because a plan says so."""
+        return self.reason == _LEFT
 
 
 def why_whole(layer: Any, held_by: Sequence[Any]) -> str | None:
@@ -32,50 +65,110 @@ def why_whole(layer: Any, held_by: Sequence[Any]) -> str | None:
         return (
             "convolves step by step: its kernels would travel in each of them"
         )
-    if not _twins.is_convolution(layer):
-        kind = type(layer).__name__
-        own = f"{kind} is a class of your own, and may do anything"
-        for base in filter(_twins.has_twin, type(layer).__mro__):
-            twin = _twins.public_name(base)
-            return (
-                f"{own}: derive it from convpar.{twin} instead of "
-                f"keras.layers.{base.__name__}"
-            )
-        return own
+    if not (_twins.is_convolution(layer) or isinstance(layer, ConvParallel)):
+        return _of_its_class(type(layer))
     if getattr(layer, "quantization_mode", None) is not None:
         return "is quantized: parallelize first"
     for holder in held_by:
         if _is_kerass_own(holder):
-            return (
-                f"is called by {type(holder).__name__} in a way of its own: "
-                "write the loop over its inputs out, or reshape them"
-            )
+            cure = "call it by itself"
+            if isinstance(holder, keras.layers.TimeDistributed):
+                cure = "write the loop over its inputs out, or reshape them"
+            name = type(holder).__name__
+            return f"is called by {name} in a way of its own: {cure}"
     return None
 
 
-def whole(model: Any) -> Iterator[tuple[Any, str, tuple[Any, ...]]]:
-    """The convolutions of a model that are not spread.
+def left_by_plan(made: Iterable[Any]) -> None:
+    """Notes layers of a model that `parallelize` has made.
 
-    Yields:
-        A layer; why it is not; and the layers and models that it is in, below
-        `model`, the outermost first.
+    Its convolutions that are those of Keras could not be spread, or were not
+    to be.
     """
+    _left.update(layer for layer in made if isinstance(layer, _KINDS))
+
+
+def whole(model: Any) -> Iterator[Whole]:
+    """The convolutions of a model that are not spread."""
     seen: set[int] = set()
 
-    def walk(
-        layer: Any, held_by: tuple[Any, ...]
-    ) -> Iterator[tuple[Any, str, tuple[Any, ...]]]:
+    def walk(layer: Any, held_by: tuple[Any, ...]) -> Iterator[Whole]:
         if id(layer) in seen:
             return
         seen.add(id(layer))
         spread = isinstance(layer, ConvParallel) and layer.is_spread
         if isinstance(layer, _KINDS) and not spread:
-            reason = why_whole(layer, held_by)
-            yield layer, reason or LEFT, held_by[1:]
+            never = why_whole(layer, held_by)
+            reason = never or _why_left(layer, model)
+            yield Whole(layer, reason, held_by[1:], never is None)
         for inner in layers_of(layer, recursive=False):
             yield from walk(inner, (*held_by, layer))
 
     yield from walk(model, ())
+
+
+def _why_left(layer: Any, model: Any) -> str:
+    """Why a convolution that can be spread is not."""
+    if not isinstance(layer, ConvParallel):
+        if layer in _left:
+            return _LEFT
+        return f"is a {type(layer).__name__} of Keras: parallelize the model"
+    strategy = getattr(model, "distribute_strategy", None)
+    if not isinstance(strategy, ConvParallelStrategy):
+        return "was made in the scope of no ConvParallelStrategy"
+    count = len(strategy.devices)
+    if count < 2:
+        return "has one device only"
+    if not layer.built:
+        return "has no input shape yet, and is split when it has"
+    by, shares = layer.split, layer.shards
+    if by is None and shares is None:
+        entry = strategy.entry(layer.name)
+        if entry == CHIEF:
+            return _LEFT
+        split = Split.of(entry)
+        by, shares = split.by, split.shards or strategy.shares
+    given_out = layer._given_out(layer.get_build_config()["input_shape"])
+    if by != "samples" and given_out < count:
+        what = "filter" if hasattr(layer, "filters") else "channel"
+        cure = "`split='samples'`"
+        if _twins.is_convolution(layer):
+            cure = f"`plan={{'{layer.name}': 'samples'}}`"
+        return (
+            f"has {given_out} {what}{'s' * (given_out != 1)} for {count} "
+            f"devices: {cure} splits its samples"
+        )
+    if shares is None:
+        return "was built outside of the strategy's scope: parallelize within"
+    return f"has all of its work on the chief, by the shares {tuple(shares)}"
+
+
+def _of_its_class(kind: type) -> str:
+    """Why a layer of a class that is not Keras' own is not spread."""
+    base = next(filter(_twins.has_twin, kind.__mro__))
+    before = kind.__mro__[: kind.__mro__.index(base)]
+    own = {name for one in before for name in vars(one)}
+    package = kind.__module__.partition(".")[0]
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+    whose = "a class of your own"
+    if _INSTALLED & set(pathlib.Path(file).parts):
+        whose = f"a class of {package}"
+        cure = (
+            f"put a {base.__name__} of Keras in its place where that does the "
+            "same (`clone_function=` of keras.models.clone_model)"
+        )
+    elif "convolution_op" in own:
+        # A parallel layer has none.
+        cure = (
+            f"let it do its part before and after a {base.__name__} of Keras "
+            "that it holds"
+        )
+    else:
+        twin = f"convpar.{_twins.public_name(base)}"
+        cure = f"derive it from {twin} instead of keras.layers.{base.__name__}"
+        if own & {"call", "__call__"}:
+            cure += ", and leave the convolution to `super().call`"
+    return f"{kind.__name__} is {whose}, and may do anything: {cure}"
 
 
 def _is_kerass_own(layer: Any) -> bool:
