@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import pathlib
 import shutil
@@ -9,8 +11,12 @@ import tempfile
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tf_convpar import layers as layers  # wraps `keras.Model.export`
+from tf_convpar.export._exchange import PART
+from tf_convpar.export._exchange import exchange
+from tf_convpar.export._exchange import is_replaceable
 
 
 def export(
@@ -30,40 +36,74 @@ def export(
 
     Args:
         model: Any built Keras model, with parallel layers or without.
-        path: A folder. An export already there is replaced once the new one
-            is complete. If the export fails, the old one stays as it was.
+        path: A folder, or a link to one. An export already there is replaced
+            once the new one is complete; the folder itself stays, so it may
+            be where a disk is mounted, or the current one. If the export
+            fails, the old one stays as it was.
         **kwargs: Arguments of `keras.Model.export`, such as
             `input_signature=`.
 
     Raises:
         ValueError: `model` is not a Keras model or not built, or `path` holds
-            something else than an earlier export.
+            something else than an earlier export, or is not of this machine.
+        OSError: The folder cannot be written, or has not enough room.
     """
-    target = pathlib.Path(path)
     if not isinstance(model, keras.Model):
         raise ValueError(
             f"Expected a keras.Model. Received: {model!r} "
             f"(of type {type(model).__name__})."
         )
-    if target.exists() and not _replaceable(target):
+    if "://" in str(path):
+        raise ValueError(
+            "Expected `path` to be a folder of this machine. Received: "
+            f"path={str(path)!r}. `model.export(path)` of Keras writes there "
+            "directly, and does not replace an earlier export whole."
+        )
+    # What a link leads to is replaced, and the link stays.
+    target = pathlib.Path(os.path.realpath(path))
+    if os.path.lexists(target) and not is_replaceable(target):
         raise ValueError(
             "Expected `path` to be new, an empty folder or an earlier "
             f"SavedModel. Received: path={str(path)!r}, which holds "
             "something else."
         )
-    target.parent.mkdir(parents=True, exist_ok=True)
-    kwargs.setdefault("verbose", False)
-    with tempfile.TemporaryDirectory(
-        dir=target.parent, prefix=f".{target.name}-"
-    ) as folder:
-        fresh = pathlib.Path(folder) / "export"
+    # On the same disk as what it becomes, so that nothing is copied.
+    there = target.is_dir()
+    beside = target if there else target.parent
+    beside.mkdir(parents=True, exist_ok=True)
+    folder = pathlib.Path(tempfile.mkdtemp(dir=beside, prefix=PART))
+    fresh, before = folder / "export", folder / "before"
+    try:
+        _write(model, fresh, kwargs)
+        if there:
+            before.mkdir()
+            exchange(fresh, target, before)
+        else:
+            fresh.rename(target)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        # Not if anything is left in them that could not be put back.
+        for one in (before, folder):
+            with contextlib.suppress(OSError):
+                one.rmdir()
+        raise
+    # It is there, whatever cannot be removed of the one before.
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write(
+    model: keras.Model, fresh: pathlib.Path, kwargs: dict[str, Any]
+) -> None:
+    kwargs = {"verbose": False, **kwargs}
+    try:
         model.export(str(fresh), format="tf_saved_model", **kwargs)
-        if target.exists():
-            shutil.move(str(target), str(pathlib.Path(folder) / "before"))
-        fresh.replace(target)
-
-
-def _replaceable(path: pathlib.Path) -> bool:
-    return path.is_dir() and (
-        (path / "saved_model.pb").exists() or not any(path.iterdir())
-    )
+    except tf.errors.ResourceExhaustedError as error:
+        if os.strerror(errno.ENOSPC) not in str(error):
+            raise
+        free = shutil.disk_usage(fresh.parent).free
+        raise OSError(
+            errno.ENOSPC,
+            f"Expected room for a whole export. Received a "
+            f"disk with {free / 1e6:.1f} MB left",
+            str(fresh.parent.parent),
+        ) from None
