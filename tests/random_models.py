@@ -17,10 +17,13 @@ def convolution(draw, x):
     groups = 1
     if x.shape[-1] % 2 == 0 and filters % 2 == 0:
         groups = draw(st.sampled_from([1, 1, 2]))
+    # TensorFlow's own gradient of single pixels with strides and few channels
+    # fails in oneDNN, or ends the process (2.21).
+    window, strides = draw(st.sampled_from([(1, 1), (3, 1), (3, 1), (3, 2)]))
     return L.Conv2D(
         filters,
-        draw(st.sampled_from([1, 3])),
-        strides=draw(st.sampled_from([1, 1, 2])),
+        window,
+        strides=strides,
         padding=draw(st.sampled_from(["same", "valid"])),
         use_bias=draw(st.booleans()),
         activation=draw(st.sampled_from([None, None, "relu", "gelu"])),

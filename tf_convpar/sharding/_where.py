@@ -57,11 +57,11 @@ def works_on_samples(node: Any) -> SampleRule | None:
         return None
     # An input that is broadcast along the samples cannot be cut, and neither
     # can a single number.
+    shapes = [tensor.shape for tensor in (*tensors, *node.outputs)]
     alike = len({tensor.shape[:1] for tensor in tensors}) == 1
-    alike = alike and all(map(len, (x.shape for x in (*tensors, *node.outputs))))
+    alike = alike and all(map(len, shapes))
     if not alike or not _only(node, len(tensors)) or _arrays(node):
         return None
-    shapes = [tensor.shape for tensor in (*tensors, *node.outputs)]
     return sample_rule_for(layer, shapes)
 
 
