@@ -362,6 +362,11 @@ def test_sharded_tensors_pass_through_functions():
 
 def updates(variable, slot):
     """Update functions as optimizers make them, and whether they mix."""
+    count = tf.Variable(0.0)
+    other = ShardedVariable(
+        np.ones([2, 4, 6], "float32"),
+        dataclasses.replace(LAYOUT, sizes=(2, 2, 2)),
+    )
     return {
         "sgd": (lambda v, g: v.assign_sub(g * 0.1), True),
         "momentum": (
@@ -379,12 +384,24 @@ def updates(variable, slot):
             lambda v, g: v.assign_sub(g * tf.range(6, dtype=g.dtype)),
             False,
         ),
+        "number": (lambda v, g: v.assign_sub(g * count), True),
+        "count": (lambda v, g: v.assign_sub(g * count.assign_add(1.0)), False),
+        "noise": (lambda v, g: v.assign_sub(g * tf.random.uniform([])), False),
+        "size": (lambda v, g: v.assign_sub(g / int(tf.size(g))), False),
+        "mask": (
+            lambda v, g: v.assign_sub(g * np.arange(6.0)[: v.shape[-1]]),
+            False,
+        ),
+        "cut otherwise": (lambda v, g: v.assign_sub(g * 0 + other), False),
+        "in a function": (tf.function(lambda v, g: v.assign_sub(g)), False),
+        "eager": (lambda v, g: v.assign_sub(g * v.numpy()), False),
     }
 
 
 @pytest.mark.parametrize(
     "name",
-    ["sgd", "momentum", "scalar op", "norm", "mean", "reverse", "per kernel"],
+    "sgd, momentum, scalar op, norm, mean, reverse, per kernel, number, count, "
+    "noise, size, mask, cut otherwise, in a function, eager".split(", "),
 )
 def test_which_updates_are_elementwise(name):
     variable = ShardedVariable(np.ones([2, 4, 6], "float32"), LAYOUT)
@@ -404,6 +421,25 @@ def test_shard_scope_stands_for_one_shard():
     assert variable.shape == (2, 4, 6)
     np.testing.assert_array_equal(variable.numpy()[..., 4:], 2)
     np.testing.assert_array_equal(variable.numpy()[..., :4], 1)
+
+
+def test_a_variable_is_given_to_a_function_as_itself():
+    @tf.function
+    def add(variable, value):
+        variable.assign_add(tf.fill(variable.shape, value))
+
+    one, two = (
+        ShardedVariable(np.ones([2, 4, 6], "float32"), LAYOUT) for _ in "ab"
+    )
+    for variable in (one, two, one):
+        add(variable, 1.0)
+    with shard_scope(2):
+        add(one, 10.0)
+    with shard_scope(0):
+        add(one, 20.0)
+    np.testing.assert_array_equal(two.numpy(), np.full([2, 4, 6], 2))
+    expected = np.zeros([2, 4, 6]) + [23, 23, 23, 3, 13, 13]
+    np.testing.assert_array_equal(one.numpy(), expected)
 
 
 @pytest.mark.parametrize(

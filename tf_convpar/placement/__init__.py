@@ -15,6 +15,11 @@ from tf_convpar.placement._layout import Layout as Layout
 from tf_convpar.placement._layout import SampleLayout as SampleLayout
 from tf_convpar.placement._moves import Move as Move
 from tf_convpar.placement._moves import Place as Place
+from tf_convpar.placement._placed_variable import (
+    PlacedVariable as PlacedVariable,
+)
+from tf_convpar.placement._placed_variable import place as place
+from tf_convpar.placement._placed_variable import value_of as value_of
 from tf_convpar.placement._primitives import broadcast as broadcast
 from tf_convpar.placement._primitives import concat_shards as concat_shards
 from tf_convpar.placement._primitives import device_type as device_type
@@ -22,15 +27,10 @@ from tf_convpar.placement._primitives import on_device as on_device
 from tf_convpar.placement._sharded_tensor import ShardedTensor as ShardedTensor
 from tf_convpar.placement._sharded_tensor import map_shards as map_shards
 from tf_convpar.placement._sharded_variable import (
-    PlacedVariable as PlacedVariable,
-)
-from tf_convpar.placement._sharded_variable import (
     ShardedVariable as ShardedVariable,
 )
-from tf_convpar.placement._sharded_variable import place as place
 from tf_convpar.placement._sharded_variable import shard_scope as shard_scope
 from tf_convpar.placement._sharded_variable import sharded_like as sharded_like
-from tf_convpar.placement._sharded_variable import value_of as value_of
 from tf_convpar.placement._trees import copy_pairs as copy_pairs
 from tf_convpar.placement._trees import sum_pairs as sum_pairs
 from tf_convpar.placement._trees import tree_copies as tree_copies

@@ -2,9 +2,10 @@
 
 SGD, Adam and most optimizers do: their update of a kernel may run shard by
 shard, each on its own device, and gives the same numbers. Lamb (norms), Muon
-(matrix products) and Adafactor (row and column means) do not, and get the
-merged kernel. The answer is read off the ops that the update makes, so that
-optimizers of the user's own are judged as well.
+(matrix products) and Adafactor (row and column means) do not, nor does one that
+counts its steps, as it would count each shard: they get the merged kernel. The
+answer is read off the ops that the update makes, so that optimizers of the
+user's own are judged as well.
 """
 
 from __future__ import annotations
@@ -13,16 +14,19 @@ from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tf_convpar._compat.tensorflow import FuncGraph
+from tf_convpar.placement._layout import Layout
 from tf_convpar.placement._sharded_tensor import ShardedTensor
 from tf_convpar.placement._sharded_variable import ShardedVariable
-from tf_convpar.placement._sharded_variable import shard_scope
+from tf_convpar.placement._sharded_variable import standing_for
 
+# No assignment is among them: those of sharded variables make no op here, and
+# what else is assigned is to be assigned once.
 _ELEMENTWISE = frozenset(
-    "Abs Add AddN AddV2 AssignAddVariableOp AssignSubVariableOp "
-    "AssignVariableOp BroadcastTo Cast Const Div DivNoNan Equal Exp Fill "
+    "Abs Add AddN AddV2 BroadcastTo Cast Const Div DivNoNan Equal Exp Fill "
     "Greater GreaterEqual Identity IsFinite IsInf IsNan Less LessEqual Log "
     "LogicalAnd LogicalNot LogicalOr Maximum Minimum Mul MulNoNan Neg NoOp "
     "NotEqual OnesLike Placeholder Pow ReadVariableOp RealDiv Reciprocal "
@@ -36,25 +40,99 @@ def is_elementwise(
 ) -> bool:
     """Whether `fn` treats every element of a variable alone.
 
-    The function is traced on the first shard, and its ops are looked at.
+    The function is traced on a value of the first shard's shape and on one of
+    the merged shape, and its ops are looked at: they are the same ones, with
+    the same numbers.
 
     Args:
         fn: An update, called with the variable and `args`.
         variable: The sharded variable to update.
-        args: Further arguments of `fn`; of a sharded tensor the first shard is
-            passed.
+        args: Further arguments of `fn`.
     """
-    graph = FuncGraph("elementwise")
-    shape = variable.shards[0].shape
-    with graph.as_default(), shard_scope(0):
+    layout, merged = variable.layout, variable.merged_shape
+    if len(layout.devices) == 1:
+        return True
+    alone = _Traced(layout, layout.shard_shape(merged, 0)[layout.axis])
+    made = alone.ops_of(fn, variable, args)
+    if made is None:
+        return False
+    return made == _Traced(layout, layout.total).ops_of(fn, variable, args)
+
+
+class _Traced:
+    """Values of some width, which sharded variables stand for in a trace.
+
+    Args:
+        layout: Layout of the variables that may be read and assigned.
+        width: Length of the axis that is cut.
+    """
+
+    def __init__(self, layout: Layout, width: int) -> None:
+        self._layout = layout
+        self._width = width
+        self._alike = True
+
+    def ops_of(
+        self, fn: Callable[..., Any], variable: Any, args: Sequence[Any]
+    ) -> list[Any] | None:
+        """The ops of an update; None if it is not elementwise."""
+        graph = FuncGraph("elementwise")
         try:
-            fn(variable, *(pick(arg, 0) for arg in args))
-        except (ValueError, TypeError, tf.errors.InvalidArgumentError):
-            return False  # It needs the merged shape.
-    return all(
-        _all_scalar(op) or (op.type in _ELEMENTWISE and _keeps_shape(op, shape))
-        for op in graph.get_operations()
-    )
+            with graph.as_default(), standing_for(self):
+                fn(variable, *map(self._argument, args))
+                shape = self.shape(variable)
+        # Whatever it is: the update needs the merged shape, or is eager. If it
+        # is an error of its own, it is raised when the update is run.
+        except Exception:
+            return None
+        made = [_read(op, shape) for op in graph.get_operations()]
+        return made if self._alike and None not in made else None
+
+    def _argument(self, arg: Any) -> Any:
+        if not isinstance(arg, ShardedTensor):
+            return arg
+        return self._value(arg.dtype, arg.shape, arg.layout)
+
+    def _value(
+        self, dtype: tf.DType, merged: tf.TensorShape, layout: Any
+    ) -> tf.Tensor:
+        return tf.compat.v1.placeholder(dtype, self._cut(merged, layout))
+
+    def _cut(self, merged: tf.TensorShape, layout: Any) -> tf.TensorShape:
+        self._alike &= layout.matches(self._layout)
+        dims = merged.as_list()
+        dims[layout.axis] = self._width
+        return tf.TensorShape(dims)
+
+    def shape(self, variable: ShardedVariable) -> tf.TensorShape:
+        """The shape that a variable has."""
+        return self._cut(variable.merged_shape, variable.layout)
+
+    def read(self, variable: ShardedVariable) -> tf.Tensor:
+        """The value that a variable has."""
+        merged, layout = variable.merged_shape, variable.layout
+        return self._value(variable.dtype, merged, layout)
+
+    def write(self, variable: ShardedVariable, method: str, value: Any) -> None:
+        """Looks at what is assigned."""
+        value = tf.convert_to_tensor(value, variable.dtype)
+        self._alike &= value.shape == self.shape(variable)
+
+
+def _read(op: tf.Operation, shape: tf.TensorShape) -> Any:
+    """What an elementwise op does, whatever the shape; None for another one."""
+    known = op.type in _ELEMENTWISE
+    if not known and (op.op_def.is_stateful or not _all_scalar(op)):
+        return None
+    if not all(_fits(t, shape) for t in op.outputs):
+        return None
+    number = None
+    if op.type == "Const" and op.outputs[0].dtype != tf.string:
+        value = tf.get_static_value(op.outputs[0])
+        if value is None or value.size and (value != value.flat[0]).any():
+            return None  # It is another number for each element.
+        number = np.asarray(value).flat[0].tobytes()
+    return op.type, [x.name for x in op.inputs], number
 
 
 def _all_scalar(op: tf.Operation) -> bool:
@@ -62,16 +140,11 @@ def _all_scalar(op: tf.Operation) -> bool:
 
     Whatever it computes, it mixes no elements of the variable.
     """
-    return all(t.shape.rank == 0 for t in (*op.inputs, *op.outputs)) and all(
-        t.dtype != tf.resource for t in op.inputs
-    )
+    return all(t.shape.rank == 0 for t in (*op.inputs, *op.outputs))
 
 
-def _keeps_shape(op: tf.Operation, shape: tf.TensorShape) -> bool:
-    return all(
-        t.dtype == tf.resource or t.shape.rank == 0 or t.shape == shape
-        for t in op.outputs
-    )
+def _fits(t: tf.Tensor, shape: tf.TensorShape) -> bool:
+    return t.dtype == tf.resource or t.shape.rank == 0 or t.shape == shape
 
 
 def pick(arg: Any, index: int) -> Any:

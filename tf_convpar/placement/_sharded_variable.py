@@ -10,20 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import functools
-import types
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_convpar._compat.keras import store
-from tf_convpar._compat.keras import stored
-from tf_convpar._compat.keras import stored_dtype
 from tf_convpar._compat.tensorflow import CompositeTensor
 from tf_convpar._compat.tensorflow import CompositeTensorGradient
 from tf_convpar._compat.tensorflow import ResourceVariable
@@ -32,22 +26,58 @@ from tf_convpar.placement._cutting import split
 from tf_convpar.placement._layout import Layout
 from tf_convpar.placement._sharded_tensor import ShardedTensor
 from tf_convpar.placement._sharded_tensor import forward_operators
+from tf_convpar.placement._tracing import Itself
 
-# While set, every sharded variable stands for its shard of this number. So an
-# optimizer's elementwise update runs shard by shard, kernel and slots alike.
-_current_shard: contextvars.ContextVar[int | None] = contextvars.ContextVar(
-    "current_shard", default=None
+
+class Shard:
+    """What sharded variables stand for while one of their shards is updated.
+
+    Args:
+        index: Number of the shard.
+    """
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Shard) and self._index == other._index
+
+    def __hash__(self) -> int:
+        return self._index
+
+    def shape(self, variable: ShardedVariable) -> tf.TensorShape:
+        """The shape that a variable has."""
+        return variable.shards[self._index].shape
+
+    def read(self, variable: ShardedVariable) -> tf.Tensor:
+        """The value that a variable has."""
+        return variable.shards[self._index].read_value()
+
+    def write(self, variable: ShardedVariable, method: str, value: Any) -> None:
+        """Does what an assigning method of a variable does."""
+        getattr(variable.shards[self._index], method)(value)
+
+
+# While set, it has the value of every sharded variable. So an optimizer's
+# elementwise update runs shard by shard, kernel and slots alike.
+_instead: contextvars.ContextVar[Any] = contextvars.ContextVar(
+    "instead", default=None
 )
 
 
 @contextlib.contextmanager
-def shard_scope(index: int) -> Iterator[None]:
-    """Within it, sharded variables stand for their shard `index`."""
-    token = _current_shard.set(index)
+def standing_for(values: Any) -> Iterator[None]:
+    """Within it, sharded variables stand for something else, as a `Shard`."""
+    token = _instead.set(values)
     try:
         yield
     finally:
-        _current_shard.reset(token)
+        _instead.reset(token)
+
+
+def shard_scope(index: int) -> contextlib.AbstractContextManager[None]:
+    """Within it, sharded variables stand for their shard `index`."""
+    return standing_for(Shard(index))
 
 
 class ShardedVariable:
@@ -93,7 +123,8 @@ class ShardedVariable:
                     else (initial_value)
                 )
                 value = tf.convert_to_tensor(value, dtype)
-            self._merged_shape = value.shape
+            # That of all shards, whatever the variable stands for.
+            self.merged_shape: tf.TensorShape = value.shape
             shards = []
             for index, piece in enumerate(_pieces(value, layout)):
                 with tf.device(layout.devices[index]):
@@ -122,10 +153,8 @@ class ShardedVariable:
     @property
     def shape(self) -> tf.TensorShape:
         """The merged shape; inside a `shard_scope`, that of the shard."""
-        index = _current_shard.get()
-        if index is not None:
-            return self.shards[index].shape
-        return self._merged_shape
+        values = _instead.get()
+        return self.merged_shape if values is None else values.shape(self)
 
     @property
     def device(self) -> str:
@@ -157,12 +186,15 @@ class ShardedVariable:
         return ShardedTensor(values, self.layout)
 
     def __tf_tensor__(self, dtype: Any = None, name: Any = None) -> tf.Tensor:
-        index = _current_shard.get()
-        if index is None:
+        values = _instead.get()
+        if values is None:
             value = tf.convert_to_tensor(self.sharded_value())
         else:
-            value = self.shards[index].read_value()
+            value = values.read(self)
         return tf.cast(value, dtype) if dtype else value
+
+    def __tf_tracing_type__(self, context: Any) -> Itself:
+        return Itself(self, _instead.get())
 
     def value(self) -> tf.Tensor:
         """The merged value, on the owner."""
@@ -172,6 +204,8 @@ class ShardedVariable:
 
     def numpy(self) -> np.ndarray:
         """The merged value as an array."""
+        if _instead.get() is not None:
+            raise NotImplementedError("An update is traced: no value is there.")
         shards = [shard.numpy() for shard in self.shards]
         if self.layout.blocks > 1:
             return np.asarray(self.value().numpy())
@@ -196,9 +230,9 @@ class ShardedVariable:
         return self._write("assign_sub", value)
 
     def _write(self, method: str, value: Any) -> ShardedVariable:
-        index = _current_shard.get()
-        if index is not None:
-            getattr(self.shards[index], method)(value)
+        values = _instead.get()
+        if values is not None:
+            values.write(self, method, value)
             return self
         if isinstance(value, ShardedVariable):
             value = value.sharded_value()
@@ -316,115 +350,6 @@ class _Handles(CompositeTensor):
     @property
     def _type_spec(self) -> _HandlesSpec:
         return _HandlesSpec()
-
-
-class PlacedVariable(keras.Variable):
-    """A `keras.Variable` that keeps its layout however the model is built.
-
-    ```python
-    kernel = PlacedVariable(
-        "glorot_uniform", shape=(5, 5, 50, 500), layout=layout, name="kernel"
-    )
-    ```
-
-    It carries its layout, so no scope needs to be open when Keras creates it.
-    That may be in a layer's `build`, later (a model built from symbolic inputs
-    initialises its variables afterwards), or while a graph is being traced.
-    """
-
-    def __init__(self, *args: Any, layout: Layout, **kwargs: Any) -> None:
-        self.layout = layout  # Set before Keras makes the value.
-        super().__init__(*args, **kwargs)
-
-    def _initialize(self, value: Any) -> None:
-        self._value = ShardedVariable(
-            value,
-            self.layout,
-            dtype=self._dtype,
-            trainable=self.trainable,
-            name=self.name,
-        )
-
-    @property
-    def shards(self) -> tuple[tf.Variable, ...]:
-        """The variables of the shards, in the order of the layout."""
-        return self._value.shards
-
-    # Keras calls both with the variable; here they get its shards. Then sums of
-    # squares and the like run where the shards are, and what mixes filters
-    # sees the merged kernel.
-
-    @property
-    def regularizer(self) -> Any:
-        """The given regularizer, which computes where the shards are."""
-        return given_shards(self._regularizer)
-
-    @regularizer.setter
-    def regularizer(self, value: Any) -> None:
-        keras.Variable.regularizer.fset(self, value)
-
-    @property
-    def constraint(self) -> Any:
-        """The given constraint, which projects where the shards are."""
-        return given_shards(self._constraint)
-
-    @constraint.setter
-    def constraint(self, value: Any) -> None:
-        keras.Variable.constraint.fset(self, value)
-
-
-def given_shards(fn: Any) -> Any:
-    """A regularizer or constraint that gets shards, not a variable.
-
-    A function is wrapped. For an object, a copy with the same state is made,
-    of a subclass that has the same name.
-    """
-    if fn is None:
-        return None
-
-    def call(x: Any) -> Any:
-        value = stored(x)
-        sharded = isinstance(value, ShardedVariable)
-        return fn(value.sharded_value() if sharded else x)
-
-    if isinstance(fn, types.FunctionType):
-        return functools.wraps(fn)(call)
-    kind = type(fn)
-    same = {"__call__": lambda self, x: call(x), "__module__": kind.__module__}
-    found: Any = object.__new__(type(kind.__name__, (kind,), same))
-    vars(found).update(vars(fn))
-    return found
-
-
-def value_of(variable: keras.Variable) -> Any:
-    """A variable's value as it is stored: a sharded tensor, or a tensor."""
-    value = stored(variable)
-    if isinstance(value, ShardedVariable):
-        return value.sharded_value()
-    return tf.convert_to_tensor(value)
-
-
-def place(variable: keras.Variable, layout: Layout) -> None:
-    """Cuts a variable that exists, and puts each shard on its device.
-
-    ```python
-    place(layer.gamma, layout)
-    ```
-
-    The variable stays the same object, in all lists that hold it.
-    """
-    before = stored(variable)
-    variable.__class__ = PlacedVariable
-    variable.layout = layout
-    value = ShardedVariable(
-        before.numpy(),
-        layout,
-        dtype=stored_dtype(variable),
-        # TensorFlow's flag, not Keras': Keras may have frozen it for now.
-        trainable=before.trainable,
-        name=variable.name,
-    )
-    store(variable, value)
 
 
 def sharded_like(

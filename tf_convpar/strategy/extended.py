@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import warnings
+import weakref
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tf_convpar._compat.tensorflow import OneDeviceExtended
@@ -171,11 +174,13 @@ class Extended(OneDeviceExtended):
         if not tf.executing_eagerly():
             return is_elementwise(fn, var, args)
         # An eager program comes here in every step, with the same code, so the
-        # answer is kept.
-        cells = getattr(fn, "__closure__", None) or ()
+        # answer is kept, for each optimizer. TensorFlow wraps all updates in
+        # the same code.
+        own = inspect.unwrap(fn)
+        cells = getattr(own, "__closure__", None) or ()
         key = (
-            getattr(fn, "__code__", fn),
-            tuple(type(cell.cell_contents) for cell in cells),
+            getattr(own, "__code__", own),
+            tuple(_known_by(cell.cell_contents) for cell in cells),
             unique_id(var),
         )
         if key not in self._elementwise:
@@ -188,6 +193,13 @@ class Extended(OneDeviceExtended):
             if group
             else tf.nest.map_structure(self._local_results, result)
         )
+
+
+def _known_by(value: Any) -> Any:
+    """By what a value of a closure is known: itself if it is an optimizer."""
+    if isinstance(value, keras.optimizers.Optimizer):
+        return weakref.ref(value)
+    return type(value)
 
 
 @contextlib.contextmanager
