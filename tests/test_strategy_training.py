@@ -1,5 +1,7 @@
 """What Keras does with a model, it does with a split one, to the same end."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -367,6 +369,29 @@ def test_regularizers_and_constraints(strategy, images):
     with strategy.scope():
         model = small_cnn(True, momentum(), **kwargs)
     assert largest_difference(train(model, images), expected) < 1e-5
+
+
+class Halved:
+    def kernel(self, w):
+        return w / 2
+
+    def bias(self, w, by):
+        return tf.reduce_sum(w * by)
+
+
+def test_constraints_and_regularizers_of_every_kind_of_function(
+    strategy, images
+):
+    kwargs = {
+        "kernel_constraint": Halved().kernel,
+        "kernel_regularizer": functools.partial(Halved().bias, by=0.1),
+        "bias_constraint": lambda w: w / 2,
+    }
+    expected = train(small_cnn(False, momentum(), **kwargs), images, epochs=1)
+    with strategy.scope():
+        model = small_cnn(True, momentum(), **kwargs)
+    losses = train(model, images, epochs=1)
+    assert largest_difference(losses, expected) < 1e-5
 
 
 def test_constraint_and_regularizer_that_mix_kernels(strategy, images):

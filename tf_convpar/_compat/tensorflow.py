@@ -18,6 +18,10 @@ from tf_convpar._compat._private import Private
 
 # By the names under which they are imported from here.
 NAMES = {
+    "BatchableTypeSpec": Private(
+        "tensorflow.python.framework.type_spec:BatchableTypeSpec",
+        "jacobians, which stack what is in shards",
+    ),
     "CompositeTensor": Private(
         "tensorflow:__internal__.CompositeTensor",
         "tensors in shards, as one argument of TensorFlow's functions",
@@ -114,6 +118,14 @@ MEMBERS: dict[str, dict[str, str]] = {
         "_shared_name": "variables in shards, by which optimizers go",
         "_unique_id": "variables in shards, by which optimizers go",
         "handle": "gradients by shards",
+    },
+    "tensorflow.TensorSpec": {
+        "_batch": "jacobians, which stack what is in shards",
+        "_flat_tensor_specs": "jacobians, which stack what is in shards",
+        "_from_compatible_tensor_list": "datasets of what is in shards",
+        "_to_batched_tensor_list": "what goes over the first axis of shards",
+        "_to_tensor_list": "jacobians, which stack what is in shards",
+        "_unbatch": "what goes over the first axis of shards",
     },
     "tensorflow.TypeSpec": {
         "_component_specs": "tensors in shards in TensorFlow's functions",
@@ -253,6 +265,22 @@ def explain_mixed(kind: type, cure: str) -> None:
             raise
 
     module._wrong_strategy_scope = wrapped
+
+
+def bound_arguments(function: Any) -> tuple[str, list[Any]]:
+    """What the dispatch of functions of one tensor has bound to one of them.
+
+    Returns:
+        The name of TensorFlow's function, and its arguments beside the tensor.
+    """
+    names = function.__code__.co_freevars
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    bound = dict(zip(names, cells, strict=True))
+    api = bound.get("api", function)
+    return api.__name__, [
+        *bound.get("args", ()),
+        *bound.get("kwargs", {}).values(),
+    ]
 
 
 def is_note_of_checkpoints(name: str) -> bool:

@@ -1,5 +1,6 @@
 """Where things run: three primitives, and variables that stay placed."""
 
+from tf_convpar.placement._by_shards import map_shards as map_shards
 from tf_convpar.placement._cutting import samples as samples
 from tf_convpar.placement._cutting import split as split
 from tf_convpar.placement._elementwise import is_elementwise as is_elementwise
@@ -25,7 +26,6 @@ from tf_convpar.placement._primitives import concat_shards as concat_shards
 from tf_convpar.placement._primitives import device_type as device_type
 from tf_convpar.placement._primitives import on_device as on_device
 from tf_convpar.placement._sharded_tensor import ShardedTensor as ShardedTensor
-from tf_convpar.placement._sharded_tensor import map_shards as map_shards
 from tf_convpar.placement._sharded_variable import (
     ShardedVariable as ShardedVariable,
 )

@@ -74,8 +74,9 @@ class PlacedVariable(keras.Variable):
 def given_shards(fn: Any) -> Any:
     """A regularizer or constraint that gets shards, not a variable.
 
-    A function is wrapped. For an object, a copy with the same state is made,
-    of a subclass that has the same name.
+    A function is wrapped, and so are methods and partial functions. For an
+    object, a copy with the same state is made, of a subclass that has the same
+    name.
     """
     if fn is None:
         return None
@@ -85,7 +86,8 @@ def given_shards(fn: Any) -> Any:
         sharded = isinstance(value, ShardedVariable)
         return fn(value.sharded_value() if sharded else x)
 
-    if isinstance(fn, types.FunctionType):
+    functions = types.FunctionType | types.MethodType | functools.partial
+    if isinstance(fn, functions):
         return functools.wraps(fn)(call)
     kind = type(fn)
     same = {"__call__": lambda self, x: call(x), "__module__": kind.__module__}

@@ -2,33 +2,30 @@
 
 The gradient of a sharded kernel is such a tensor. What Keras then does with
 gradients (loss scaling, clipping, accumulation) consists of elementwise ops
-and sums. TensorFlow's dispatch lets those run shard by shard, each on its own
-device. Any other op sees the merged tensor, on the owner: correct by default,
-fast where it matters.
+and sums, which run shard by shard (`_by_shards`). Any other op sees the merged
+tensor, on the owner: correct by default, fast where it matters.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
-from typing import Union
 
-import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_convpar._compat.tensorflow import BatchableTypeSpec
 from tf_convpar._compat.tensorflow import CompositeTensor
 from tf_convpar._compat.tensorflow import CompositeTensorGradient
 from tf_convpar._compat.tensorflow import Tensor
+from tf_convpar._compat.tensorflow import should_record_backprop
 from tf_convpar.placement._cutting import merge
 from tf_convpar.placement._cutting import split
 from tf_convpar.placement._layout import AnyLayout
 from tf_convpar.placement._layout import Layout
 from tf_convpar.placement._layout import SampleLayout
-from tf_convpar.placement._primitives import on_device
 from tf_convpar.placement._stand_in import counted
 from tf_convpar.placement._stand_in import filled
 from tf_convpar.placement._stand_in import trimmed
@@ -109,10 +106,13 @@ class ShardedTensor(CompositeTensor, Tensor):
         """Calls `make` once for each graph and key, and keeps its result.
 
         So layers that branch off from one tensor share what is made of its
-        shards, and what is sent for it.
+        shards, and what is sent for it. What was made while no tape looked is
+        of no use to one that does.
         """
         key = _current_graph(), key
-        if key not in self._made:
+        if key not in self._made or (
+            _recorded(self.shards) and not _recorded(self._made[key])
+        ):
             self._made[key] = make()
         return self._made[key]
 
@@ -147,14 +147,9 @@ class ShardedTensor(CompositeTensor, Tensor):
     @property
     def shape(self) -> tf.TensorShape:
         """The merged shape."""
-        dims = self.shards[0].shape.as_list()
-        if isinstance(self.layout, SampleLayout):
-            counts = self.counts or [shard.shape[0] for shard in self.shards]
-            known = all(isinstance(count, int) for count in counts)
-            dims[0] = sum(counts) if known else None
-        else:
-            dims[self.layout.axis] = self.layout.total
-        return tf.TensorShape(dims)
+        return merged_shape(
+            [x.shape for x in self.shards], self.layout, self.counts
+        )
 
     @property
     def rank(self) -> int:
@@ -171,23 +166,80 @@ class ShardedTensor(CompositeTensor, Tensor):
         """The device on which the merged value would be."""
         return self.layout.owner
 
+    def get_shape(self) -> tf.TensorShape:
+        """The merged shape."""
+        return self.shape
+
+    def set_shape(self, shape: Any) -> None:
+        """Raises ValueError unless the merged shape is such a shape."""
+        self.shape.assert_is_compatible_with(shape)
+
+    ref = experimental_ref = tf.Tensor.ref
+
+    def __getattr__(self, name: str) -> Any:
+        # What else a tensor has, the merged tensor has.
+        if name.startswith("_") or not hasattr(tf.Tensor, name):
+            raise AttributeError(f"A ShardedTensor has no attribute '{name}'.")
+        return getattr(self.joined(), name)
+
     def numpy(self) -> np.ndarray:
         """The merged value as an array (eager only)."""
         return np.asarray(self.joined().numpy())
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        # `numpy()` returns a fresh array, so a copy is never needed.
-        return np.asarray(self.numpy(), dtype=dtype)
+        # The array is a fresh one, so a copy is never needed.
+        return np.asarray(self.joined(), dtype=dtype)
+
+    def __copy__(self) -> ShardedTensor:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> ShardedTensor:
+        return self
+
+    def __reduce__(self) -> Any:
+        # Devices are of this program alone.
+        return tf.convert_to_tensor, (self.numpy(),)
 
     def __tf_tensor__(self, dtype: Any = None, name: Any = None) -> tf.Tensor:
         merged = self.joined()
         return tf.cast(merged, dtype) if dtype else merged
+
+    def __str__(self) -> str:
+        return str(self.joined()) if tf.executing_eagerly() else repr(self)
 
     def __repr__(self) -> str:
         return (
             f"<ShardedTensor shape={tuple(self.shape)} "
             f"dtype={self.dtype.name} sizes={self.layout.sizes}>"
         )
+
+
+def merged_shape(
+    shapes: Sequence[tf.TensorShape],
+    layout: AnyLayout,
+    counts: Sequence[Any] | None = None,
+) -> tf.TensorShape:
+    """The shape of shards of these shapes, once they are joined.
+
+    Args:
+        shapes: Shapes of the shards.
+        layout: Layout of the shards.
+        counts: The samples of each, as a `ShardedTensor` has them.
+    """
+    dims = shapes[0].as_list()
+    if isinstance(layout, SampleLayout):
+        samples = counts or [shape[0] for shape in shapes]
+        known = all(isinstance(n, int) for n in samples)
+        dims[0] = sum(samples) if known else None
+    else:
+        dims[layout.axis] = layout.total
+    return tf.TensorShape(dims)
+
+
+def _recorded(tensors: Any) -> bool:
+    """Whether a tape that looks now knows of any of some tensors."""
+    flat = tf.nest.flatten(tensors, expand_composites=True)
+    return bool(should_record_backprop(flat))
 
 
 def _current_graph() -> Any:
@@ -197,8 +249,12 @@ def _current_graph() -> Any:
     return tf.compat.v1.get_default_graph()
 
 
-class ShardedTensorSpec(tf.TypeSpec):
-    """The type of a sharded tensor that enters or leaves a `tf.function`."""
+class ShardedTensorSpec(BatchableTypeSpec):
+    """The type of a sharded tensor that enters or leaves a `tf.function`.
+
+    What stacks tensors, as jacobians do, or goes over the first axis of one,
+    has them merged.
+    """
 
     value_type = property(lambda self: ShardedTensor)
 
@@ -227,171 +283,31 @@ class ShardedTensorSpec(tf.TypeSpec):
     def _from_components(self, components: Sequence[Any]) -> ShardedTensor:
         return ShardedTensor(components, self._layout)
 
+    @property
+    def _merged(self) -> tf.TensorSpec:
+        shape = merged_shape([spec.shape for spec in self._specs], self._layout)
+        return tf.TensorSpec(shape, self._specs[0].dtype)
 
-def map_shards(
-    fn: Callable[..., Any], layout: AnyLayout, *operands: Any
-) -> ShardedTensor | Any:
-    """Applies an elementwise `fn` shard by shard, on the shards' devices.
-
-    Operands are sharded tensors, values of the merged shape (cut first), or
-    values that broadcast along the axis that is cut. If an operand is none of
-    these, `fn` is applied once, to merged operands.
-    """
-    pieces = []
-    for operand in operands:
-        piece = _pieces(operand, layout)
-        if piece is None:
-            break
-        pieces.append(piece)
-    if len(pieces) < len(operands):
-        return fn(*(tf.convert_to_tensor(operand) for operand in operands))
-    results = [
-        on_device(fn, device)(*operands_there)
-        for device, operands_there in zip(
-            layout.devices, zip(*pieces, strict=True), strict=True
-        )
-    ]
-    return ShardedTensor(results, layout)
-
-
-def _pieces(operand: Any, layout: AnyLayout) -> Sequence[Any] | None:
-    if isinstance(operand, keras.Variable):
-        operand = operand.value
-    if hasattr(operand, "sharded_value"):
-        operand = operand.sharded_value()
-    if isinstance(operand, ShardedTensor):
-        same = operand.layout.matches(layout)
-        return operand.trimmed().shards if same else None
-    operand = tf.convert_to_tensor(operand)
-    if isinstance(layout, SampleLayout):
-        # Only a scalar surely has no sample axis.
-        scalar = operand.shape.rank == 0
-        return [operand] * len(layout.shares) if scalar else None
-    if operand.shape.rank is not None and (
-        operand.shape.rank < -layout.axis or operand.shape[layout.axis] == 1
-    ):
-        return [operand] * len(layout.sizes)
-    return split(operand, layout) if layout.fits(operand.shape) else None
-
-
-# A `typing.Union`, since TensorFlow's dispatch does not read `X | Y`.
-_Other = Union[  # noqa: UP007
-    tf.Tensor, tf.Variable, keras.Variable, np.ndarray, float, int, bool
-]
-
-
-@tf.experimental.dispatch_for_unary_elementwise_apis(ShardedTensor)
-def _unary(fn: Callable[..., Any], x: ShardedTensor) -> Any:
-    return map_shards(fn, x.layout, x)
-
-
-@tf.experimental.dispatch_for_binary_elementwise_apis(
-    ShardedTensor, ShardedTensor
-)
-def _binary(fn: Callable[..., Any], x: ShardedTensor, y: ShardedTensor) -> Any:
-    return _with_numbers_typed(fn, x, y)
-
-
-@tf.experimental.dispatch_for_binary_elementwise_apis(ShardedTensor, _Other)
-def _binary_left(fn: Callable[..., Any], x: ShardedTensor, y: _Other) -> Any:
-    return _with_numbers_typed(fn, x, y)
-
-
-@tf.experimental.dispatch_for_binary_elementwise_apis(_Other, ShardedTensor)
-def _binary_right(fn: Callable[..., Any], x: _Other, y: ShardedTensor) -> Any:
-    return _with_numbers_typed(fn, x, y)
-
-
-def _with_numbers_typed(fn: Callable[..., Any], x: Any, y: Any) -> Any:
-    """Applies `fn`; Python numbers take the dtype of the sharded operand."""
-    layout = next(v.layout for v in (x, y) if isinstance(v, ShardedTensor))
-    dtype = next(v.dtype for v in (x, y) if isinstance(v, ShardedTensor))
-    numbers = (bool, int, float)
-    x, y = (
-        tf.constant(v, dtype) if isinstance(v, numbers) else v for v in (x, y)
-    )
-    return map_shards(fn, layout, x, y)
-
-
-def _reduction(
-    fn: Callable[..., Any], combine: Callable[[list[tf.Tensor]], tf.Tensor]
-) -> None:
-    """Makes a reduction work shard by shard.
-
-    If the cut axis is reduced, each device reduces its shard, and the owner
-    combines these results. Otherwise the result is a sharded tensor again.
-    """
-
-    @functools.wraps(fn)
-    def reduce(
-        input_tensor: ShardedTensor,
-        axis: Any = None,
-        keepdims: bool = False,
-        name: Any = None,
-    ) -> Any:
-        layout, rank = input_tensor.layout, input_tensor.ndim
-        split_axis = layout.axis % rank
-        wanted = range(rank) if axis is None else np.atleast_1d(axis).tolist()
-        axes = {a % rank for a in wanted}
-        local = functools.partial(
-            fn, axis=sorted(axes), keepdims=keepdims, name=name
-        )
-        parts = map_shards(local, layout, input_tensor)
-        if split_axis not in axes:
-            # A negative number of the cut axis changes when a later axis goes.
-            stays = layout.axis == 0 or all(a < split_axis for a in axes)
-            if keepdims or stays:
-                return parts
-            return fn(tf.convert_to_tensor(input_tensor), axis, keepdims, name)
-        return on_device(lambda *p: combine(list(p)), layout.owner)(
-            *parts.shards
+    def _batch(self, batch_size: int | None) -> tf.TensorSpec:
+        return tf.TensorSpec(
+            tf.TensorShape([batch_size]).concatenate(self._merged.shape),
+            self._merged.dtype,
         )
 
-    tf.experimental.dispatch_for_api(fn, {"input_tensor": ShardedTensor})(
-        reduce
-    )
+    def _unbatch(self) -> tf.TensorSpec:
+        return tf.TensorSpec(self._merged.shape[1:], self._merged.dtype)
 
+    @property
+    def _flat_tensor_specs(self) -> list[tf.TensorSpec]:
+        return [self._merged]
 
-_reduction(tf.reduce_sum, tf.add_n)
-_reduction(tf.reduce_all, lambda parts: functools.reduce(tf.logical_and, parts))
-_reduction(tf.reduce_any, lambda parts: functools.reduce(tf.logical_or, parts))
-_reduction(tf.reduce_max, lambda parts: functools.reduce(tf.maximum, parts))
+    def _to_tensor_list(self, value: ShardedTensor) -> list[tf.Tensor]:
+        return [value.joined()]
 
+    _to_batched_tensor_list = _to_tensor_list
 
-@tf.experimental.dispatch_for_api(tf.clip_by_norm, {"t": ShardedTensor})
-def _clip_by_norm(
-    t: ShardedTensor, clip_norm: Any, axes: Any = None, name: Any = None
-) -> Any:
-    if axes is not None:
-        return tf.clip_by_norm(tf.convert_to_tensor(t), clip_norm, axes, name)
-    # The same formula as TensorFlow's, with the square root guarded at 0.
-    squares = tf.reduce_sum(tf.square(t))
-    positive = squares > 0
-    norm = tf.where(positive, tf.sqrt(tf.where(positive, squares, 1)), squares)
-    return t * clip_norm / tf.maximum(norm, clip_norm)
-
-
-def forward_operators(cls: type) -> None:
-    """Gives a tensor-like class Python's operators, run by TensorFlow."""
-    arithmetic = {
-        "add": tf.add,
-        "sub": tf.subtract,
-        "mul": tf.multiply,
-        "truediv": tf.truediv,
-        "pow": tf.pow,
-    }
-    comparison = {
-        "lt": tf.less,
-        "le": tf.less_equal,
-        "gt": tf.greater,
-        "ge": tf.greater_equal,
-    }
-    for name, fn in (arithmetic | comparison).items():
-        setattr(cls, f"__{name}__", lambda x, y, fn=fn: fn(x, y))
-    for name, fn in arithmetic.items():
-        setattr(cls, f"__r{name}__", lambda x, y, fn=fn: fn(y, x))
-    for name, fn in {"neg": tf.negative, "abs": tf.abs}.items():
-        setattr(cls, f"__{name}__", lambda x, fn=fn: fn(x))
-
-
-forward_operators(ShardedTensor)
+    def _from_compatible_tensor_list(
+        self, tensor_list: Sequence[tf.Tensor]
+    ) -> ShardedTensor:
+        (merged,) = tensor_list
+        return ShardedTensor(split(merged, self._layout), self._layout)

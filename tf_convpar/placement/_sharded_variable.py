@@ -21,11 +21,12 @@ import tensorflow as tf
 from tf_convpar._compat.tensorflow import CompositeTensor
 from tf_convpar._compat.tensorflow import CompositeTensorGradient
 from tf_convpar._compat.tensorflow import ResourceVariable
+from tf_convpar._compat.tensorflow import Tensor
 from tf_convpar._compat.tensorflow import unique_id
 from tf_convpar.placement._cutting import split
 from tf_convpar.placement._layout import Layout
+from tf_convpar.placement._operators import forward_operators
 from tf_convpar.placement._sharded_tensor import ShardedTensor
-from tf_convpar.placement._sharded_tensor import forward_operators
 from tf_convpar.placement._tracing import Itself
 
 
@@ -80,7 +81,7 @@ def shard_scope(index: int) -> contextlib.AbstractContextManager[None]:
     return standing_for(Shard(index))
 
 
-class ShardedVariable:
+class ShardedVariable(Tensor):
     """A variable in shards, which Keras holds in place of a `tf.Variable`.
 
     ```python
@@ -140,6 +141,10 @@ class ShardedVariable:
 
     # Properties of a `tf.Variable`.
 
+    aggregation = tf.VariableAggregation.NONE
+    synchronization = tf.VariableSynchronization.AUTO
+    constraint = None
+
     @property
     def name(self) -> str:
         """The variable's name."""
@@ -155,6 +160,10 @@ class ShardedVariable:
         """The merged shape; inside a `shard_scope`, that of the shard."""
         values = _instead.get()
         return self.merged_shape if values is None else values.shape(self)
+
+    def get_shape(self) -> tf.TensorShape:
+        """As `shape`."""
+        return self.shape
 
     @property
     def device(self) -> str:
@@ -273,7 +282,7 @@ class ShardedVariable:
         )
 
 
-forward_operators(ShardedVariable)
+forward_operators(ShardedVariable, but=("len",))
 
 
 def _pieces(value: tf.Tensor, layout: Layout) -> list[tf.Tensor]:
