@@ -86,6 +86,7 @@ def members():
         "keras.optimizers.Optimizer": sequential.optimizer,
         "keras.src.utils.tracking.Tracker": of_keras.Tracker({}),
         "tensorflow.Variable": tf.Variable(1.0),
+        "tensorflow.TensorSpec": tf.TensorSpec(()),
         "tensorflow.TypeSpec": tf.TensorSpec(()),
         "tensorflow.RaggedTensor": tf.ragged.constant([[1], []]),
         f"{gradient}.CompositeTensorGradient": (

@@ -57,6 +57,21 @@ def test_on_device_with_several_arguments_and_results():
     np.testing.assert_array_equal(db, 2 * a - 1)
 
 
+def test_on_device_that_was_traced_while_no_tape_records():
+    """`tf.recompute_grad` traces it so, and then asks for the gradient."""
+    square = tf.function(lambda v: on_device(tf.square, CPU[1])(v))
+
+    @tf.function
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.recompute_grad(square)(x)
+        return tape.gradient(y, x)
+
+    x = tf.constant([1.5, -2.0])
+    np.testing.assert_allclose(gradient(x), 2 * x)
+
+
 def test_on_device_third_derivative():
     x = tf.constant(1.5)
     with tf.GradientTape() as t3:

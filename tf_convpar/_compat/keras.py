@@ -15,6 +15,7 @@ library is imported before something of it is asked for.
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
@@ -62,6 +63,10 @@ NAMES = {
     "print_msg": Private(
         "keras.src.utils.io_utils:print_msg",
         "messages where those of `fit` go",
+    ),
+    "remat": Private(
+        "keras.src.backend.common.remat:remat",
+        "layers that compute again for their gradients, on shards",
     ),
     "set_keras_mask": Private(
         "keras.src.backend.common.masking:set_keras_mask",
@@ -277,20 +282,29 @@ def made_by(tensor: Any) -> Any:
     return tensor._keras_history.operation
 
 
-def inputs_of(model: Any) -> Any:
-    """Inputs of a functional model, in the structure it was given.
+def has_history(tensor: Any) -> bool:
+    """Whether a symbolic tensor is of a graph."""
+    return hasattr(tensor, "_keras_history")
 
-    `Model.inputs` has them in a list.
+
+def call_of(tensor: Any) -> Any:
+    """The call whose output a symbolic tensor is; None where a graph begins."""
+    operation, index, _ = tensor._keras_history
+    return operation and operation._inbound_nodes[index]
+
+
+def structure_of(model: Any) -> tuple[Any, Any]:
+    """Inputs and outputs of a functional model, in the structures of its own.
+
+    `Model.inputs` and `Model.outputs` have them in lists.
     """
-    return model._inputs_struct
+    return model._inputs_struct, model._outputs_struct
 
 
-def run_graph(model: Any, inputs: Any, operation_fn: Callable[..., Any]) -> Any:
-    """A functional model's graph, run with something else in place of layers.
-
-    `Model.__call__` runs the layers.
-    """
-    return model._run_through_graph(inputs, operation_fn=operation_fn)
+def calls_in_order(model: Any) -> list[Any]:
+    """The calls of a functional model's graph, each after those it needs."""
+    depths = sorted(model._nodes_by_depth.items(), reverse=True)
+    return [node for _, nodes in depths for node in nodes]
 
 
 def tracked_layers(model: Any) -> list[Any]:
@@ -440,6 +454,13 @@ def wrap_graphs(by: _Wrapper) -> None:
     """The one method that runs the graph of a functional model."""
     kind = NAMES["Functional"].found()
     kind._run_through_graph = by(kind._run_through_graph)
+
+
+def wrap_remat(by: _Wrapper) -> None:
+    """The function by which layers compute again for their gradients."""
+    found = NAMES["remat"].found()
+    module = importlib.import_module(found.__module__)
+    vars(module)[found.__name__] = by(found)
 
 
 def wrap_builds(by: _Wrapper) -> None:

@@ -12,6 +12,7 @@ import contextlib
 import copy
 import functools
 from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 from tf_convpar._compat._private import Private
@@ -21,6 +22,10 @@ NAMES = {
     "BatchableTypeSpec": Private(
         "tensorflow.python.framework.type_spec:BatchableTypeSpec",
         "jacobians, which stack what is in shards",
+    ),
+    "Bind": Private(
+        "tensorflow.python.ops.custom_gradient:Bind",
+        "copies of layers that hold `keras.remat` of their own methods",
     ),
     "CompositeTensor": Private(
         "tensorflow:__internal__.CompositeTensor",
@@ -47,6 +52,10 @@ NAMES = {
     "ResourceVariable": Private(
         "tensorflow.python.ops.resource_variable_ops:ResourceVariable",
         "shards, whose devices no strategy chooses, as for `tf.Variable`",
+    ),
+    "TFDecorator": Private(
+        "tensorflow.python.util.tf_decorator:TFDecorator",
+        "copies of functions that TensorFlow has wrapped",
     ),
     "Tensor": Private(
         "tensorflow:__internal__.types.Tensor",
@@ -90,7 +99,7 @@ NAMES = {
     ),
     "pywrap_tfe": Private(
         "tensorflow.python:pywrap_tfe",
-        "the memory of the devices of all tasks",
+        "the memory of all tasks' devices, and gradients of what is traced",
     ),
     "should_record_backprop": Private(
         "tensorflow.python.eager.record:should_record_backprop",
@@ -286,6 +295,39 @@ def bound_arguments(function: Any) -> tuple[str, list[Any]]:
 def is_note_of_checkpoints(name: str) -> bool:
     """Whether an attribute is what checkpoints note of the very object."""
     return name.startswith("_self_")
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[None]:
+    """Lets tapes record in a function that is traced while they are stopped.
+
+    What is traced is used again when they are not.
+    """
+    tapes = NAMES["pywrap_tfe"].found()
+    stopped = (
+        tapes.TFE_Py_TapeSetIsStopped()
+        and not NAMES["context"].found()().executing_eagerly()
+    )
+    if stopped:
+        tapes.TFE_Py_TapeSetRestartOnThread()
+    try:
+        yield
+    finally:
+        if stopped:
+            tapes.TFE_Py_TapeSetStopOnThread()
+
+
+def bound_to(function: Any) -> tuple[Any, str]:
+    """The object whose method a `tf.function` is, and its name there.
+
+    TensorFlow makes one for each object. None and an empty name for one that is
+    of no class.
+    """
+    # What AutoGraph makes of it takes the place of `__wrapped__`.
+    wrapper = function.python_function
+    bound: Any = getattr(wrapper, "__original_wrapped__", None)
+    owner = getattr(getattr(bound, "__self__", None), "target", None)
+    return (None, "") if owner is None else (owner, bound.__name__)
 
 
 def clone_function(function: Any, python_function: Callable[..., Any]) -> Any:

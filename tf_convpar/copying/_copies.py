@@ -6,15 +6,14 @@ config cannot be copied, and seeds are drawn anew. Here an object's attributes
 are copied instead. Each thing is copied once, so that what was one thing stays
 one thing: shared layers, tied weights, a variable and the lists that it is in.
 Functional models are the exception: their graph is run through again, layer by
-layer.
+layer. So tensors of graphs that are kept somewhere, such as the pyramid of a
+backbone, are those of the copy's graph.
 """
 
 from __future__ import annotations
 
 import collections
 import copy
-import functools
-import types
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -24,18 +23,23 @@ import tensorflow as tf
 
 from tf_convpar._compat import keras as private
 from tf_convpar._compat.keras import DotNotTrackScope
-from tf_convpar._compat.keras import Functional
 from tf_convpar._compat.keras import Tracker
 from tf_convpar._compat.tensorflow import Trackable
-from tf_convpar._compat.tensorflow import clone_function
 from tf_convpar._compat.tensorflow import is_note_of_checkpoints
 from tf_convpar._compat.tensorflow import wrap_tracked
+from tf_convpar.copying._callables import callable_like
+from tf_convpar.copying._callables import own
+from tf_convpar.copying._models import input_like
+from tf_convpar.copying._models import join_strategy
+from tf_convpar.copying._models import outdated
 from tf_convpar.copying._state import CONTAINERS
 from tf_convpar.copying._state import RUNNING
-from tf_convpar.copying._state import contents
+from tf_convpar.copying._state import attributes
 from tf_convpar.copying._state import holds_state
+from tf_convpar.copying._state import holds_symbolic
 from tf_convpar.copying._state import is_object
-from tf_convpar.copying._state import is_tf_function
+from tf_convpar.copying._state import is_symbolic
+from tf_convpar.copying._state import set_attribute
 from tf_convpar.placement import PlacedVariable
 
 # Methods that Keras wraps for each layer when the layer is made.
@@ -81,6 +85,9 @@ class Copies:
         self._made: dict[int, tuple[Any, Any]] = {}
         self._trackers: list[Tracker] = []
         self._left_behind: set[int] = set()
+        # Attributes that have tensors of graphs: the layers that these come
+        # from may be in the making.
+        self._to_fill: list[tuple[Any, str, Any]] = []
         self.pairs: list[tuple[Any, Any]] = []
         self.optimizers: list[Any] = []
 
@@ -101,20 +108,18 @@ class Copies:
             (tuple, self._tuple),
             (CONTAINERS, self._container),
             (RUNNING, copy.deepcopy),
+            (tf.random.Generator, self._generator),
         )
         for kinds, make in ways:
             if isinstance(value, kinds):
                 return make(value)
         if not holds_state(value):
             return value
-        if isinstance(value, types.MethodType):
-            return types.MethodType(value.__func__, self.of(value.__self__))
-        if isinstance(value, types.FunctionType):
-            return self._function(value)
-        if isinstance(value, functools.partial):
-            keywords = {k: self.of(v) for k, v in value.keywords.items()}
-            args = [self.of(arg) for arg in value.args]
-            return functools.partial(self.of(value.func), *args, **keywords)
+        if is_symbolic(value):
+            return self._symbolic(value)
+        found = callable_like(value, self.of, self._remember)
+        if found is not None:
+            return self._remember(value, found)
         return self._object(value)
 
     def finish(self, model: Any) -> None:
@@ -123,6 +128,9 @@ class Copies:
         Args:
             model: The original model.
         """
+        while self._to_fill:
+            new, name, value = self._to_fill.pop()
+            set_attribute(new, name, self.of(value))
         for tracker in self._trackers:
             private.track_anew(tracker)
         for optimizer in self.optimizers:
@@ -155,11 +163,15 @@ class Copies:
     def _fill(self, new: Any, old: Any, but: tuple[str, ...] = ()) -> None:
         """Gives a copy its attributes, all but those named in `but`."""
         self._held_by.append(old)
-        for name, value in vars(old).items():
+        for name, value in attributes(old).items():
             if name in private.FRESH:
                 vars(new)[name] = private.FRESH[name]()
-            elif name not in but and not isinstance(value, self._leave_out):
-                vars(new)[name] = self.of(value)
+            elif name in but or isinstance(value, self._leave_out):
+                continue
+            elif holds_symbolic(value):
+                self._to_fill.append((new, name, value))
+            else:
+                set_attribute(new, name, self.of(value))
         self._held_by.pop()
 
     def _layer(self, layer: Any) -> Any:
@@ -167,34 +179,75 @@ class Copies:
         if changed is not None:
             return self._remember(layer, changed)
         if isinstance(layer, keras.layers.InputLayer):
-            return self._remember(layer, _input_like(layer))
-        if isinstance(layer, Functional) and private.nodes_by_depth(layer):
+            return self._remember(layer, input_like(layer))
+        if isinstance(layer, keras.Function) and private.nodes_by_depth(layer):
             return self._functional(layer)
         if isinstance(layer, keras.Sequential):
-            self._left_behind.update(map(id, _outdated(layer)))
+            self._left_behind.update(map(id, outdated(layer)))
             # The graph first, so that layers are copied in its order.
             self.of(private.functional_of(layer))
         new = self.as_kind(layer, type(layer))
         if isinstance(layer, keras.Model):
-            _join_strategy(new)
+            join_strategy(new)
         return new
 
     def _functional(self, model: Any) -> Any:
         """A copy: the graph of copied layers, and whatever else a model has."""
         self._enter(model)
-        inputs = keras.tree.map_structure(
-            lambda x: self.of(private.made_by(x)).output,
-            private.inputs_of(model),
+        for call in private.calls_in_order(model):
+            self._call(call)
+        inputs, outputs = keras.tree.map_structure(
+            self.of, private.structure_of(model)
         )
-        outputs = private.run_graph(model, inputs, self.of)
-        new = keras.layers.Layer.__new__(type(model))
+        if isinstance(model, keras.layers.Layer):
+            new = keras.layers.Layer.__new__(type(model))
+        else:
+            new = keras.Operation.__new__(type(model))
         self._remember(model, new)
         self.pairs.append((model, new))
         with DotNotTrackScope():
             keras.Function.__init__(new, inputs, outputs, name=model.name)
         self._fill(new, model, private.OF_GRAPHS + _WRAPPED)
-        _join_strategy(new)
+        if isinstance(model, keras.Model):
+            join_strategy(new)
         return new
+
+    def _symbolic(self, tensor: keras.KerasTensor) -> keras.KerasTensor:
+        """The tensor of the copy's graph, which is made as far as that."""
+        call = private.call_of(tensor)
+        if call is None:
+            shape, dtype = tensor.shape, tensor.dtype
+            new = keras.KerasTensor(shape, dtype, tensor.sparse)
+            return self._remember(tensor, new)
+        left = [call]
+        while left:
+            before = [x for x in left[-1].parent_nodes if not self._called(x)]
+            if before:
+                left += before
+            else:
+                self._call(left.pop())
+        return self._made[id(tensor)][1]
+
+    def _called(self, call: Any) -> bool:
+        return all(id(output) in self._made for output in call.outputs)
+
+    def _call(self, call: Any) -> None:
+        """Calls a copy as a layer was called, once for each call."""
+        if self._called(call):
+            return
+        made = self.of(call.operation)
+        if call.is_input:
+            outputs = made.output
+        else:
+            # A weight may be given to an operation, as where two are tied.
+            args, kwargs = keras.tree.map_structure(
+                lambda x: own(x, self.of),
+                (call.arguments.args, call.arguments.kwargs),
+            )
+            outputs = made(*args, **kwargs)
+        new = keras.tree.flatten(outputs)
+        for output, copied in zip(call.outputs, new, strict=True):
+            self._remember(output, copied)
 
     def _variable(self, variable: keras.Variable) -> keras.Variable:
         kind: Any = type(variable)
@@ -223,11 +276,19 @@ class Copies:
         return self._remember(variable, new)
 
     def _tuple(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
+        if isinstance(value, Trackable):
+            # TensorFlow tracks too, by wrappers around plain tuples.
+            plain = value.__wrapped__
+            new = self._tuple(plain)
+            return value if new is plain else wrap_tracked(new)
         parts = [self.of(part) for part in value]
         if all(a is b for a, b in zip(parts, value, strict=True)):
             return value
-        kind: Any = type(value)
-        return kind(*parts) if hasattr(value, "_fields") else kind(parts)
+        # Not by its own `__new__`, which may take other arguments.
+        new = tuple.__new__(type(value), parts)
+        if is_object(value):
+            self._fill(new, value)
+        return new
 
     def _container(self, value: Any) -> Any:
         """A copy of a dict, a list, a deque or a set, also of Keras' own kinds.
@@ -236,9 +297,11 @@ class Copies:
         """
         kind: Any = type(value)
         if isinstance(value, Trackable):
-            # TensorFlow tracks too, by wrappers around plain containers.
-            plain = dict(value) if isinstance(value, dict) else list(value)
+            plain = getattr(value, "__wrapped__", None)
+            plain = list(value) if plain is None else plain
             return self._remember(value, wrap_tracked(self.of(plain)))
+        if isinstance(value, frozenset):
+            return self._remember(value, kind([self.of(x) for x in value]))
         new = self._remember(value, kind.__new__(kind))
         if isinstance(value, collections.defaultdict):
             new.default_factory = value.default_factory
@@ -252,41 +315,26 @@ class Copies:
             set.update(new, [self.of(part) for part in value])
         else:
             base = list if isinstance(value, list) else collections.deque
+            if base is collections.deque:
+                base.__init__(new, (), value.maxlen)
             current = [p for p in value if id(p) not in self._left_behind]
             base.extend(new, [self.of(part) for part in current])
         if is_object(value):
             self._fill(new, value)
         return new
 
-    def _function(self, function: types.FunctionType) -> Any:
-        """A function of the same code, with copies of what its closure has."""
-        cells = tuple(types.CellType() for _ in function.__closure__ or ())
-        new = types.FunctionType(
-            function.__code__,
-            function.__globals__,
-            function.__name__,
-            function.__defaults__,
-            cells,
-        )
-        new.__kwdefaults__ = function.__kwdefaults__
-        vars(new).update(vars(function))
-        self._remember(function, new)
-        if len(contents(function)) < len(cells):
-            raise ValueError(
-                f"Expected all that '{function.__qualname__}' uses to be there "
-                "already. Received: a function that uses what is yet to be "
-                "assigned. Parallelize the model after that."
+    def _generator(self, value: tf.random.Generator) -> tf.random.Generator:
+        """One that goes on by itself from the state of the original."""
+        with tf.init_scope():
+            new = tf.random.Generator.from_state(
+                value.state.numpy(), value.algorithm
             )
-        for cell, value in zip(cells, contents(function), strict=True):
-            cell.cell_contents = self.of(value) if holds_state(value) else value
-        return new
+        return self._remember(value, new)
 
     def _object(self, value: Any) -> Any:
         kind: Any = type(value)
-        if is_tf_function(value):
-            return clone_function(value, self.of(value.python_function))
         try:
-            new = self._remember(value, object.__new__(kind))
+            new = self._remember(value, _empty(value))
         except TypeError as error:
             raise ValueError(
                 "Expected what a model holds to be copyable, or to hold no "
@@ -302,40 +350,9 @@ class Copies:
         return new
 
 
-def _input_like(layer: Any) -> Any:
-    new = keras.layers.InputLayer(
-        batch_shape=layer.batch_shape,
-        dtype=layer.dtype,
-        sparse=layer.sparse,
-        ragged=layer.ragged,
-        optional=layer.optional,
-        name=layer.name,
-    )
-    # A model finds its inputs in a dict by this name.
-    new.output.name = layer.output.name
-    return new
-
-
-def _outdated(model: keras.Sequential) -> list[Any]:
-    """The graphs that a model had before its last layer was added.
-
-    Keras goes on tracking them; copies leave them out.
-    """
-    own = (
-        private.functional_of(model),
-        *private.layers_of(model, recursive=False),
-    )
-    current = set(map(id, own))
-    return [
-        layer
-        for layer in private.tracked_layers(model)
-        if isinstance(layer, Functional) and id(layer) not in current
-    ]
-
-
-def _join_strategy(model: Any) -> None:
-    """Lets the strategy in scope train a model, as if it were made there."""
-    strategy = None
-    if tf.distribute.has_strategy():
-        strategy = tf.distribute.get_strategy()
-    private.join(model, strategy)
+def _empty(value: Any) -> Any:
+    """An object of the same class, whose attributes are yet to be set."""
+    try:
+        return object.__new__(type(value))
+    except TypeError:
+        return copy.copy(value)  # It derives from a class in C.

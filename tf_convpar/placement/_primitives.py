@@ -20,6 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_convpar import ops
+from tf_convpar._compat.tensorflow import recording
 from tf_convpar._compat.tensorflow import should_record_backprop
 
 
@@ -55,7 +56,7 @@ def on_device(
             for i, x in enumerate(args)
         )
         # Persistent, since a persistent outer tape may come here again.
-        with tf.GradientTape(persistent=True) as tape:
+        with recording(), tf.GradientTape(persistent=True) as tape:
             tape.watch([x for x in args if x.dtype.is_floating])
             result = fn(*map(_first_or_own, args, _earlier(args)))
 

@@ -4,6 +4,9 @@ from tf_convpar.sharding import (
     _graph as _graph,  # wraps `Functional._run_through_graph`
 )
 from tf_convpar.sharding import (
+    _remat as _remat,  # wraps how layers compute again for their gradients
+)
+from tf_convpar.sharding import (
     _summary as _summary,  # wraps `keras.Model.summary`
 )
 from tf_convpar.sharding._fusable import fuses as fuses

@@ -149,19 +149,30 @@ def parallelize(
             return _twins.plain(layer, copies)
         return None
 
-    copies = Copies(
-        change, lambda model: regions.enter(model), (Attached, Followers)
-    )
+    def enter(model: Any) -> None:
+        # Weights are cut before layers are called: a `tf.function` in one of
+        # them would go on with what it was traced with.
+        regions.enter(model)
+        settle()
+
+    def settle() -> None:
+        while unplaced := copies.pairs[len(placed) :]:
+            placed.extend(unplaced)
+            for old, made in unplaced:
+                if isinstance(made, ConvParallel) and made.built:
+                    made.place(old.get_build_config()["input_shape"])
+        regions.place()
+
+    placed: list[Any] = []
+    copies = Copies(change, enter, (Attached, Followers))
     # cuDNN chooses on a GPU, where the ops that layers fuse into do not run.
     fuses = algorithm == "auto" and device_type(chief()[0]) == "CPU"
     regions = Regions(copies.of, fuses=fuses)
     new = copies.of(model)
-    for old, made in copies.pairs:
-        if isinstance(made, ConvParallel) and made.built:
-            made.place(old.get_build_config()["input_shape"])
-    regions.place()
+    settle()
     place_slots(copies.optimizers)
     copies.finish(model)
+    settle()
     settle_xla(copies.pairs)
     follow(copies.pairs)
     left_by_plan(made for _, made in copies.pairs)

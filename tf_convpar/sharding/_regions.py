@@ -57,8 +57,9 @@ class Regions:
                 self._visit(node)
 
     def place(self) -> None:
-        """Cuts the weights that lie beside shards, once layers are built."""
-        for layer, layouts in self._to_place:
+        """Cuts the weights that lie beside shards."""
+        while self._to_place:
+            layer, layouts = self._to_place.pop()
             for name, layout in layouts.items():
                 place(getattr(layer, name), layout)
 
