@@ -151,6 +151,103 @@ def test_data_of_other_kinds():
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
+class Own(keras.Model):
+    """With steps of its own, which are told what Keras would tell them."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = network(8)
+
+    def call(self, x, training=False):
+        return self.inner(x, training=training)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(x, training=True) - y) ** 2)
+        weights = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, weights), weights)
+        return {"own": loss}
+
+    def test_step(self, data):
+        x, y = data
+        return {"own": tf.reduce_max(abs(self(x) - y))}
+
+
+class OfImages(Own):
+    def predict_step(self, data):
+        found = keras.ops.softmax(self(data[:, ::-1]))
+        return {"softmax": found, "images": data}
+
+
+class OfPairs(Own):
+    def predict_step(self, data):
+        x, y = data
+        return [self(x), y]
+
+
+class OfNames(Own):
+    def predict_step(self, data):
+        return self(data["images"])
+
+
+class OwnFunction(Own):
+    """Makes the function of a step in a way of its own."""
+
+    def make_predict_function(self, force=False):
+        self.predict_function = lambda data: self.predict_step(data[0]) * 2
+        return self.predict_function
+
+
+X, Y = images(6, 8), np.arange(30.0, dtype="float32").reshape(6, 5)
+STEPS = {
+    Own: X,
+    OfImages: X,
+    OfPairs: tf.data.Dataset.from_tensor_slices((X, Y)).batch(4),
+    OfNames: {"images": X},
+    OwnFunction: X,
+}
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_steps_of_the_models_own(kind):
+    def make():
+        keras.utils.set_random_seed(1)
+        model = kind()
+        model(X)
+        model.compile(keras.optimizers.SGD(0.01), "mse")
+        return model
+
+    plain, model = make(), parallel(make())
+    given = STEPS[kind]
+    options = {"verbose": 0}
+    if not isinstance(given, tf.data.Dataset):
+        options["batch_size"] = 4
+    for _ in range(2):
+        expected = keras.tree.flatten(plain.predict(given, **options))
+        found = keras.tree.flatten(model.predict(given, **options))
+        for ours, theirs in zip(found, expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+        histories = []
+        for one in (plain, model):
+            fit = one.fit(X, Y, epochs=2, verbose=0, shuffle=False).history
+            tested = one.evaluate(X, Y, verbose=0, return_dict=True)
+            histories.append([*fit["own"], tested["own"]])
+        assert histories[0][0] != histories[0][1]
+        np.testing.assert_allclose(*histories, rtol=1e-4)
+
+
+def test_a_function_of_one_object_alone():
+    plain = network(8)
+
+    def make(force=False):
+        plain.predict_function = lambda data: plain(data[0]) * 0 + 7
+
+    plain.make_predict_function = make
+    model = parallel(plain)
+    np.testing.assert_array_equal(model.predict(X, verbose=0), Y * 0 + 7)
+
+
 def test_several_inputs_and_outputs():
     left, right = keras.Input((8, 8, 3), name="a"), keras.Input((2,), name="b")
     x = keras.layers.Conv2D(4, 3, activation="relu")(left)

@@ -27,7 +27,7 @@ from tf_convpar.sharding._attach import Attached
 from tf_convpar.sharding._follow import Followers
 from tf_convpar.sharding._follow import follow
 from tf_convpar.sharding._merge import check_model
-from tf_convpar.sharding._predict import Predicts
+from tf_convpar.sharding._predict import divide_predictions
 from tf_convpar.sharding._regions import Regions
 from tf_convpar.sharding._training import place_slots
 from tf_convpar.sharding._training import settle_xla
@@ -177,7 +177,7 @@ def parallelize(
     follow(copies.pairs)
     left_by_plan(made for _, made in copies.pairs)
     if fuses and chief()[1]:
-        new.make_predict_function = Predicts(new)
+        divide_predictions(new)
     _told.warn(new, algorithm)
     if verbose:
         print_msg(f"{model.name}: {_told.line(new, reason)}")
