@@ -234,7 +234,21 @@ def check(layer, strategy):
     return merged
 
 
-@pytest.mark.parametrize("name", OF_A_LAYER)
+# These need nothing that is not needed by others.
+ALIKE = (
+    "partial, method, closure, keyword, attribute of a function, wrapped, "
+    "method of a closure, weak method, lambda layer, typed tuple, odd tuple, "
+    "deque, ordered, counted, exception, user's dict, tf.function, lambda, "
+    "not converted, recompute_grad, twice"
+).split(", ")
+
+
+def quick_and_slow(names):
+    slow = pytest.mark.slow
+    return [pytest.param(n, marks=slow) if n in ALIKE else n for n in names]
+
+
+@pytest.mark.parametrize("name", quick_and_slow(OF_A_LAYER))
 def test_layers_are_held_in_any_way(name, strategy):
     merged = check(lambda: Holder(OF_A_LAYER[name]), strategy)
     held = merged.layers[0].held
@@ -243,7 +257,7 @@ def test_layers_are_held_in_any_way(name, strategy):
         assert isinstance(getattr(held, "__wrapped__", held), kind)
 
 
-@pytest.mark.parametrize("name", OF_A_METHOD)
+@pytest.mark.parametrize("name", quick_and_slow(OF_A_METHOD))
 def test_methods_are_held_in_any_way(name, strategy):
     check(lambda: ByItself(OF_A_METHOD[name]), strategy)
 

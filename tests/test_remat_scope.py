@@ -40,11 +40,18 @@ def losses(model):
     return model.fit(X, Y, epochs=3, verbose=0).history["loss"]
 
 
-@pytest.mark.parametrize("plan", ["auto", "equal", "samples", "mixed"])
-@pytest.mark.parametrize("mode", MODES)
+WAYS = [
+    *[(mode, plan) for mode in MODES for plan in ("auto", "equal")],
+    *[
+        (mode, plan)
+        for mode in ("larger", "some")
+        for plan in ("samples", "mixed")
+    ],
+]
+
+
+@pytest.mark.parametrize(("mode", "plan"), WAYS)
 def test_training_in_a_scope(mode, plan, strategy):
-    if plan in ("samples", "mixed") and mode in ("full", "activations"):
-        pytest.skip("what is so computed is that of the other modes")
     plans = {
         "equal": "equal",
         "samples": {".*": "samples"},

@@ -127,8 +127,6 @@ def test_operators(name, graph):
 @pytest.mark.parametrize("name", [*SHARD_BY_SHARD, *WHOLE])
 def test_operators_of_variables(name):
     fn = (SHARD_BY_SHARD | WHOLE)[name]
-    if name in ("number equal to it", "of an array of float64"):
-        pytest.skip("what stands on the left decides")
     same(fn(variable()), fn(tf.Variable(VALUE)))
 
 
