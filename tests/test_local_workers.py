@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 
@@ -171,6 +172,73 @@ def test_process_takes_its_children_along():
     with Process(["sh", "-c", script]) as process:
         assert process.wait(timeout_s=5) == 3
     assert not wait_gone([int(process.output)])
+
+
+def test_what_is_left_of_a_group_is_killed_while_the_number_is_its_own(
+    monkeypatch,
+):
+    """Once it is known how one ended, another may get its number."""
+    states, real = [], os.killpg
+
+    def killpg(number, sent):
+        states.append(psutil.Process(number).status())
+        real(number, sent)
+
+    monkeypatch.setattr(os, "killpg", killpg)
+    ended = []
+    # It is only listened to: nobody asks whether it has ended. Its child does
+    # not have its output.
+    script = "sleep 60 > /dev/null 2>&1 & echo $!; exit 3"
+    process = Process(["sh", "-c", script], on_end=ended.append)
+    deadline = time.monotonic() + 10
+    while not ended and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert ended == [3]
+    assert not psutil.pid_exists(process.pid)
+    assert not wait_gone([int(process.output)])
+    # It is over: whoever has the number now is left alone.
+    process.signal(signal.SIGKILL)
+    process.kill()
+    assert process.returncode == 3
+    assert states == [psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.parametrize("ask", [True, False])
+def test_another_process_of_the_same_number_lives(ask):
+    """Whether it was asked how it ended, or only listened to."""
+    number = "/proc/sys/kernel/ns_last_pid"
+    if not os.access(number, os.W_OK):
+        pytest.skip("only root chooses numbers of processes")
+    ended = []
+    process = Process(["true"], on_end=ended.append)
+    if ask:
+        process.wait(timeout_s=10)
+    while not ended:
+        time.sleep(0.01)
+    for _ in range(50):
+        with open(number, "w") as file:
+            file.write(str(process.pid - 1))
+        other = start(["sleep", "60"])
+        try:
+            if other.pid == process.pid:
+                process.signal(signal.SIGKILL)
+                process.kill()
+                time.sleep(0.1)
+                assert process.returncode == 0
+                assert other.poll() is None
+                return
+        finally:
+            kill_tree(other)
+    pytest.skip("others took the number")
+
+
+def test_process_that_is_waited_for_too_long():
+    with (
+        Process(["sleep", "60"]) as process,
+        pytest.raises(subprocess.TimeoutExpired),
+    ):
+        process.wait(timeout_s=0.1)
+    assert process.returncode == -signal.SIGKILL
 
 
 def test_process_that_is_not_there():

@@ -19,6 +19,8 @@ from tf_convpar.strategy import tied
 # Share of a processor below which a process is idle. A worker that is only
 # asked whether it is there takes a tenth of that.
 _IDLE = 0.02
+# Seconds between two looks whether one has ended that is waited for.
+_LOOK_S = 0.02
 
 
 class Process:
@@ -61,7 +63,8 @@ class Process:
         on_error_line: Callable[[str], None] | None = None,
     ) -> None:
         self._lines: collections.deque[str] = collections.deque(maxlen=10_000)
-        self._swept = False
+        # Of the same thread's signal handlers, too.
+        self._reaping = threading.RLock()
         # Seconds of processors it had used when it was last looked at.
         self._used, self._looked = 0.0, time.monotonic()
         self._worked = self._looked
@@ -103,10 +106,10 @@ class Process:
     @property
     def returncode(self) -> int | None:
         """`None` while it runs, then its exit code, or minus its signal."""
-        code = self._popen.poll()
-        if code is not None:
-            self._sweep()
-        return code
+        with self._reaping:
+            if self._popen.returncode is None:
+                self._reap()
+            return self._popen.returncode
 
     @property
     def output(self) -> str:
@@ -132,8 +135,7 @@ class Process:
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Waits for the process and its output to end; returns `returncode`."""
-        code = self._popen.wait(timeout_s)
-        self._sweep()
+        code = self._code(timeout_s)
         # Only a process that has left the group can still keep the pipe open.
         for reader in self._readers:
             reader.join(timeout=1.0)
@@ -141,7 +143,9 @@ class Process:
 
     def signal(self, number: int) -> None:
         """Sends it a signal, if it still runs."""
-        self._popen.send_signal(number)
+        with self._reaping:
+            if self.returncode is None:
+                os.kill(self.pid, number)
 
     def write(self, text: str) -> None:
         """Writes to its standard input, a pipe, as long as it reads it."""
@@ -153,16 +157,34 @@ class Process:
 
     def kill(self) -> None:
         """Kills it and its group, and waits for its end."""
-        self._popen.kill()
+        self.signal(signal.SIGKILL)
         self.wait()
 
-    def _sweep(self) -> None:
-        # Done once, when the process ends: later the kernel may give the number
-        # of its group to another.
-        if not self._swept:
-            self._swept = True
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
+    def _code(self, timeout_s: float | None = None) -> int:
+        begin = time.monotonic()
+        while (code := self.returncode) is None:
+            passed_s = time.monotonic() - begin
+            if timeout_s is not None and passed_s >= timeout_s:
+                raise subprocess.TimeoutExpired(self._popen.args, timeout_s)
+            time.sleep(_LOOK_S)
+        return code
+
+    def _reap(self) -> None:
+        """Learns how it ended, if it has, and kills what is left of its group.
+
+        In this order: as soon as somebody has learned how it ended, the kernel
+        may give its number, and its group's, to another.
+        """
+        with contextlib.suppress(OSError):
+            if hasattr(os, "waitid"):
+                look = os.WEXITED | os.WNOHANG | os.WNOWAIT
+                ended = os.waitid(os.P_PID, self.pid, look) is not None
+            else:  # macOS before Python 3.13: in the other order, at once.
+                ended = self._popen.poll() is not None
+            if not ended:
+                return
+            os.killpg(self.pid, signal.SIGKILL)
+        self._popen.poll()
 
     def _read(
         self,
@@ -176,4 +198,4 @@ class Process:
             if on_line is not None:
                 on_line(text)
         if on_end is not None:
-            on_end(self._popen.wait())
+            on_end(self._code())
