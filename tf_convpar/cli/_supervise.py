@@ -21,6 +21,7 @@ from tf_convpar.cli._shared import is_chatter
 from tf_convpar.strategy.health import Watch
 from tf_convpar.strategy.local_cluster import local_workers
 from tf_convpar.strategy.process import Process
+from tf_convpar.strategy.process import how
 from tf_convpar.strategy.server import HEARTBEAT_EVERY_S
 from tf_convpar.strategy.spec import Task
 
@@ -190,7 +191,7 @@ class _Task:
         if self._due is None:
             wait = min(_FIRST_WAIT_S * 2**self._used, _LONGEST_WAIT_S)
             self._due = time.monotonic() + wait
-            says = f"{name} ended with {_describe(self.process.wait())}; "
+            says = f"{name} ended with {how(self.process.wait())}; "
             if self.spent:
                 self._due = math.inf
                 says += f"it is not started again after {self._used} times."
@@ -273,7 +274,7 @@ def _until_the_end(
         if code != 0:
             for name, worker in ended.items():
                 # Until its last output has been printed.
-                found = _describe(worker.process.wait())
+                found = how(worker.process.wait())
                 click.echo(
                     f"{name} ended with {found} before the "
                     "program did; stopping everything.",
@@ -349,12 +350,6 @@ def _stop(process: Process) -> None:
 def _killed(code: int | None) -> bool:
     """Whether a signal ended it, which ssh tells by large numbers."""
     return code is not None and (code < 0 or code > 128)
-
-
-def _describe(code: int) -> str:
-    if code < 0:
-        return f"signal {signal.Signals(-code).name}"
-    return f"exit code {code}"
 
 
 class _Printer:

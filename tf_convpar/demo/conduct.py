@@ -27,6 +27,7 @@ from tf_convpar.demo.star.report import Report as StarReport
 from tf_convpar.strategy.local_cluster import LocalCluster
 from tf_convpar.strategy.local_cluster import local_workers
 from tf_convpar.strategy.process import Process
+from tf_convpar.strategy.process import how
 
 _POLL_S = 0.2
 
@@ -113,7 +114,7 @@ def _run_chief(
         raise DemoError(errors[0])
     if not done.is_set():
         raise DemoError(
-            f"The chief ended with exit code {chief.wait()}. It wrote:\n"
+            f"The chief ended with {how(chief.wait())}. It wrote:\n"
             + "\n".join(noise)
         )
 
@@ -139,7 +140,7 @@ def _check_workers(cluster: LocalCluster) -> None:
     for index, worker in enumerate(cluster.workers):
         if worker.returncode is not None:
             raise DemoError(
-                f"Worker {index} ended with exit code {worker.wait()}. "
+                f"Worker {index} ended with {how(worker.wait())}. "
                 f"It wrote:\n{worker.output}"
             )
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tf_convpar.strategy.process import Process
+from tf_convpar.strategy.process import how
 from tf_convpar.strategy.server import READY
 from tf_convpar.strategy.spec import Cluster
 from tf_convpar.strategy.spec import Task
@@ -145,10 +146,10 @@ def wait_ready(workers: Sequence[Process], timeout_s: float) -> None:
             line.startswith(READY) for line in worker.output.splitlines()
         ):
             if worker.returncode is not None:
-                code = worker.wait()
+                found = how(worker.wait())
                 raise RuntimeError(
-                    "Expected every local worker to start. Received exit code "
-                    f"{code} from worker {index}, which wrote:\n"
+                    "Expected every local worker to start. Received "
+                    f"{found} from worker {index}, which wrote:\n"
                     f"{worker.output}"
                 )
             if time.monotonic() > deadline:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 
 from tf_convpar.strategy import cluster as cluster_lib
 from tf_convpar.strategy.local_cluster import local_workers as processes
 from tf_convpar.strategy.local_cluster import wait_ready
+from tf_convpar.strategy.process import how
 from tf_convpar.strategy.server import READY
 from tf_convpar.strategy.spec import Task
 from tf_convpar.strategy.status import ask
@@ -139,7 +139,7 @@ class LocalWorkers:
 
     def _show_end(self, task: Task, code: int) -> None:
         if task in self._ready and not self._stopping:
-            _show(task, _ended(code))
+            _show(task, f"ended with {how(code)}")
         self._ready.discard(task)
 
 
@@ -210,10 +210,4 @@ def _show(task: Task, text: str) -> None:
 
 
 def _state(pid: int, code: int | None) -> str:
-    return f"process {pid}" if code is None else _ended(code)
-
-
-def _ended(code: int) -> str:
-    if code < 0:
-        return f"ended with signal {signal.Signals(-code).name}"
-    return f"ended with exit code {code}"
+    return f"process {pid}" if code is None else f"ended with {how(code)}"

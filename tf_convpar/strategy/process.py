@@ -23,6 +23,21 @@ _IDLE = 0.02
 _LOOK_S = 0.02
 
 
+def how(code: int) -> str:
+    """How a process ended, by its `returncode`.
+
+    ```python
+    how(3), how(-9)  # "exit code 3", "signal SIGKILL"
+    ```
+    """
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:  # Most of the real-time signals have no name.
+        return f"signal {-code}"
+
+
 class Process:
     """A child process whose output is read, and that dies with this one.
 
