@@ -23,6 +23,7 @@ from tf_convpar.cli import _supervise
 from tf_convpar.strategy import health
 from tf_convpar.strategy.local_cluster import reserved_port
 from tf_convpar.strategy.process import Process
+from tf_convpar.strategy.process import how
 from tf_convpar.strategy.server import HEARTBEATS_S
 from tf_convpar.strategy.spec import Task
 
@@ -167,6 +168,24 @@ def test_lost_worker_ends_everything(program):
         kill_tree(launcher)
 
 
+def test_every_signal_has_a_name_or_a_number(program):
+    """Real-time signals but for the first and the last have no name."""
+    number = signal.SIGRTMIN + 3
+    launcher = start([*LAUNCH, "-n", "2", program(WAIT)])
+    try:
+        read_until(launcher, "[chief] waiting")
+        os.kill(_worker_of(launcher), number)
+        output, _ = launcher.communicate(timeout=15)
+        assert f"worker 0 ended with signal {number} before" in output
+        assert "Traceback" not in output
+    finally:
+        kill_tree(launcher)
+    assert how(-signal.SIGKILL) == "signal SIGKILL"
+    assert [how(n) for n in (0, 3)] == ["exit code 0", "exit code 3"]
+    for number in range(1, signal.NSIG):
+        assert how(-number).startswith("signal ")
+
+
 def test_lost_worker_is_started_again_so_often(program):
     launcher = start([*LAUNCH, "-n", "2", "--restarts", "1", program(WAIT)])
     try:
@@ -244,11 +263,14 @@ import concurrent.futures, sys, time, grpc
 from grpc import GenericRpcHandler, unary_unary_rpc_method_handler
 
 silent = False
+# One device, by its name.
+name = b"/job:worker/replica:0/task:0/device:CPU:0"
+device = bytes([0x0a, len(name)]) + name
 
 def status(request, context):
     while silent:
         time.sleep(0.1)
-    return b""
+    return bytes([0x0a, len(device)]) + device
 
 class Status(GenericRpcHandler):
     def service(self, details):

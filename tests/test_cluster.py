@@ -1,10 +1,14 @@
 """Reading TF_CONFIG, and what is refused before TensorFlow could hang."""
 
+import concurrent.futures
+import contextlib
 import json
 import re
 import socket
+import threading
 import time
 
+import grpc
 import pytest
 import tensorflow as tf
 
@@ -12,6 +16,7 @@ from tf_convpar.strategy import cluster as cluster_lib
 from tf_convpar.strategy.cluster import Cluster
 from tf_convpar.strategy.cluster import Task
 from tf_convpar.strategy.cluster import resolve
+from tf_convpar.strategy.local_cluster import reserved_port
 
 resolvers = tf.distribute.cluster_resolver
 SPEC = {"chief": ["a:2222"], "worker": ["b:2222", "c:2222"]}
@@ -106,6 +111,11 @@ def test_any_resolver(monkeypatch):
         (config({"chief": "a:1"}, type="chief"), "at least one address"),
         (config({"chief": {"0": "a:1"}}, type="chief"), "at least one address"),
         (config({"chief": ["a:1", "b:1"]}, type="chief"), "one task in job"),
+        (config({"chief": ["a..b:1"]}, type="chief"), "Received: 'a..b:1'"),
+        (config({"chief": [".a:1"]}, type="chief"), "Received: '.a:1'"),
+        (config({"chief": ["a\0b:1"]}, type="chief"), "host:port"),
+        (config({"chief": ["a" * 64 + ":1"]}, type="chief"), "1 to 63 bytes"),
+        (config({"chief": ["ü" * 60 + ".b:1"]}, type="chief"), "1 to 63 bytes"),
         (config({"chief": ["a"]}, type="chief"), "'a'"),
         (config({"chief": [":1"]}, type="chief"), "':1'"),
         (config({"chief": [5]}, type="chief"), "Received: 5"),
@@ -143,6 +153,11 @@ def test_malformed_tf_config(monkeypatch, text, found):
     assert "Received" in str(error.value)
 
 
+def test_names_of_hosts():
+    for host in ("a" * 63 + ".b", "a.b.", "münchen.example", "10.0.0.1", "a_b"):
+        assert Cluster({"chief": [f"{host}:1"]}).chief.host == host
+
+
 def test_ipv6_address():
     assert Cluster({"chief": ["[::1]:2222"]}).chief.port == 2222
 
@@ -164,6 +179,76 @@ def test_unreachable_tasks_are_named_in_bounded_time(listener, closed_port):
     assert f"/job:worker/task:1 at 127.0.0.1:{silent}: something" in text
     assert "'no-such-host.invalid' is not known" in text
     assert "convpar worker" in text
+
+
+@pytest.fixture
+def silent_port():
+    """A port where nobody is told anything, as behind a firewall."""
+    with contextlib.ExitStack() as stack:
+        full = stack.enter_context(socket.socket())
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(4):
+            own = stack.enter_context(socket.socket())
+            own.setblocking(False)
+            own.connect_ex(full.getsockname())
+        yield full.getsockname()[1]
+
+
+def test_many_silent_machines_take_as_long_as_one(silent_port):
+    tasks = [Task("worker", i, f"127.0.0.1:{silent_port}") for i in range(15)]
+    begin = time.monotonic()
+    found = cluster_lib.ask(tasks, timeout_s=1.2, patient=False)
+    assert time.monotonic() - begin < 2.4
+    assert len(found) == 15
+    assert {*found.values()} == {
+        "no reply from that machine: off, or behind a firewall"
+    }
+
+
+def test_a_server_of_names_that_is_silent_is_not_waited_for(
+    silent_port, monkeypatch
+):
+    """It is asked for five seconds and more, by the system."""
+    over = threading.Event()
+
+    def ask_for_names(*args, **kwargs):
+        over.wait(30)
+        raise socket.gaierror
+
+    monkeypatch.setattr(socket, "getaddrinfo", ask_for_names)
+    task = Task("worker", 0, f"127.0.0.1:{silent_port}")
+    begin = time.monotonic()
+    found = cluster_lib.ask([task], timeout_s=1.2, patient=False)
+    assert time.monotonic() - begin < 2.4
+    assert "nor about its name, '127.0.0.1'" in found[task]
+    over.set()
+
+
+@pytest.mark.parametrize("reply", [b"", b"\xff", b"\x0a\x00"])
+def test_a_server_that_answers_something_else(reply):
+    """An empty message, none, or one of a device without a name."""
+
+    class Anything(grpc.GenericRpcHandler):
+        def service(self, details):
+            return grpc.unary_unary_rpc_method_handler(lambda *_: reply)
+
+    pool = concurrent.futures.ThreadPoolExecutor(1)
+    server = grpc.server(pool, [Anything()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    task = Task("worker", 0, f"127.0.0.1:{port}")
+    try:
+        with (
+            reserved_port() as own,
+            pytest.raises(TimeoutError, match="Received no answer from 1"),
+        ):
+            spec = {"chief": [f"127.0.0.1:{own}"], "worker": [task.address]}
+            cluster_lib.connect(Cluster(spec), timeout_s=5.0)
+        found = cluster_lib.ask([task], timeout_s=5.0)[task]
+        assert "answers there" in found
+    finally:
+        server.stop(None).wait()
 
 
 def test_port_in_use(listener):

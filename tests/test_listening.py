@@ -169,6 +169,7 @@ def test_tasks_at_localhost_are_reached_from_here_only():
     [
         ("192.0.2.77", "an address of this machine.*192.0.2.77.*it has 127"),
         ("no.such.host.invalid", "or its name. Received 'no.such"),
+        ("a..b", "or its name. Received 'a..b': no name of a machine"),
     ],
 )
 def test_addresses_of_others_are_refused(address, match):

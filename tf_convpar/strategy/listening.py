@@ -135,10 +135,11 @@ def _doors(address: str) -> list[Door]:
     host = address.strip("[]")
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or "no name of a machine"
         raise OSError(
             f"Expected an address of this machine to listen on, or its name. "
-            f"Received {address!r}: {error.strerror}."
+            f"Received {address!r}: {why}."
         ) from None
     asked = {str(where[0]).partition("%")[0] for *_, where in found}
     own: dict[str, set[str]] = {}

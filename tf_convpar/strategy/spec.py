@@ -306,18 +306,30 @@ def _checked_addresses(job: str, addresses: Any) -> tuple[str, ...]:
         if (
             not isinstance(address, str)
             or not host
+            or not host.isprintable()
             or any(c.isspace() or c in "/@" for c in host)
             or host.startswith("-")  # To ssh, it would be an option.
             or (":" in host and not bracketed)
+            or not _can_be_looked_for(host)
             or not (port.isascii() and port.isdigit())
             or not 0 < int(port) < 65536
         ):
             raise ValueError(
                 f"Expected every address of job {job!r} as host:port, with a "
-                "port from 1 to 65535 and no scheme ([host]:port for IPv6). "
+                "port from 1 to 65535, no scheme ([host]:port for IPv6), and 1 "
+                "to 63 bytes between the dots of a name. "
                 f"Received: {address!r}. {_EXAMPLE}"
             )
     return tuple(addresses)
+
+
+def _can_be_looked_for(host: str) -> bool:
+    """Whether it is a name as the system takes it, whatever it stands for."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def _checked_index(

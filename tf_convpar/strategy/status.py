@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import socket
+import threading
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -11,6 +12,7 @@ import grpc
 from google.protobuf import descriptor_pb2
 from google.protobuf import descriptor_pool
 from google.protobuf import message_factory
+from google.protobuf.message import DecodeError
 
 from tf_convpar.strategy.spec import Task
 
@@ -18,6 +20,8 @@ _LOG = logging.getLogger("tf_convpar")
 _METHOD = "/tensorflow.WorkerService/GetStatus"
 # Seconds of silence after which a person wants to know what is waited for.
 _PATIENCE_S = 5.0
+# Seconds in which a machine that is there takes a connection, or refuses it.
+_REASON_S = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,19 +189,13 @@ class _Calls:
 
     def pending(self, patience_s: float) -> list[Task]:
         """Returns the tasks that have not answered after `patience_s`."""
-        until = time.monotonic() + patience_s
-        late = []
-        for task, call in self._calls.items():
-            try:
-                call.result(timeout=max(0.0, until - time.monotonic()))
-            except grpc.FutureTimeoutError:
-                late.append(task)
-            except grpc.RpcError:
-                pass
-        return late
+        late = self._unanswered(time.monotonic() + patience_s)
+        return [task for task in late if not self._calls[task].done()]
 
     def answers(self) -> dict[Task, tuple[DeviceStatus, ...] | str]:
         """Returns the answer of each task, at the deadline at the latest."""
+        # In time to know them when time is up.
+        reasons = _Reasons(self._unanswered(self._deadline - _REASON_S))
         answers = {}
         for task, call in self._calls.items():
             # The call has its own deadline; the added second is for delivery.
@@ -205,15 +203,25 @@ class _Calls:
             try:
                 answers[task] = _devices(task, call.result(timeout=left))
             except grpc.FutureTimeoutError:
-                answers[task] = _reason(task)
+                answers[task] = reasons.of(task)
             except grpc.RpcError as error:
-                answers[task] = _reason(task, error)
+                answers[task] = reasons.of(task, error.code())
                 if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
                     continue  # Slow, but its connection is a good one.
             if isinstance(answers[task], str):
                 # It would wait before it connects again.
                 self._channels.pop(task).close()
         return answers
+
+    def _unanswered(self, until: float) -> list[Task]:
+        """Tasks that have not answered by then, or whose call has failed."""
+        tasks = []
+        for task, call in self._calls.items():
+            try:
+                call.result(timeout=max(0.0, until - time.monotonic()))
+            except (grpc.FutureTimeoutError, grpc.RpcError):
+                tasks.append(task)
+        return tasks
 
 
 def channel_to(task: Task) -> grpc.Channel:
@@ -233,20 +241,50 @@ def channel_to(task: Task) -> grpc.Channel:
     )
 
 
-def _reason(task: Task, error: Any = None) -> str:
-    """Why a task did not answer, in words that a person can act on."""
-    if error is not None and error.code() == grpc.StatusCode.UNIMPLEMENTED:
-        return "a server that is not TensorFlow's answers there"
+class _Reasons:
+    """Why tasks do not answer, found out about all at the same time."""
+
+    def __init__(self, tasks: Iterable[Task]) -> None:
+        # Some more for names, which may be asked of a server that is silent.
+        self._deadline = time.monotonic() + 1.5 * _REASON_S
+        self._found: dict[Task, str] = {}
+        self._threads = {
+            task: threading.Thread(target=self._look, args=(task,), daemon=True)
+            for task in tasks
+        }
+        for thread in self._threads.values():
+            thread.start()
+
+    def of(self, task: Task, code: grpc.StatusCode | None = None) -> str:
+        """The reason, in words that a person can act on.
+
+        Args:
+            task: One of those tasks.
+            code: What gRPC says.
+        """
+        if code == grpc.StatusCode.UNIMPLEMENTED:
+            return "a server that is not TensorFlow's answers there"
+        self._threads[task].join(max(0.0, self._deadline - time.monotonic()))
+        return self._found.get(
+            task,
+            f"no reply from that machine, nor about its name, {task.host!r}",
+        )
+
+    def _look(self, task: Task) -> None:
+        self._found[task] = _reason(task)
+
+
+def _reason(task: Task) -> str:
     if task.address.startswith("unix:"):
         return "no answer through the tunnel to it"
     host = task.host
     try:
-        with socket.create_connection((host, task.port), timeout=1.0):
+        with socket.create_connection((host, task.port), timeout=_REASON_S):
             return (
                 "something listens there but does not answer: another "
                 "program on that port, or a stopped worker"
             )
-    except socket.gaierror:
+    except (socket.gaierror, UnicodeError):
         return f"the host name {host!r} is not known here"
     except ConnectionRefusedError:
         return "connection refused, so nothing listens there"
@@ -259,7 +297,10 @@ def _reason(task: Task, error: Any = None) -> str:
 def _devices(task: Task, reply: bytes) -> tuple[DeviceStatus, ...] | str:
     try:
         status = _STATUS.FromString(reply)
-    except Exception:
+    except DecodeError:
+        status = _STATUS()
+    # TensorFlow has one device at least.
+    if not status.device_attributes:
         return "something that is not TensorFlow answers there"
     devices = tuple(
         DeviceStatus(
