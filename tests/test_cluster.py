@@ -98,6 +98,7 @@ def test_any_resolver(monkeypatch):
     ("text", "found"),
     [
         ("{", "to be JSON"),
+        ("[" * 10**5, "to be JSON"),
         ("[]", '"cluster" and "task"'),
         ("3", '"cluster" and "task"'),
         ("{}", '"cluster" and "task"'),

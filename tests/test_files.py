@@ -171,6 +171,39 @@ def test_a_user_without_a_home_has_a_cache_folder(monkeypatch, tmp_path):
     assert "~" not in str(folder)
 
 
+@pytest.mark.parametrize("depth", [101, 250, 990, 10**5])
+@pytest.mark.parametrize("field", ["kind", "start", "more"])
+def test_what_is_nested_too_deep_is_said_in_a_line(depth, field, tmp_path):
+    """Python's reader ends at a thousand, its writer and Pydantic before."""
+    form = files.Form(Span, "span", 1, "Measure again")
+    content = json.dumps(form.to_json(Span(0.5)) | {field: "here"})
+    file = tmp_path / "span.json"
+    for inner in (
+        "[" * depth + "]" * depth,
+        '{"a":' * depth + "1" + "}" * depth,
+    ):
+        file.write_text(content.replace('"here"', inner))
+        for load in (form.load, files.kind_of):
+            with pytest.raises(ValueError, match="Expected .*span.json. Rec"):
+                load(file)
+    deep = []
+    for _ in range(min(depth, 990)):
+        deep = [deep]
+    with pytest.raises(ValueError, match="at most 100 arrays.*spans.json"):
+        read({"a": SPAN | {"start": deep}})
+
+
+def test_nested_less_deep_is_what_it_is(tmp_path):
+    file = tmp_path / "span.json"
+    file.write_text('{"kind": ' + "[" * 99 + "]" * 99 + "}")
+    assert files.kind_of(file)
+
+
+def test_half_a_character(tmp_path):
+    with pytest.raises(ValueError, match="Expected whole characters, and no"):
+        read({"a": SPAN | {"names": ["\ud800"]}})
+
+
 def test_kind_of_a_file(tmp_path):
     file = pathlib.Path(tmp_path, "file")
     for content, kind in (({"kind": "plan"}, "plan"), ({}, None), ([], None)):

@@ -54,6 +54,9 @@ _EXPECTED = {
     "tuple_type": "an array",
 }
 _FIELDS = {"missing": "no", "unexpected_keyword_argument": "an unknown"}
+# Arrays and objects within one another; ours have a tenth of it. What is deeper
+# makes Python's and Pydantic's own readers and writers fail.
+_DEEPEST = 100
 # Layers and devices have names like these; others are quoted in a path.
 _PLAIN = re.compile(r"[\w/-]+")
 
@@ -151,11 +154,29 @@ def checked(content: type[T], value: Any, file: str) -> T:
     """
     from pydantic import ValidationError
 
+    check_depth(value, file)
     adapter = _adapter(content)  # type: ignore[arg-type]  # It is hashable.
     try:
         return adapter.validate_json(json.dumps(value))
     except ValidationError as error:
         raise ValueError(_sentence(error, file)) from error
+
+
+def check_depth(value: Any, file: str) -> None:
+    """Raises ValueError for plain data that is nested too deep to be ours."""
+    level, depth = [value], 0
+    while level := [v for v in level if isinstance(v, dict | list)]:
+        depth += 1
+        if depth > _DEEPEST:
+            raise ValueError(
+                f"Expected at most {_DEEPEST} arrays and objects within one "
+                f"another in {file}. Received more."
+            )
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
 
 
 def shown(value: Any) -> str:
@@ -195,6 +216,10 @@ def _sentence(error: ValidationError, file: str) -> str:
     elif kind == "greater_than_equal":
         what = "a whole number" if isinstance(given["ge"], int) else "a number"
         expected = f"{what}, at least {given['ge']:g},"
+    elif kind == "json_invalid":
+        # It was made of values just now. What is left are such halves.
+        expected = "whole characters, and no \\ud800 to \\udfff alone,"
+        received = given["error"]
     elif kind in _EXPECTED:
         expected = _EXPECTED[kind].format(**given)
     else:

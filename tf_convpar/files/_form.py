@@ -11,6 +11,7 @@ from typing import Any
 from typing import Generic
 from typing import TypeVar
 
+from tf_convpar.files._checked import check_depth
 from tf_convpar.files._checked import checked
 from tf_convpar.files._checked import shown
 from tf_convpar.files._whole import whole
@@ -122,16 +123,18 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     """What a JSON file holds.
 
     Raises:
-        ValueError: It is no JSON, or it says something twice.
+        ValueError: It is no JSON, says something twice, or is too deep.
         OSError: It cannot be read.
     """
     text = pathlib.Path(path).read_bytes()
     try:
-        return json.loads(text, object_pairs_hook=_once)
+        found = json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise ValueError(
             f"Expected JSON in {os.fspath(path)}. Received: {error}."
         ) from error
+    check_depth(found, os.fspath(path))
+    return found
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

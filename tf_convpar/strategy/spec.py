@@ -226,7 +226,7 @@ def _from_tf_config(text: str) -> Cluster | None:
         return None
     try:
         config = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(
             f"Expected TF_CONFIG to be JSON. Received: {text!r} ({error}). "
             f"{_EXAMPLE}"
