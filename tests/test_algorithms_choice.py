@@ -253,6 +253,38 @@ def test_damaged_or_old_file(text, tmp_path):
     assert _cache.find("a").direct == CANDIDATE
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"chosen": "quantum:4"},
+        {"chosen": "winograd:4x4x4"},  # Of other convolutions.
+        {"chosen": "phases:fft"},
+        {"candidates": "quantum:4"},
+    ],
+)
+def test_what_is_not_there_is_measured_again(changes, races, tmp_path):
+    """As of a later version, or edited."""
+    first = _choose.consult(GEOMETRY)
+    file = tmp_path / "algorithms.json"
+    whole = json.loads(file.read_text())
+    (key,) = (key for key in whole["records"] if f"| {FORWARD} |" in key)
+    record = whole["records"][key]
+    more = dict(record["candidates"][0], name=[*changes.values()][0])
+    record["candidates"].append(more)
+    record["chosen"] = changes.get("chosen", record["chosen"])
+    file.write_text(json.dumps(whole))
+    forget()
+    races.clear()
+    for _ in range(2):
+        choice = _choose.choose(GEOMETRY)
+    assert races == [FORWARD]
+    assert choice.forward.refuses(GEOMETRY, FORWARD) is None
+    found = json.loads(file.read_text())["records"]
+    assert more["name"] not in json.dumps(found)
+    assert found.keys() == whole["records"].keys()
+    assert len(first) == len(found)
+
+
 def test_folder_that_cannot_be_written(races, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv(_cache.FOLDER, str(tmp_path / "file" / "folder"))

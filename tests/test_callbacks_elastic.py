@@ -376,6 +376,13 @@ def test_what_is_no_copy_of_the_model(strategy, tmp_path):
                 _file.load(tmp_path)
 
 
+@pytest.mark.parametrize("place", [(-1, 3), (2, -3), (2,), (1, 2, 3)])
+def test_a_copy_of_no_place(place, tmp_path):
+    _file.save(tmp_path, ["a"], [np.ones(3)], place)
+    with pytest.raises(ValueError, match=r"has written\. Received.*anew"):
+        _file.load(tmp_path)
+
+
 def test_a_folder_that_cannot_be_written_is_no_end(strategy, tmp_path):
     (tmp_path / "file").touch()
     x, y = data()

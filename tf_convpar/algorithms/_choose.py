@@ -173,7 +173,11 @@ def consult(
     keys = {which: _key(geometry, which, facts) for which in passes}
     with _lock:
         known = {which: _cache.find(key) for which, key in keys.items()}
-        records = {w: r for w, r in known.items() if r and not refresh}
+        records = {
+            which: record
+            for which, record in known.items()
+            if record and _serves(record, geometry, which) and not refresh
+        }
         missing = [which for which in passes if which not in records]
         if not missing:
             return records
@@ -224,6 +228,20 @@ def _settings() -> tuple[str | None, ...]:
     """Environment variables that the user may change between two calls."""
     names = (_candidates.WORKSPACE, _cache.FOLDER, "XDG_CACHE_HOME")
     return tuple(os.environ.get(name) for name in names)
+
+
+def _serves(record: Record, geometry: Geometry, which: str) -> bool:
+    """Whether all that it names is there, and does what it was chosen for.
+
+    The file may be edited, or of a version with other algorithms.
+    """
+    try:
+        for candidate in record.candidates:
+            named(candidate.name, geometry)
+        chosen = named(record.chosen, geometry)
+    except ValueError:
+        return False
+    return chosen.refuses(geometry, which) is None
 
 
 def _chosen(

@@ -226,10 +226,11 @@ def _totals(
         for convolution in found:
             record = convolution["passes"][which]
             times = {c["name"]: c["time_ms"] for c in record["candidates"]}
-            if times.get("direct") is not None:
+            own = times.get(record["chosen"])
+            if times.get("direct") is not None and own is not None:
                 count = len(convolution["layers"])
                 direct += count * times["direct"]
-                chosen += count * times[record["chosen"]]
+                chosen += count * own
         totals[which] = {"direct_ms": direct, "chosen_ms": chosen}
     totals["all"] = {
         name: sum(total[name] for total in totals.values())
