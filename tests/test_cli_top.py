@@ -1,6 +1,7 @@
 """`convpar top` shows a training that runs; TensorBoard gets the same."""
 
 import json
+import os
 import re
 import sys
 
@@ -113,6 +114,61 @@ def test_what_has_ended_is_not_shown(strategy, tmp_path, monkeypatch):
     assert json.loads(top("--json")) == []
     with pytest.raises(ValueError, match="`every` to be seconds"):
         convpar.callbacks.Monitor(every="soon")
+
+
+GOOD = {
+    "pid": os.getpid(),
+    "began_s": 2e9,
+    "written_s": 2e9,
+    "model": "learner",
+    "epoch": 1,
+    "step": 7,
+    "step_s": 0.5,
+    "logs": {"loss": float("nan")},
+    "devices": [
+        {"name": "CPU:0", "busy": None, "received": 1, "sent": 2.5},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "3",
+        "[" * 990 + "]" * 990,
+        json.dumps(GOOD | {"devices": None}),
+        json.dumps(GOOD | {"devices": [3]}),
+        json.dumps(GOOD | {"devices": [{"name": "CPU:0"}]}),
+        json.dumps(GOOD | {"pid": "7"}),
+        json.dumps(GOOD | {"pid": -7}),
+        json.dumps(GOOD | {"pid": 10**30}),
+        json.dumps(GOOD | {"pid": None}),
+        json.dumps(GOOD | {"began_s": "yesterday"}),
+        json.dumps(GOOD | {"step_s": None}),
+        json.dumps(GOOD | {"logs": {"loss": "high"}}),
+        json.dumps(GOOD | {"logs": None}),
+        json.dumps(GOOD | {"more": 1}),
+        json.dumps({**GOOD, "pid": 1}),
+    ],
+)
+def test_strange_files_are_no_trainings(text, tmp_path, monkeypatch):
+    """And what one says of another process is not taken for that one's."""
+    monkeypatch.setenv(CACHE_FOLDER, str(tmp_path))
+    folder = tmp_path / "running"
+    folder.mkdir()
+    (folder / f"{os.getpid()}.json").write_text(json.dumps(GOOD))
+    (folder / "1.json").write_text(json.dumps(GOOD | {"pid": 1}))
+    for name in ("strange", 10**30):
+        (folder / f"{name}.json").write_text(text)
+    (folder / "folder.json").mkdir()
+    found = json.loads(top("--json"))
+    assert {one["pid"] for one in found} == {1, os.getpid()}
+    assert {*found[0]} == {*GOOD}
+    assert "learner, process" in top("--once")
+    # Nobody else's was removed.
+    assert (folder / "1.json").exists()
 
 
 def test_a_folder_that_cannot_be_written_ends_no_training(

@@ -17,11 +17,20 @@ from typing import Any
 import psutil
 
 from tf_convpar.files._cache_folder import cache_folder
+from tf_convpar.files._checked import Checked
+from tf_convpar.files._checked import Natural
+from tf_convpar.files._checked import checked
+from tf_convpar.files._form import read_json
 from tf_convpar.files._whole import replace
 
 
+class _Said(Checked):
+    # Losses may be what is no number.
+    __pydantic_config__ = {**Checked.__pydantic_config__, "allow_inf_nan": True}
+
+
 @dataclasses.dataclass(frozen=True)
-class DeviceNow:
+class DeviceNow(_Said):
     """What one device did lately.
 
     Attributes:
@@ -39,7 +48,7 @@ class DeviceNow:
 
 
 @dataclasses.dataclass(frozen=True)
-class Running:
+class Running(_Said):
     """A training that runs.
 
     Attributes:
@@ -54,7 +63,7 @@ class Running:
         devices: The chief's devices first.
     """
 
-    pid: int
+    pid: Natural
     began_s: float
     written_s: float
     model: str
@@ -95,11 +104,11 @@ def running(pids: Iterable[int] | None = None) -> list[Running]:
     found = []
     for path in _path(0).parent.glob("*.json"):
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-            devices = tuple(DeviceNow(**d) for d in values.pop("devices"))
-            one = Running(**values, devices=devices)
-        except (OSError, ValueError, TypeError, KeyError):
+            one = checked(Running, read_json(path), str(path))
+        except (OSError, ValueError):
             continue  # It has just ended, or another version wrote it.
+        if path.name != _path(one.pid).name:
+            continue
         if not _runs(one):
             # A process that was killed removes nothing.
             say_no_more(one.pid)
