@@ -231,6 +231,17 @@ def test_records_that_are_already_written():
     assert _cache.path().read_text() == text
 
 
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
+    """Versions of filelock before 3.20.1 empty what it leads to."""
+    precious = tmp_path / "precious"
+    precious.write_text("text")
+    _cache.path().with_suffix(".lock").symlink_to(precious)
+    with pytest.warns(RuntimeWarning, match="Could not write"):
+        _cache.keep({"a": record("direct")})
+    assert precious.read_text() == "text"
+    assert _cache.find("a") == record("direct")
+
+
 @pytest.mark.parametrize(
     "error", [PermissionError(13, "no"), NotImplementedError("no flock")]
 )

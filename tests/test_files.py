@@ -160,15 +160,55 @@ def test_cache_folder(given, xdg, expected, monkeypatch):
     assert str(files.cache_folder()) == expected
 
 
-def test_a_user_without_a_home_has_a_cache_folder(monkeypatch, tmp_path):
+@pytest.fixture
+def homeless(monkeypatch, tmp_path):
     """As in a container, under a number that nobody has."""
     for name in ("HOME", "XDG_CACHE_HOME", files.CACHE_FOLDER):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    folder = files.cache_folder()
-    assert folder.parent == tmp_path
-    assert "~" not in str(folder)
+    return tmp_path / f"tf_convpar-{os.getuid()}"
+
+
+def test_a_user_without_a_home_has_a_cache_folder(homeless):
+    for _ in range(2):
+        assert files.cache_folder() == homeless
+        assert homeless.stat().st_mode & 0o777 == 0o700
+
+
+def make_shared(folder):
+    folder.mkdir()
+    folder.chmod(0o777)
+
+
+def make_anothers(folder):
+    folder.mkdir(mode=0o700)
+    try:
+        os.chown(folder, os.getuid() + 1, -1)
+    except PermissionError:
+        pytest.skip("only root gives folders away")
+
+
+def make_link(folder):
+    target = folder.with_name("target")
+    target.mkdir(mode=0o700)
+    folder.symlink_to(target)
+
+
+@pytest.mark.parametrize(
+    "make", [make_shared, make_anothers, make_link, pathlib.Path.touch]
+)
+def test_a_cache_folder_that_others_have_made_is_not_used(make, homeless):
+    """Everybody can make one of any name where temporary files are."""
+    make(homeless)
+    with pytest.warns(RuntimeWarning, match="that this user alone can write"):
+        folder = files.cache_folder()
+    # Warned once; and for as long as the process runs it is one folder.
+    assert files.cache_folder() == folder
+    assert folder.is_dir() and folder.stat().st_mode & 0o777 == 0o700
+    assert folder != homeless and not folder.is_relative_to(homeless)
+    if homeless.is_dir():
+        assert not list(homeless.iterdir())
 
 
 @pytest.mark.parametrize("depth", [101, 250, 990, 10**5])
