@@ -149,6 +149,8 @@ PLACE = r"devices\[0\].works.3f0c"
         (("format",), 3, "Received: format 3, .* Measure again"),
         (("model",), "", "a name at model"),
         (("batch",), 0, "a whole number, at least 1, at batch"),
+        (("batch",), 2**63, "a whole number, at most 92.* at batch"),
+        (("slots",), 10**30, "a whole number, at most 92.* at slots"),
         (("batch",), True, "a whole number at batch .* Received: true"),
         (("slots",), None, "no 'slots'"),
         (("facts", "tensorflow"), 2, "a string at facts.tensorflow"),

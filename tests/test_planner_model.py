@@ -175,6 +175,26 @@ def test_things_are_given_out_so_that_all_end_together(quantum):
         assert abs(count - part) <= quantum
 
 
+@pytest.mark.timeout(60)
+def test_batches_that_nobody_has_take_no_longer():
+    """As of a file that was edited: so many are not given out one by one."""
+    number = 10**15
+    given = _cuts.balanced(number, [lambda n: n / 3.0, lambda n: n / 1.0])
+    assert sum(given) == number
+    assert given[0] / number == pytest.approx(0.75, abs=1e-3)
+    model = MODELS["chain"]()
+    calibration = calibration_of(model, names(2))
+    devices = [
+        dataclasses.replace(device, memory_bytes=2**40)
+        for device in calibration.devices
+    ]
+    calibration = dataclasses.replace(
+        calibration, batch=number, devices=tuple(devices)
+    )
+    with pytest.raises(ValueError, match=f"at batch {number}.*smaller batch"):
+        _plan.plan(model, calibration)
+
+
 def test_a_profile_of_another_model_is_refused():
     calibration = calibration_of(MODELS["chain"](), names(2))
     with pytest.raises(ValueError, match="another model"):

@@ -23,6 +23,7 @@ from typing import TypeVar
 
 from annotated_types import Ge
 from annotated_types import Gt
+from annotated_types import Le
 from annotated_types import MinLen
 
 if TYPE_CHECKING:
@@ -32,8 +33,10 @@ T = TypeVar("T")
 
 # What fields are annotated with.
 Name = Annotated[str, MinLen(1)]
-Natural = Annotated[int, Ge(0)]
-Count = Annotated[int, Ge(1)]
+# As TensorFlow counts; Python would go on, to what no float can hold.
+_MOST = 2**63 - 1
+Natural = Annotated[int, Ge(0), Le(_MOST)]
+Count = Annotated[int, Ge(1), Le(_MOST)]
 Quantity = Annotated[float, Ge(0)]
 Rate = Annotated[float, Gt(0)]
 Some = Annotated[tuple[T, ...], MinLen(1)]
@@ -48,6 +51,7 @@ _EXPECTED = {
     "greater_than": "a number, above {gt:g},",
     "int_from_float": "a whole number",
     "int_type": "a whole number",
+    "less_than_equal": "a whole number, at most {le},",
     "string_too_short": "a name",
     "string_type": "a string",
     "too_short": "an array of at least {min_length}",

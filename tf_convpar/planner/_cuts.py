@@ -19,6 +19,8 @@ from tf_convpar.planner._ways import filters_of
 
 # Kernels that fill a vector: with fewer, some of its lanes are idle.
 _QUANTUM = 8
+# Parts into which things are cut at most, however many there are.
+_PARTS = 4096
 
 
 def cuts(
@@ -151,8 +153,10 @@ def balanced(
         number: Number of things.
         seconds: For each device, its seconds for a number of things, which
             grow with that; None for a device that gets none.
-        quantum: Number of things that stay together, except for a remainder.
+        quantum: Number of things that stay together, except for a remainder;
+            more where there are many.
     """
+    quantum = max(quantum, number // _PARTS)
     units = -(-number // quantum)
 
     def things(count: int) -> int:
