@@ -19,11 +19,12 @@ def environment(**changes):
     return {**clean, "PYTHONPATH": str(ROOT), **changes}
 
 
-def start(command, **changes):
+def start(command, stdin=None, **changes):
     """Starts a command; its output, stdout and stderr in one, is a pipe."""
     return subprocess.Popen(
         list(map(str, command)),
         env=environment(**changes),
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -1,11 +1,19 @@
 """Who can reach a task's port: real sockets, real workers, a real kernel."""
 
+import concurrent.futures
+import contextlib
+import dataclasses
 import ipaddress
 import json
 import re
+import select
 import socket
+import subprocess
 import sys
+import threading
+import time
 
+import grpc
 import psutil
 import pytest
 from processes import CONVPAR
@@ -14,11 +22,14 @@ from processes import read_until
 from processes import start
 
 from tf_convpar.strategy import listening
+from tf_convpar.strategy.spec import Cluster
 from tf_convpar.strategy.spec import Task
 from tf_convpar.strategy.spec import is_loopback
+from tf_convpar.strategy.status import ask
 
 # Seconds in which a connection on one machine is made, if it may be.
 PATIENCE_S = 1.0
+EVERY = {"127.0.0.1", "127.0.0.2", "::1"}
 CHIEF = """
 import tf_convpar as convpar
 convpar.ConvParallelStrategy()
@@ -112,6 +123,68 @@ def test_what_comes_by_another_interface_is_dropped(port, others, taken):
     assert reached("127.0.0.3", port)
 
 
+def ended(client):
+    """Whether the other side has ended a connection, whatever it sent."""
+    try:
+        while client.recv(4096):
+            pass
+        return True
+    except ConnectionResetError:
+        return True
+    except TimeoutError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("doors", "stay"),
+    [
+        ([("127.0.0.2/32", ())], {"127.0.0.2"}),
+        ([("0.0.0.0/0", ()), ("::1/128", ())], EVERY),
+        # Numbers are those of interfaces after loopback.
+        ([("127.0.0.2/32", (0,)), ("127.0.0.1/32", (7,))], {"127.0.0.2"}),
+        ([("127.0.0.1/32", (7, 0)), ("::1/128", (8, 7))], {"127.0.0.1"}),
+        ([("::1/128", (7, 0))], {"::1"}),
+        ([], set()),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_what_came_before_by_another_way_is_ended(doors, stay, family):
+    here = socket.if_nametoindex("lo")
+    doors = [
+        listening.Door(ipaddress.ip_network(net), tuple(here + n for n in ns))
+        for net, ns in doors
+    ]
+    every = EVERY if family == socket.AF_INET6 else EVERY - {"::1"}
+    anywhere = "::" if family == socket.AF_INET6 else ""
+    dual = {"dualstack_ipv6": True} if family == socket.AF_INET6 else {}
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(
+            socket.create_server((anywhere, 0), family=family, **dual)
+        )
+        port = server.getsockname()[1]
+
+        def connect(host):
+            client = socket.create_connection((host, port), timeout=1.0)
+            return stack.enter_context(client)
+
+        clients, taken = {}, {}
+        for host in every:
+            clients[host] = connect(host)
+            taken[host] = stack.enter_context(server.accept()[0])
+        waiting = [connect(host) for host in every]
+        listening.restrict(port, doors)
+        # Nobody knows what of these has been sent, so all try again.
+        assert all(map(ended, waiting))
+        for host in every:
+            clients[host].settimeout(0.2)
+            assert ended(clients[host]) is (host not in stay), host
+        # Those that stay work as before.
+        for host in stay & every:
+            taken[host].sendall(b"x")
+            clients[host].settimeout(1.0)
+            assert clients[host].recv(1) == b"x"
+
+
 def test_an_address_is_reached_by_the_interface_that_has_it():
     address = outside()
     (name,) = (
@@ -151,7 +224,10 @@ def test_tasks_at_localhost_are_reached_from_here_only():
         more = {"CONVPAR_LISTEN": listen} if listen else {}
         worker = start([*CONVPAR, "worker"], TF_CONFIG=config("worker"), **more)
         chief = start(
-            [sys.executable, "-c", CHIEF], TF_CONFIG=config("chief"), **more
+            [sys.executable, "-c", CHIEF],
+            stdin=subprocess.PIPE,
+            TF_CONFIG=config("chief"),
+            **more,
         )
         try:
             read_until(worker, "Ready")
@@ -162,6 +238,168 @@ def test_tasks_at_localhost_are_reached_from_here_only():
         finally:
             kill_tree(chief)
             kill_tree(worker)
+
+
+class Stranger:
+    """Tries a port at this machine's other address until it is let in."""
+
+    def __init__(self, port):
+        self._address, self._over = (outside(), port), threading.Event()
+        self.held = []
+        self._thread = threading.Thread(target=self._go)
+        self._thread.start()
+
+    def _go(self):
+        while not self._over.is_set() and len(self.held) < 5:
+            own = socket.socket()
+            own.settimeout(0.5)
+            try:
+                own.connect(self._address)
+                self.held.append(own)
+            except OSError:
+                own.close()
+                time.sleep(2e-4)
+
+    def asks(self, task):
+        """What a task answers over one of these connections."""
+        with socket.create_server(("127.0.0.1", 0)) as near:
+            asked = dataclasses.replace(
+                task, address=f"127.0.0.1:{near.getsockname()[1]}"
+            )
+            passing = threading.Thread(
+                target=pass_on, args=(near, self.held[0]), daemon=True
+            )
+            passing.start()
+            return ask([asked], timeout_s=2.0)[asked]
+
+    def close(self):
+        self._over.set()
+        self._thread.join()
+        for own in self.held:
+            own.close()
+
+
+def pass_on(near, far):
+    """Passes on what one sends, and what comes back, until one closes."""
+    own, _ = near.accept()
+    with own, contextlib.suppress(OSError):
+        while True:
+            for ready in select.select([own, far], [], [])[0]:
+                content = ready.recv(4096)
+                if not content:
+                    return
+                (far if ready is own else own).sendall(content)
+
+
+@pytest.mark.parametrize("job", ["worker", "chief"])
+def test_who_came_in_while_a_task_started_is_shown_out(job):
+    ports = {"chief": free_port(), "worker": free_port()}
+    spec = {name: [f"localhost:{port}"] for name, port in ports.items()}
+    cluster = Cluster(spec)
+    tasks = {task.job: task for task in cluster.tasks}
+    stranger = Stranger(ports[job])
+    processes = []
+    try:
+        for name, line, ready in (
+            ("worker", [*CONVPAR, "worker"], "Ready"),
+            ("chief", [sys.executable, "-c", CHIEF], "connected"),
+        ):
+            config = cluster.tf_config(tasks[name])
+            processes.append(
+                start(line, stdin=subprocess.PIPE, TF_CONFIG=config)
+            )
+            read_until(processes[-1], ready)
+        assert stranger.held, "nobody came in: this has tested nothing"
+        found = stranger.asks(tasks[job])
+        assert isinstance(found, str), found
+        for own in stranger.held:
+            own.settimeout(1.0)
+            assert ended(own)
+        # And those who are welcome are answered.
+        assert not isinstance(ask([tasks[job]], 5.0)[tasks[job]], str)
+    finally:
+        stranger.close()
+        for process in reversed(processes):
+            kill_tree(process)
+
+
+SLOW = """
+from tf_convpar.strategy import listening, server, spec
+real = listening.restrict
+
+def restrict(port, doors):
+    print("listens", flush=True)
+    input()
+    real(port, doors)
+
+listening.restrict = restrict
+server.serve(spec.resolve(required=True))
+"""
+
+
+def test_a_worker_answers_nobody_before_it_is_closed():
+    spec = {name: [f"localhost:{free_port()}"] for name in ("chief", "worker")}
+    (task,) = Cluster(spec).others
+    worker = start(
+        [sys.executable, "-c", SLOW],
+        stdin=subprocess.PIPE,
+        TF_CONFIG=Cluster(spec).tf_config(task),
+    )
+    try:
+        read_until(worker, "listens")
+        assert listens(task.port)
+        assert isinstance(ask([task], timeout_s=1.5)[task], str)
+        worker.stdin.write("\n")
+        worker.stdin.flush()
+        read_until(worker, "Ready")
+        assert not isinstance(ask([task], timeout_s=5.0)[task], str)
+    finally:
+        kill_tree(worker)
+
+
+def test_a_chief_is_closed_before_it_has_found_its_workers():
+    """One of them says what it is, and no more."""
+    name = b"/job:worker/replica:0/task:0/device:CPU:0"
+    device = b"\x0a" + bytes([len(name)]) + name + b"\x12\x03CPU"
+    status = b"\x0a" + bytes([len(device)]) + device
+    over = threading.Event()
+
+    class Worker(grpc.GenericRpcHandler):
+        def service(self, details):
+            def answer(request, context):
+                if not details.method.endswith("/GetStatus"):
+                    over.wait(60)
+                return status
+
+            return grpc.unary_unary_rpc_method_handler(answer)
+
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(8), [Worker()])
+    worker = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    port = free_port()
+    cluster = Cluster(
+        {"chief": [f"localhost:{port}"], "worker": [f"localhost:{worker}"]}
+    )
+    chief = start([sys.executable, "-c", CHIEF], TF_CONFIG=cluster.tf_config())
+    try:
+        deadline = time.monotonic() + 60
+        while not listens(port) and time.monotonic() < deadline:
+            assert chief.poll() is None, chief.stdout.read()
+            time.sleep(0.05)
+        time.sleep(1.0)
+        assert reached("127.0.0.1", port)
+        assert not reached(outside(), port)
+        # It waits for the worker, and has not gone on.
+        assert chief.poll() is None
+    finally:
+        kill_tree(chief)
+        over.set()
+        server.stop(None).wait()
+
+
+def listens(port):
+    with socket.socket() as own:
+        return own.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.mark.parametrize(

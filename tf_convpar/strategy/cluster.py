@@ -6,7 +6,6 @@ import errno
 import os
 import socket
 import time
-from collections.abc import Sequence
 
 import psutil
 
@@ -102,35 +101,28 @@ def connect(
             tf.config.threading.set_inter_op_parallelism_threads(
                 inter_op_threads()
             )
+    # TensorFlow listens to everybody before it has found the workers, which
+    # may take long: so it is alone at first.
+    chief = cluster.chief
     tf.config.experimental_connect_to_cluster(
-        tf.train.ClusterSpec(_there(cluster, absent)),
+        tf.train.ClusterSpec({chief.job: {chief.index: chief.address}}),
         job_name=cluster.job,
         task_index=cluster.index,
         protocol="grpc",
     )
     # TensorFlow starts this task's server when it is first asked for devices.
     tf.config.list_logical_devices()
+    listening.restrict(chief.port, doors)
+    there = Members(chief, found, absent)
+    there.enter()
     cures.of_clusters()
-    listening.restrict(cluster.chief.port, doors)
     if cluster.one_program:
         atexit.register(_stay, until=time.monotonic() + STAY_S)
-    _connected = cluster
-    _members = Members(cluster.chief, found, absent)
+    _connected, _members = cluster, there
 
 
 def _stay(until: float) -> None:
     time.sleep(max(0.0, until - time.monotonic()))
-
-
-def _there(
-    cluster: Cluster, absent: Sequence[Task]
-) -> dict[str, dict[int, str]]:
-    """Addresses by job and number, of the tasks that are there."""
-    found: dict[str, dict[int, str]] = {}
-    for task in (cluster.chief, *cluster.others):
-        if task not in absent:
-            found.setdefault(task.job, {})[task.index] = task.address
-    return found
 
 
 def members() -> Members | None:

@@ -12,6 +12,8 @@ import ipaddress
 import os
 import socket
 from collections.abc import Collection
+from collections.abc import Iterable
+from typing import Any
 
 import psutil
 
@@ -29,7 +31,7 @@ def peers_of(address: str) -> set[Peer]:
     found = socket.getaddrinfo(
         host.strip("[]"), int(port), type=socket.SOCK_STREAM
     )
-    return {(_plain(str(where[0])), int(port)) for *_, where in found}
+    return {(plain(str(where[0])), int(port)) for *_, where in found}
 
 
 def cut(peers: Collection[Peer]) -> int:
@@ -42,21 +44,32 @@ def cut(peers: Collection[Peer]) -> int:
     Returns:
         The number of connections that were cut.
     """
+    return end(
+        one
+        for one in established()
+        if (plain(one.raddr.ip), one.raddr.port) in peers
+    )
+
+
+def established() -> list[Any]:
+    """Connections of this process, as psutil has them; none that listens."""
+    found = psutil.Process().net_connections("tcp")
+    return [one for one in found if one.raddr]
+
+
+def end(connections: Iterable[Any]) -> int:
+    """Ends some of those, and returns their number."""
     count = 0
-    for found in psutil.Process().net_connections("tcp"):
-        if not found.raddr:
-            continue
-        if (_plain(found.raddr.ip), found.raddr.port) not in peers:
-            continue
+    for one in connections:
         # It may have been closed meanwhile.
         with contextlib.suppress(OSError):
-            with socket.socket(fileno=os.dup(found.fd)) as own:
+            with socket.socket(fileno=os.dup(one.fd)) as own:
                 own.shutdown(socket.SHUT_RDWR)
             count += 1
     return count
 
 
-def _plain(host: str) -> str:
+def plain(host: str) -> str:
     """An address as text; gRPC's are of IPv6, which have those of IPv4."""
     address = ipaddress.ip_address(host.partition("%")[0])
     inner = getattr(address, "ipv4_mapped", None)

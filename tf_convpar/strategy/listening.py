@@ -20,9 +20,11 @@ import struct
 import sys
 from collections.abc import Iterable
 from collections.abc import Sequence
+from typing import Any
 
 import psutil
 
+from tf_convpar.strategy import connections
 from tf_convpar.strategy.spec import Task
 from tf_convpar.strategy.spec import is_loopback
 
@@ -58,6 +60,12 @@ _ATTACH_FILTER = 26
 _LOAD, _LOAD_BYTE, _AND, _IF_EQUAL, _RETURN = 0x20, 0x30, 0x54, 0x15, 0x06
 _HEADER, _INTERFACE = -0x100000, -0x1000 + 8
 _ALL = 0xFFFFFFFF
+# From <linux/in.h> and <linux/in6.h>: an option that has a connection tell how
+# it came, the option that tells it, and where in that the interface is.
+_CAME_BY = {
+    socket.AF_INET: (socket.IPPROTO_IP, 8, 9, 16),
+    socket.AF_INET6: (socket.IPPROTO_IPV6, 49, 6, 32),
+}
 # Bytes from the beginning of the header to the address that is sent to.
 _TO = {4: 16, 6: 24}
 
@@ -96,7 +104,8 @@ def wanted(task: Task, address: str | None = None) -> list[Door] | None:
 def restrict(port: int, doors: Sequence[Door] | None) -> None:
     """Drops whatever else arrives at a port of this process.
 
-    Connections that are there already stay.
+    Connections that came another way before are ended. Those that the process
+    has not taken yet are all closed: who is welcome makes another.
 
     Args:
         port: Where a server of this process listens.
@@ -129,6 +138,51 @@ def restrict(port: int, doors: Sequence[Door] | None) -> None:
                     "Expected a kernel that filters what arrives at a port, as "
                     f"Linux does. Received: {error.strerror}.",
                 ) from None
+            _turn_away(own)
+    connections.end(
+        one
+        for one in connections.established()
+        if one.laddr.port == port and not _is_welcome(one, doors)
+    )
+
+
+def _turn_away(listener: socket.socket) -> None:
+    """Closes the connections that wait to be taken."""
+    # As gRPC's is. There may be none.
+    listener.setblocking(False)
+    while True:
+        try:
+            listener.accept()[0].close()
+        except ConnectionAbortedError:
+            continue
+        except OSError:
+            return
+
+
+def _is_welcome(connection: Any, doors: Sequence[Door]) -> bool:
+    """Whether its packets are those that are taken."""
+    to = ipaddress.ip_address(connections.plain(connection.laddr.ip))
+    through = [door for door in doors if to in door.net]
+    if not all(door.interfaces for door in through):
+        return True
+    # It may have been closed meanwhile.
+    with contextlib.suppress(OSError):
+        with socket.socket(fileno=os.dup(connection.fd)) as own:
+            number = _interface(own)
+        return any(number in door.interfaces for door in through)
+    return False
+
+
+def _interface(connection: socket.socket) -> int:
+    """Number of the interface that a connection came by.
+
+    One that came from this machine has the interface of the address.
+    """
+    level, wanted, options, place = _CAME_BY[connection.family]
+    connection.setsockopt(level, wanted, 1)
+    found = connection.getsockopt(level, options, 64)
+    connection.setsockopt(level, wanted, 0)
+    return int(struct.unpack_from("I", found, place)[0])
 
 
 def _doors(address: str) -> list[Door]:

@@ -216,6 +216,11 @@ class Members:
             self._parted[task] = None
         return all(answers)
 
+    def enter(self) -> None:
+        """Makes the cluster of this process alone one with who was found."""
+        if self._present():
+            self._change()
+
     def leave(self, tasks: Iterable[Task]) -> None:
         """Makes the cluster one without these workers."""
         self.absent += tasks

@@ -92,19 +92,22 @@ def serve(
         config.intra_op_parallelism_threads = threads
     config.inter_op_parallelism_threads = inter_op_threads()
     try:
-        _server = tf.distribute.Server(
+        server = tf.distribute.Server(
             tf.train.ClusterSpec(dict(cluster.spec)),
             job_name=cluster.job,
             task_index=cluster.index,
             protocol="grpc",
             config=config,
+            # It listens, and does not answer yet.
+            start=False,
         )
+        listening.restrict(cluster.task.port, doors)
+        server.start()
     except tf.errors.OpError as error:
         raise RuntimeError(
             f"TensorFlow could not start a server for {cluster.task}: "
             f"{error.message}"
         ) from None
-    listening.restrict(cluster.task.port, doors)
     print(f"{READY}{cluster.task} serves {_devices(cluster.task)}", flush=True)
     if cluster.one_program:
         _end_with(cluster.chief)
