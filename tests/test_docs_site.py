@@ -211,10 +211,9 @@ def test_notebooks_are_kept_without_outputs(path):
 
 @pytest.fixture
 def as_for_users(tmp_path, monkeypatch):
-    """In a kernel: nothing is measured yet, and oneDNN is on."""
+    """In a kernel: nothing is measured yet."""
     monkeypatch.setenv("TF_CONVPAR_CACHE", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS")
 
 
 def shown(cell):
