@@ -339,7 +339,8 @@ class Elastic(keras.callbacks.Callback):
 
     def _step_again(self, data: Any, rate: float | None) -> None:
         set_rate(self.model, rate)
-        self._known().inner["train"](data)
+        with step():
+            self._known().inner["train"](data)
 
     def _metrics(self) -> list[Any]:
         return [np.asarray(v) for v in self.model.metrics_variables]

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import click
 
+from tf_convpar.cli._going_on import GoingOn
 from tf_convpar.cli._shared import is_chatter
 from tf_convpar.strategy.health import Watch
 from tf_convpar.strategy.local_cluster import local_workers
@@ -30,6 +31,8 @@ _POLL_S = 0.1
 _GRACE_S = 10.0
 # Seconds before a worker is started again: twice as many each time.
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
+# Seconds for a question over ssh.
+_ANSWER_S = 20.0
 _COLOURS = ("green", "yellow", "blue", "magenta", "red", "white")
 
 
@@ -38,6 +41,7 @@ def local(
     program: Sequence[str],
     threads: int | None,
     restarts: int = 0,
+    last_step: Callable[[], int | None] = lambda: None,
 ) -> int:
     """Runs a program as the chief of `tasks - 1` workers on this machine.
 
@@ -47,7 +51,10 @@ def local(
         threads: Most threads for one operation on a worker.
         restarts: How often each process that ends early is started again:
             a worker, or the chief if a signal killed it, and then the workers
-            with it. With 0, everything ends with the first.
+            with it. With 0, everything ends with the first, unless the
+            program goes on without it.
+        last_step: Gives when the program has made its last step, if it has said
+            so.
 
     Returns:
         The exit code for the shell.
@@ -94,7 +101,7 @@ def local(
             addresses,
             worked=lambda worker: worker.process.worked(),
         ):
-            return _until_the_end(chief, workers, signals)
+            return _until_the_end(chief, workers, signals, GoingOn(last_step))
 
 
 def over_ssh(
@@ -102,6 +109,7 @@ def over_ssh(
     tasks: Mapping[str, Task],
     restarts: int = 0,
     forwards: Mapping[str, Sequence[str]] | None = None,
+    last_step: str = "",
 ) -> int:
     """Runs a shell command on each host, over ssh.
 
@@ -110,6 +118,8 @@ def over_ssh(
         tasks: Workers by their names.
         restarts: As for `local`.
         forwards: More options for the ssh of each.
+        last_step: Shell command that prints, on the chief's host, when the
+            program has made its last step, or null.
 
     Returns:
         The exit code for the shell.
@@ -143,8 +153,27 @@ def over_ssh(
             for command in others
         }
         chief = _Task(start(*own), functools.partial(start, *own), restarts)
+        look = functools.partial(_last_step, own[1], last_step)
         with _watch(workers, tasks), _heartbeats(workers.values()):
-            return _until_the_end(chief, workers, signals)
+            return _until_the_end(chief, workers, signals, GoingOn(look))
+
+
+def _last_step(host: str, text: str) -> int | None:
+    """What a command prints on a host; None where nothing is known."""
+    words = ["ssh", "-o", "ConnectTimeout=5", "-T", "-o", "BatchMode=yes"]
+    found = list[str]()
+    with (
+        Process(
+            [*words, host, text],
+            on_line=found.append,
+            # What ssh and the host say besides.
+            on_error_line=lambda line: None,
+        ) as process,
+        contextlib.suppress(subprocess.TimeoutExpired, ValueError, IndexError),
+    ):
+        process.wait(_ANSWER_S)
+        return int(found[-1])
+    return None
 
 
 class _Task:
@@ -178,6 +207,10 @@ class _Task:
         """Whether it is not started again."""
         return self._used == self._restarts
 
+    def how(self) -> str:
+        """How it ended, after its last output has been printed."""
+        return how(self.process.wait())
+
     def start(self) -> None:
         """Starts it again, in the place of what runs, if anything does."""
         self.process.kill()
@@ -191,7 +224,7 @@ class _Task:
         if self._due is None:
             wait = min(_FIRST_WAIT_S * 2**self._used, _LONGEST_WAIT_S)
             self._due = time.monotonic() + wait
-            says = f"{name} ended with {how(self.process.wait())}; "
+            says = f"{name} ended with {self.how()}; "
             if self.spent:
                 self._due = math.inf
                 says += f"it is not started again after {self._used} times."
@@ -250,7 +283,10 @@ def _heartbeats(workers: Collection[_Task]) -> Iterator[None]:
 
 
 def _until_the_end(
-    chief: _Task, workers: dict[str, _Task], signals: "_Signals"
+    chief: _Task,
+    workers: dict[str, _Task],
+    signals: "_Signals",
+    going_on: GoingOn,
 ) -> int:
     signals.forward_to(chief)
     while True:
@@ -267,19 +303,23 @@ def _until_the_end(
             continue
         ended = {name: w for name, w in workers.items() if w.ended}
         if code is None:
-            ended = {n: w for n, w in ended.items() if not w.revive(n)}
+            ended = {
+                name: worker
+                for name, worker in ended.items()
+                if not worker.revive(name)
+                and not going_on.without(name, worker.how)
+            }
         if code is None and not ended:
             time.sleep(_POLL_S)
             continue
         if code != 0:
             for name, worker in ended.items():
-                # Until its last output has been printed.
-                found = how(worker.process.wait())
-                click.echo(
-                    f"{name} ended with {found} before the "
-                    "program did; stopping everything.",
-                    err=True,
-                )
+                if not going_on.knows(name):
+                    click.echo(
+                        f"{name} ended with {worker.how()} before the "
+                        "program did; stopping everything.",
+                        err=True,
+                    )
         if code is None:
             _stop(chief.process)
             return 1

@@ -1,5 +1,7 @@
 """`convpar launch`."""
 
+import functools
+import os
 import pathlib
 import shlex
 import sys
@@ -101,11 +103,12 @@ def command(
     Every line of output gets its task's name in front; stdout and stderr stay
     apart. Ctrl-C and SIGTERM reach PROGRAM, and its exit code becomes that of
     this command. A second Ctrl-C reaches it too, and then it is killed after
-    10 s, or by a third one at once. When a worker ends early, or this command
-    ends in whatever way, everything ends. With --restarts the worker is started
-    again instead, after 1 s, then 2 s, 4 s and so on; PROGRAM has to live with
-    that (callbacks.Elastic, replicas). PROGRAM itself is started again, with
-    all workers, if a signal killed it. A worker that answers nobody is killed.
+    10 s, or by a third one at once. When this command ends, in whatever way,
+    everything ends; so it does when a worker ends early, unless PROGRAM goes on
+    without it (callbacks.Elastic, replicas). With --restarts the worker is
+    started again, after 1 s, then 2 s, 4 s and so on. PROGRAM itself is started
+    again, with all workers, if a signal killed it. A worker that answers nobody
+    is killed.
 
     With --hosts, the command for each machine is printed, or run with --ssh.
     All machines need this package, PROGRAM, and access to each other's ports;
@@ -127,18 +130,27 @@ def command(
             f"Expected PROGRAM to be a file. Received: {program}, which is not "
             "there; a module is run with -m."
         )
+    from tf_convpar import files
     from tf_convpar.cli import _supervise
+    from tf_convpar.strategy import launches
 
     line = [*(["-m"] if module else []), program, *args]
+    launch = launches.new()
     if hosts is None:
         line = [sys.executable, *line]
-        sys.exit(_supervise.local(tasks or 1, line, threads, restarts))
-    # Whoever runs the printed commands by hand has no heartbeat.
+        os.environ[launches.VARIABLE] = launch
+        steps = functools.partial(files.last_step, launch)
+        sys.exit(_supervise.local(tasks or 1, line, threads, restarts, steps))
+    # Whoever runs the printed commands by hand has no heartbeat, and may run
+    # one of them again.
     alive = ssh and not dry_run
     cluster, machines = _cluster(hosts, tunnel)
+    given = launch if alive else None
     workers, commands = _remote(
-        cluster, machines, [python, *line], python, cwd, threads, alive
+        cluster, machines, [python, *line], python, cwd, threads, given
     )
+    asks = [python, "-m", "tf_convpar_cli", "top", "--last-step", launch]
+    look = _in(cwd, shlex.join(asks))
     if tunnel:
         with tempfile.TemporaryDirectory(prefix="convpar-") as folder:
             forwards = {
@@ -146,9 +158,13 @@ def command(
                 for name, task in (*workers.items(), ("chief", cluster.chief))
             }
             found = {n: _tunnel.here(t, folder) for n, t in workers.items()}
-            sys.exit(_supervise.over_ssh(commands, found, restarts, forwards))
+            sys.exit(
+                _supervise.over_ssh(commands, found, restarts, forwards, look)
+            )
     if alive:
-        sys.exit(_supervise.over_ssh(commands, workers, restarts))
+        sys.exit(
+            _supervise.over_ssh(commands, workers, restarts, last_step=look)
+        )
     if as_json:
         print_json(
             [
@@ -173,6 +189,10 @@ def _cluster(hosts: str, tunnel: bool) -> tuple[Cluster, dict[Task, str]]:
     return cluster, dict(zip(cluster.tasks, machines, strict=True))
 
 
+def _in(folder: str | None, text: str) -> str:
+    return text if folder is None else f"cd {shlex.quote(folder)} && {text}"
+
+
 def _remote(
     cluster: Cluster,
     machines: dict[Task, str],
@@ -180,11 +200,16 @@ def _remote(
     python: str,
     cwd: str | None,
     threads: int | None,
-    heartbeats: bool,
+    launch: str | None,
 ) -> tuple[dict[str, Task], list[tuple[str, str, str]]]:
-    """Workers by name; and name, host and command of each, the chief's last."""
+    """Workers by name; and name, host and command of each, the chief's last.
+
+    Tasks of a `launch` that lasts have its id, and its heartbeats.
+    """
+    from tf_convpar.strategy import launches
+
     worker = [python, "-m", "tf_convpar_cli", "worker"]
-    if heartbeats:
+    if launch:
         worker.append("--heartbeats")
     if threads is not None:
         worker.append(f"--threads={threads}")
@@ -192,9 +217,9 @@ def _remote(
     for task in (*cluster.others, cluster.chief):
         words = program if task == cluster.chief else worker
         text = f"TF_CONFIG={shlex.quote(cluster.tf_config(task))} "
-        text += shlex.join(words)
-        if cwd is not None:
-            text = f"cd {shlex.quote(cwd)} && {text}"
+        if launch:
+            text += f"{launches.VARIABLE}={launch} "
+        text = _in(cwd, text + shlex.join(words))
         name = "chief" if task == cluster.chief else f"worker {task.index}"
         commands.append((name, machines[task], text))
         if task != cluster.chief:

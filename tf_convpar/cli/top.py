@@ -26,8 +26,14 @@ _SILENT_S = 5.0
 @click.option(
     "--once", is_flag=True, help="Print what there is now; so does a pipe."
 )
+@click.option(
+    "--last-step",
+    metavar="LAUNCH",
+    hidden=True,
+    help="Print when a launch has made a step; what `launch --ssh` asks for.",
+)
 @as_json
-def command(once: bool, as_json: bool) -> None:
+def command(once: bool, last_step: str | None, as_json: bool) -> None:
     """Show what the devices of running trainings do, until Ctrl-C.
 
     \b
@@ -42,6 +48,9 @@ def command(once: bool, as_json: bool) -> None:
     """  # noqa: D301 (click keeps the lines after a backspace as they are)
     from tf_convpar import files
 
+    if last_step is not None:
+        print_json(files.last_step(last_step))
+        return
     if as_json:
         print_json([one.to_dict() for one in files.running()])
         return

@@ -1,15 +1,20 @@
 """What a training says of itself while it runs, for others to read.
 
 One file for each process, in a folder of the user's own. It is written by
-`callbacks.Monitor`, and read by `convpar top`.
+`callbacks.Monitor`, and read by `convpar top`. And an empty one for each
+`convpar launch`, whose time is that of the last step: by it the launch knows a
+program that goes on when a worker has ended.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import json
+import os
 import pathlib
+import re
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -22,6 +27,9 @@ from tf_convpar.files._checked import Natural
 from tf_convpar.files._checked import checked
 from tf_convpar.files._form import read_json
 from tf_convpar.files._whole import replace
+
+# Nanoseconds after which nobody asks any more: a day.
+_OLD_NS = 86_400 * 10**9
 
 
 class _Said(Checked):
@@ -115,6 +123,42 @@ def running(pids: Iterable[int] | None = None) -> list[Running]:
         elif pids is None or one.pid in pids:
             found.append(one)
     return sorted(found, key=lambda one: one.began_s)
+
+
+def say_step(launch: str) -> None:
+    """Says that a training of a launch has made a step.
+
+    Raises:
+        ValueError: That is no id of a launch.
+        OSError: The folder cannot be written.
+    """
+    path, now = _steps(launch), time.time_ns()
+    try:
+        os.utime(path, ns=(now, now))
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for other in path.parent.glob("*.steps"):
+            # Of programs that were killed.
+            if now - other.stat().st_mtime_ns > _OLD_NS:
+                other.unlink(missing_ok=True)
+        path.touch()
+        atexit.register(path.unlink, missing_ok=True)
+
+
+def last_step(launch: str) -> int | None:
+    """When a training of a launch has made a step, in ns since 1970, if any.
+
+    It is of the clock of this machine, on which the training must be.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        return _steps(launch).stat().st_mtime_ns
+    return None
+
+
+def _steps(launch: str) -> pathlib.Path:
+    if not re.fullmatch(r"[0-9a-f]{1,64}", launch):
+        raise ValueError(f"Expected the id of a launch. Received: {launch!r}.")
+    return cache_folder() / "running" / f"{launch}.steps"
 
 
 def _runs(one: Running) -> bool:

@@ -65,7 +65,8 @@ def connect(
 
     Raises:
         ValueError: where this process's task is not the chief.
-        RuntimeError: where it already is in another cluster.
+        RuntimeError: where it already is in another cluster, or where another
+            `convpar launch` has started a worker.
         OSError: where its own port is taken or not permitted.
         TimeoutError: where a task does not answer in time.
     """

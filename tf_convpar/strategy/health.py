@@ -146,9 +146,13 @@ class Steps:
     ```
 
     Several may run at a time, in threads.
+
+    Args:
+        told: Is called when one has ended well.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, told: Callable[[], None] = lambda: None) -> None:
+        self._told = told
         self._begun: dict[object, float] = {}
         self._ended = time.monotonic()
         self._took: collections.deque[float] = collections.deque(
@@ -163,6 +167,7 @@ class Steps:
         try:
             yield
             self._took.append(time.monotonic() - start)
+            self._told()
         finally:
             self._ended = time.monotonic()
             del self._begun[this]

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+from tf_convpar.strategy import launches
 from tf_convpar.strategy.connections import Peer
 from tf_convpar.strategy.connections import cut
 from tf_convpar.strategy.connections import peers_of
@@ -72,11 +73,13 @@ class Members:
         self._peers = {task: _peers(task) for task in (*found, *absent)}
         self._hang: set[Task] = set()
         self.absent: list[Task] = list(absent)
-        self.steps = Steps()
+        self.steps = Steps(launches.tell)
         # Who left because another one was not reached, and is asked for it.
         self._parted: dict[Task, Reach | None] = {}
         self._parting = threading.Lock()
         self._whole: Any = None
+        # Processes that another launch has started.
+        self._strangers: set[int] = set()
         # What is asked of those who left.
         self._asking: concurrent.futures.Future[Any] | None = None
 
@@ -88,6 +91,7 @@ class Members:
         on the network, or somebody kills it.
         """
         over = threading.Event()
+        launches.tell()
 
         def go() -> None:
             while not over.wait(_CUT_EVERY_S):
@@ -190,7 +194,8 @@ class Members:
         answers = ask(absent, _ANSWER_S, patient=False)
         back = list[Task]()
         for task in absent:
-            if isinstance(answers[task], str):
+            found = answers[task]
+            if isinstance(found, str) or _process(found) in self._strangers:
                 continue
             if task not in self._parted or self._is_reached(task, back):
                 back.append(task)
@@ -217,9 +222,24 @@ class Members:
         return all(answers)
 
     def enter(self) -> None:
-        """Makes the cluster of this process alone one with who was found."""
-        if self._present():
-            self._change()
+        """Makes the cluster of this process alone one with who was found.
+
+        Raises:
+            RuntimeError: Another launch has started one of them.
+        """
+        present = self._present()
+        if not present:
+            return
+        self._change()
+        if found := self._of_others(present):
+            self.leave(found)
+            raise RuntimeError(launches.refusal(found))
+
+    def _of_others(self, tasks: Iterable[Task]) -> list[Task]:
+        """Those of them that another launch has started: none of ours."""
+        found = launches.strangers(tasks)
+        self._strangers |= {self._processes[task] for task in found}
+        return found
 
     def leave(self, tasks: Iterable[Task]) -> None:
         """Makes the cluster one without these workers."""
@@ -233,7 +253,7 @@ class Members:
         """Makes the cluster one with these workers again, which hold nothing.
 
         Raises:
-            TimeoutError: One does not answer.
+            TimeoutError: One does not answer, or another launch has started it.
             tf.errors.OpError: One is lost meanwhile. None has joined.
         """
         found = ask(tasks, _ANSWER_S)
@@ -250,9 +270,14 @@ class Members:
             self._parted.pop(task, None)
         try:
             self._change()
+            strangers = self._of_others(found)
         except Exception:
             self.leave(found)
             raise
+        if strangers:
+            self.leave(found)
+            _LOG.warning("%s", launches.refusal(strangers))
+            raise TimeoutError(launches.refusal(strangers))
 
     def _change(self) -> None:
         from tf_convpar._compat.tensorflow import change_cluster
