@@ -269,9 +269,7 @@ def test_refuses_what_does_not_fit():
     for shape in ((1, 4, 4, 3), (4, 3)):
         with pytest.raises(error, match="Expected a summand"):
             ops.convolution(x, k, summand=numbers(shape, 1), native=True)
-    with pytest.raises(error, match="at least one number"):
-        ops.convolution(x[..., :0], k[:, :, :0], native=True)
-    with pytest.raises(error, match="stride of at least 1"):
+    with pytest.raises(error, match="stride to be an integer from 1"):
         ops.convolution(x, k, stride=0, native=True)
 
 

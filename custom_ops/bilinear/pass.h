@@ -28,6 +28,9 @@ struct Program {
   const Stage* stages;
   int inputs, outputs;  // values of a tile before and after
   int largest;          // of any stage, for the scratch
+  // Whether the stage next to the images can read or write their tiles where
+  // these are; see `ReadsAlongAxis`.
+  bool along_axis;
 };
 
 struct Geometry {

@@ -122,6 +122,18 @@ Extent ExtentOf(const Pass& pass, int threads) {
           pass.kernel.largest,  threads};
 }
 
+bool ReadsAlongAxis(const Program& program, const int64_t (&count)[kAxes]) {
+  const Stage& stage = program.stages[0];
+  const bool columns = stage.inner == 1 && stage.cols == count[2];
+  const bool rows = stage.outer == 1 && stage.inner == count[2];
+  return count[0] == 1 && (columns || rows);
+}
+
+bool WritesAlongAxis(const Program& program, const int64_t (&count)[kAxes]) {
+  const Stage& stage = program.stages[program.num_stages - 1];
+  return count[0] == 1 && stage.inner == 1 && stage.rows == count[2];
+}
+
 Sizes::Sizes(const Extent& extent, const InstructionSet& set)
     : points(extent.points),
       tiles(extent.tiles),

@@ -63,6 +63,13 @@ struct Extent {
 
 Extent ExtentOf(const Pass& pass, int threads);
 
+// Whether the first stage of a program, which takes tiles of `count` pixels on
+// each axis, works along one of the last two axes of tiles of one layer; and
+// whether the last stage, which gives such tiles, works along the last axis.
+// Only such stages read and write tiles where these are in an image.
+bool ReadsAlongAxis(const Program& program, const int64_t (&count)[kAxes]);
+bool WritesAlongAxis(const Program& program, const int64_t (&count)[kAxes]);
+
 // What all passes share. Sizes are those in memory: spectra of tiles are
 // [points, tiles of a block, depth or width], each point's plane an odd number
 // of vectors apart, which keeps them out of one another's cache sets.

@@ -225,7 +225,7 @@ struct Slice {
 inline Source TileSource(const Program& program, const Window& w,
                          const Slice<const float>& image, float* edge) {
   const Stage& stage = First(program);
-  if (w.InPlace() && image.whole()) {
+  if (program.along_axis && w.InPlace() && image.whole()) {
     const float* data =
         image.data + w.pixel(w.first[0], w.first[1], w.first[2]) * image.all;
     // The first stage acts on rows; that of a transposed program on columns.
@@ -261,7 +261,7 @@ inline void RunIntoTile(const Program& program, Source from, const Window& w,
   const int64_t vectors = image.vectors;
   Vector plus[4] = {};
   if (bias) CopyIn(bias, count, vectors, reinterpret_cast<float*>(plus));
-  if (!add && w.InPlace() && image.whole()) {
+  if (!add && program.along_axis && w.InPlace() && image.whole()) {
     float* data =
         image.data + w.pixel(w.first[0], w.first[1], w.first[2]) * image.all;
     Run(program, from, {data, w.size[2] * image.all, image.all, image.all},

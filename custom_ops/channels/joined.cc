@@ -24,9 +24,12 @@ Joined::Joined(std::vector<Part> parts, const Change& change, int64_t images,
   if (change.offset == nullptr) zeros_.assign(channels_, 0.0f);
 }
 
+bool Joined::Untouched() const {
+  return parts_.size() == 1 && !changes_ && change_.epsilon < 0;
+}
+
 const float* Joined::AsTheyAre() const {
-  const bool same = !changes_ && change_.epsilon < 0;
-  return parts_.size() == 1 && same ? parts_[0].maps : nullptr;
+  return Untouched() ? parts_[0].maps : nullptr;
 }
 
 void Joined::Rows(int64_t begin, int64_t end, float* to) const {

@@ -38,7 +38,10 @@ class Joined {
 
   int64_t channels() const { return channels_; }
 
-  // The maps, if they are one part that nothing is done to; else null.
+  // Whether they are one part that nothing is done to.
+  bool Untouched() const;
+
+  // The maps, if they are; else null.
   const float* AsTheyAre() const;
 
   // Rows from `begin` to `end`, which are pixels of all images.

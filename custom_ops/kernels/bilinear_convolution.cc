@@ -1,6 +1,4 @@
-#include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <vector>
 
@@ -11,8 +9,12 @@
 #include "custom_ops/bilinear/sizes.h"
 #include "custom_ops/kernels/bilinear_program.h"
 #include "custom_ops/kernels/in_parallel.h"
+#include "custom_ops/kernels/instruction_set.h"
 #include "custom_ops/kernels/remembered.h"
+#include "custom_ops/kernels/shape.h"
 #include "custom_ops/kernels/workspace.h"
+#include "custom_ops/ops/bounds.h"
+#include "custom_ops/ops/messages.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -64,94 +66,68 @@ class OpPool final : public bilinear::Pool {
 float* Data(Tensor* t) { return t->flat<float>().data(); }
 const float* Data(const Tensor& t) { return t.flat<float>().data(); }
 
-absl::Status NoMemory(int64_t floats) {
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "Expected ", floats * sizeof(float) >> 20,
-      " MiB for the workspace of a convolution. Received: none. A smaller "
-      "batch, or algorithm=\"direct\", needs less."));
-}
-
-absl::Status CheckInstructionSet() {
-  if (BestPasses() != nullptr) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("Expected the environment variable ", bilinear::kWidest,
-                   " to be avx512, avx2 or base, or not to be set. Received: ",
-                   std::getenv(bilinear::kWidest)));
-}
-
 // The geometry of an op, of which attributes give a part. Images of fewer
 // axes than three get leading axes of size 1.
 class Frame {
  public:
+  explicit Frame(const char* op) : op_(op) {}
+
   absl::Status Read(OpKernelConstruction* ctx) {
-    TF_RETURN_IF_ERROR(Read(ctx, "step", 1, &step_));
-    TF_RETURN_IF_ERROR(Read(ctx, "pad_before", 0, &before_));
-    return Read(ctx, "pad_after", 0, &after_);
+    return ReadTiling(ctx, op_, &tiling_);
   }
+
+  int axes() const { return tiling_.axes(); }
 
   // What images, or with `adjoint` feature maps, and a kernel, [window,
   // channels, filters], give.
   absl::Status Fill(const TensorShape& x, const TensorShape& kernel,
                     bool adjoint, Geometry* g) const {
-    if (x.dims() != axes_ + 2 || kernel.dims() != axes_ + 2 ||
-        x.dim_size(axes_ + 1) != kernel.dim_size(axes_ + adjoint)) {
+    const int axes = tiling_.axes();
+    if (x.dims() != axes + 2 || kernel.dims() != axes + 2 ||
+        x.dim_size(axes + 1) != kernel.dim_size(axes + adjoint)) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "Expected ", axes_, " axes and the channels of the kernel, ",
+          op_, ": Expected ", axes, " axes and the channels of the kernel, ",
           kernel.DebugString(), ". Received shape: ", x.DebugString()));
     }
     *g = {};
     g->batch = x.dim_size(0);
-    g->channels = kernel.dim_size(axes_);
-    g->filters = kernel.dim_size(axes_ + 1);
+    g->channels = kernel.dim_size(axes);
+    g->filters = kernel.dim_size(axes + 1);
     for (int axis = 0; axis < kAxes; ++axis) {
-      const int own = axis - (kAxes - axes_);
+      const int own = axis - (kAxes - axes);
       const int64_t size = own < 0 ? 1 : x.dim_size(own + 1);
       g->window[axis] = own < 0 ? 1 : kernel.dim_size(own);
-      g->step[axis] = own < 0 ? 1 : step_[own];
-      g->pad[axis] = own < 0 ? 0 : before_[own];
-      const int64_t more =
-          own < 0 ? 0 : before_[own] + after_[own] - g->window[axis] + 1;
+      TF_RETURN_IF_ERROR(CheckImage(op_, {size}));
+      TF_RETURN_IF_ERROR(CheckIntegers(op_, "a size of the window",
+                                       {g->window[axis]}, 1, 1, kMostOfTile));
+      g->step[axis] = own < 0 ? 1 : tiling_.step[own];
+      g->pad[axis] = own < 0 ? 0 : tiling_.before[own];
+      const int64_t more = own < 0 ? 0
+                                   : tiling_.before[own] + tiling_.after[own] -
+                                         g->window[axis] + 1;
       g->image[axis] = adjoint ? size - more : size;
       g->output[axis] = adjoint ? size : size + more;
       if (g->output[axis] < 0 || g->image[axis] < 0) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "Expected padded images no smaller than the kernel, ",
-            kernel.DebugString(), ". Received shape: ", x.DebugString()));
+        return BadImage(op_, kernel.DebugString(), x.DebugString());
       }
     }
     return absl::OkStatus();
   }
 
-  TensorShape Shape(const Geometry& g, bool adjoint) const {
-    TensorShape shape({g.batch});
-    for (int axis = kAxes - axes_; axis < kAxes; ++axis) {
-      shape.AddDim(adjoint ? g.image[axis] : g.output[axis]);
+  // The shape of what is made of them.
+  absl::Status Shape(const Geometry& g, bool adjoint,
+                     TensorShape* shape) const {
+    std::vector<int64_t> sizes = {g.batch};
+    for (int axis = kAxes - tiling_.axes(); axis < kAxes; ++axis) {
+      sizes.push_back(adjoint ? g.image[axis] : g.output[axis]);
     }
-    shape.AddDim(adjoint ? g.channels : g.filters);
-    return shape;
-  }
-
-  absl::Status Read(OpKernelConstruction* ctx, const char* name, int64_t least,
-                    std::vector<int64_t>* to) {
-    TF_RETURN_IF_ERROR(ctx->GetAttr(name, to));
-    if (axes_ == 0) axes_ = static_cast<int>(to->size());
-    if (to->empty() || to->size() > kAxes ||
-        to->size() != static_cast<size_t>(axes_) ||
-        *std::min_element(to->begin(), to->end()) < least ||
-        *std::max_element(to->begin(), to->end()) > kMost) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "Expected `", name, "` to be one integer per axis, each from ", least,
-          " to ", kMost, ", of 1 to 3 axes."));
-    }
-    return absl::OkStatus();
+    sizes.push_back(adjoint ? g.channels : g.filters);
+    return MakeShape(op_, sizes, shape);
   }
 
  private:
-  // Sums and products of three such numbers cannot overflow.
-  static constexpr int64_t kMost = 1 << 16;
-
-  int axes_ = 0;
-  std::vector<int64_t> step_, before_, after_;
+  const char* const op_;
+  Tiling tiling_;
 };
 
 // Whether programs lead from the values of a tile to those of another.
@@ -165,15 +141,25 @@ absl::Status CheckProgram(const Program& program, const char* name,
       ". Received one from ", program.inputs, " to ", program.outputs, "."));
 }
 
-int64_t Tile(const Geometry& g) { return g.tile(0) * g.tile(1) * g.tile(2); }
-int64_t Step(const Geometry& g) { return g.step[0] * g.step[1] * g.step[2]; }
-int64_t Places(const Geometry& g) {
-  return g.window[0] * g.window[1] * g.window[2];
+// Pixels of what a program takes or gives, along each axis.
+using Count = int64_t[kAxes];
+
+int64_t Pixels(const Count& count) { return count[0] * count[1] * count[2]; }
+
+// Whether all sizes of the workspace can be counted. None is more than some
+// times this for each thread.
+absl::Status CheckWorkspace(const Geometry& g) {
+  const double channels = static_cast<double>(g.channels + g.filters);
+  const double floats =
+      channels * g.points * (static_cast<double>(g.total_tiles()) + g.filters);
+  constexpr double kMost = int64_t{1} << 50;
+  return floats <= kMost ? absl::OkStatus() : NoMemory(-1);
 }
 
 class BilinearForwardOp : public OpKernel {
  public:
-  explicit BilinearForwardOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+  explicit BilinearForwardOp(OpKernelConstruction* ctx)
+      : OpKernel(ctx), frame_("BilinearForward") {
     OP_REQUIRES_OK(ctx, CheckInstructionSet());
     OP_REQUIRES_OK(ctx, frame_.Read(ctx));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("adjoint", &adjoint_));
@@ -196,12 +182,17 @@ class BilinearForwardOp : public OpKernel {
     Geometry& g = pass.geometry;
     OP_REQUIRES_OK(ctx, frame_.Fill(x.shape(), kernel.shape(), adjoint_, &g));
     g.points = pass.image.outputs;
-    OP_REQUIRES_OK(ctx, CheckProgram(pass.image, "image",
-                                     adjoint_ ? Step(g) : Tile(g), g.points));
-    OP_REQUIRES_OK(ctx, CheckProgram(pass.maps, "maps", g.points,
-                                     adjoint_ ? Tile(g) : Step(g)));
+    const Count tile = {g.tile(0), g.tile(1), g.tile(2)};
+    const Count& taken = adjoint_ ? g.step : tile;
+    const Count& given = adjoint_ ? tile : g.step;
     OP_REQUIRES_OK(ctx,
-                   CheckProgram(pass.kernel, "kernel", Places(g), g.points));
+                   CheckProgram(pass.image, "image", Pixels(taken), g.points));
+    OP_REQUIRES_OK(ctx,
+                   CheckProgram(pass.maps, "maps", g.points, Pixels(given)));
+    OP_REQUIRES_OK(
+        ctx, CheckProgram(pass.kernel, "kernel", Pixels(g.window), g.points));
+    pass.image.along_axis = bilinear::ReadsAlongAxis(pass.image, taken);
+    pass.maps.along_axis = bilinear::WritesAlongAxis(pass.maps, given);
     OP_REQUIRES(ctx,
                 bias.NumElements() == 0 ||
                     (!adjoint_ && bias.NumElements() == g.filters),
@@ -210,13 +201,16 @@ class BilinearForwardOp : public OpKernel {
                                  " values or none. "
                                  "Received shape: ",
                                  bias.shape().DebugString())));
+    TensorShape shape;
+    OP_REQUIRES_OK(ctx, frame_.Shape(g, adjoint_, &shape));
     Tensor* y = nullptr;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, frame_.Shape(g, adjoint_), &y));
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, shape, &y));
     if (y->NumElements() == 0) return;
     if (x.NumElements() == 0) {
-      y->flat<float>().setZero();
+      FillWithBias(bias, y);
       return;
     }
+    OP_REQUIRES_OK(ctx, CheckWorkspace(g));
 
     const Passes& passes = *BestPasses();
     OpPool pool(ctx);
@@ -255,6 +249,18 @@ class BilinearForwardOp : public OpKernel {
   }
 
  private:
+  // Feature maps of images that have no pixel, or no channel.
+  void FillWithBias(const Tensor& bias, Tensor* y) const {
+    const int64_t filters = bias.NumElements();
+    y->flat<float>().setZero();
+    if (filters == 0) return;
+    for (int64_t i = 0; i < y->NumElements(); ++i) {
+      const float plus = Data(bias)[i % filters];
+      // What is no number stays none, as elsewhere.
+      Data(y)[i] = relu_ && plus <= 0 ? 0.0f : plus;
+    }
+  }
+
   Frame frame_;
   bool adjoint_, remember_, relu_;
   OwnedProgram image_, maps_, kernel_;
@@ -263,10 +269,13 @@ class BilinearForwardOp : public OpKernel {
 
 class BilinearKernelGradientOp : public OpKernel {
  public:
-  explicit BilinearKernelGradientOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+  explicit BilinearKernelGradientOp(OpKernelConstruction* ctx)
+      : OpKernel(ctx), frame_(kName) {
     OP_REQUIRES_OK(ctx, CheckInstructionSet());
     OP_REQUIRES_OK(ctx, frame_.Read(ctx));
-    OP_REQUIRES_OK(ctx, frame_.Read(ctx, "window", 1, &window_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("window", &window_));
+    OP_REQUIRES_OK(ctx, CheckIntegers(kName, "window", window_, frame_.axes(),
+                                      1, kMostOfTile));
     OP_REQUIRES_OK(ctx, image_.Read(ctx, "image_"));
     OP_REQUIRES_OK(ctx, maps_.Read(ctx, "maps_"));
     OP_REQUIRES_OK(ctx, kernel_.Read(ctx, "kernel_"));
@@ -275,31 +284,39 @@ class BilinearKernelGradientOp : public OpKernel {
   void Compute(OpKernelContext* ctx) override {
     const Tensor& x = ctx->input(0);
     const Tensor& dy = ctx->input(1);
-    TensorShape shape;
-    for (const int64_t size : window_) shape.AddDim(size);
-    shape.AddDim(x.dims() ? x.dim_size(x.dims() - 1) : 0);
-    shape.AddDim(dy.dims() ? dy.dim_size(dy.dims() - 1) : 0);
+    std::vector<int64_t> all = window_;
+    all.push_back(x.dims() ? x.dim_size(x.dims() - 1) : 0);
+    all.push_back(dy.dims() ? dy.dim_size(dy.dims() - 1) : 0);
+    TensorShape shape, maps;
+    OP_REQUIRES_OK(ctx, MakeShape(kName, all, &shape));
     Pass pass = {
         {}, false, image_.program(), maps_.program(), kernel_.program()};
     Geometry& g = pass.geometry;
     OP_REQUIRES_OK(ctx, frame_.Fill(x.shape(), shape, false, &g));
     g.points = pass.image.outputs;
-    OP_REQUIRES(ctx, frame_.Shape(g, false) == dy.shape(),
-                absl::InvalidArgumentError(absl::StrCat(
-                    "Expected feature maps of shape ",
-                    frame_.Shape(g, false).DebugString(),
-                    ". Received shape: ", dy.shape().DebugString())));
-    OP_REQUIRES_OK(ctx, CheckProgram(pass.image, "image", Tile(g), g.points));
-    OP_REQUIRES_OK(ctx, CheckProgram(pass.maps, "maps", Step(g), g.points));
+    OP_REQUIRES_OK(ctx, frame_.Shape(g, false, &maps));
+    OP_REQUIRES(
+        ctx, maps == dy.shape(),
+        absl::InvalidArgumentError(absl::StrCat(
+            kName, ": Expected feature maps of shape ", maps.DebugString(),
+            ". Received shape: ", dy.shape().DebugString())));
+    const Count tile = {g.tile(0), g.tile(1), g.tile(2)};
     OP_REQUIRES_OK(ctx,
-                   CheckProgram(pass.kernel, "kernel", g.points, Places(g)));
+                   CheckProgram(pass.image, "image", Pixels(tile), g.points));
+    OP_REQUIRES_OK(ctx,
+                   CheckProgram(pass.maps, "maps", Pixels(g.step), g.points));
+    OP_REQUIRES_OK(
+        ctx, CheckProgram(pass.kernel, "kernel", g.points, Pixels(g.window)));
+    pass.image.along_axis = bilinear::ReadsAlongAxis(pass.image, tile);
+    pass.maps.along_axis = bilinear::ReadsAlongAxis(pass.maps, g.step);
     Tensor* dk = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, shape, &dk));
     if (dk->NumElements() == 0) return;
-    if (dy.NumElements() == 0) {
+    if (dy.NumElements() == 0 || x.NumElements() == 0) {
       dk->flat<float>().setZero();
       return;
     }
+    OP_REQUIRES_OK(ctx, CheckWorkspace(g));
     const Passes& passes = *BestPasses();
     OpPool pool(ctx);
     const GradientSizes sizes(bilinear::ExtentOf(pass, pool.threads()),
@@ -311,6 +328,8 @@ class BilinearKernelGradientOp : public OpKernel {
   }
 
  private:
+  static constexpr char kName[] = "BilinearKernelGradient";
+
   Frame frame_;
   std::vector<int64_t> window_;
   OwnedProgram image_, maps_, kernel_;

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "custom_ops/channels/rows.h"
+#include "custom_ops/kernels/shape.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -71,8 +72,14 @@ class ChannelMomentsOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(ctx, CheckRank("ChannelMoments", x));
     const Rows of(x);
     const int64_t n = of.channels;
+    TensorShape shape;
+    OP_REQUIRES_OK(ctx, MakeShape("ChannelMoments", {2, n}, &shape));
     Tensor parts, *moments = nullptr;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({2, n}), &moments));
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, shape, &moments));
+    if (x.NumElements() == 0) {
+      moments->flat<float>().setZero();
+      return;
+    }
     OP_REQUIRES_OK(ctx,
                    InBlocks(ctx, of, 1, &parts,
                             [&](int64_t first, int64_t count, float* vectors) {
@@ -106,8 +113,7 @@ class ChannelMomentsOp : public tensorflow::OpKernel {
     });
     for (int64_t c = 0; c < n; ++c) {
       moments[c] = mean[c];
-      // Of no rows both are 0.
-      moments[n + c] = of.rows > 0 ? squares[c] / of.rows : 0.0;
+      moments[n + c] = squares[c] / of.rows;
     }
   }
 };

@@ -1,7 +1,10 @@
 #include <cstdint>
+#include <limits>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "custom_ops/kernels/device_copy.h"
+#include "custom_ops/kernels/shape.h"
 #include "custom_ops/kernels/shard_copy.h"
 #include "custom_ops/ops/messages.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -37,7 +40,7 @@ class ConcatShardsOp : public tensorflow::OpKernel {
   void Compute(tensorflow::OpKernelContext* ctx) override {
     OpInputList shards;
     OP_REQUIRES_OK(ctx, ctx->input_list("shards", &shards));
-    TensorShape shape = shards[0].shape();
+    const TensorShape& shape = shards[0].shape();
     for (int i = 0; i < shards.size(); ++i) {
       const int rank = shards[i].dims();
       OP_REQUIRES(ctx, rank >= kMinRank && rank <= kMaxRank,
@@ -50,7 +53,13 @@ class ConcatShardsOp : public tensorflow::OpKernel {
       OP_REQUIRES(ctx, Compatible(shape, shards[i].shape(), layout.axis),
                   BadShard(axis_, 0, shape.DebugString(), i,
                            shards[i].shape().DebugString()));
-      width += shards[i].dim_size(layout.axis);
+      const int64_t more = shards[i].dim_size(layout.axis);
+      OP_REQUIRES(ctx, more <= std::numeric_limits<int64_t>::max() - width,
+                  absl::InvalidArgumentError(absl::StrCat(
+                      "ConcatShards: Expected a sum of widths below 2^63. "
+                      "Received: ",
+                      width, " and ", more, " for shard ", i)));
+      width += more;
     }
     const auto dtype = ctx->expected_output_dtype(0);
     for (const Tensor& shard : shards) {
@@ -60,9 +69,12 @@ class ConcatShardsOp : public tensorflow::OpKernel {
         return;
       }
     }
-    shape.set_dim(layout.axis, width);
+    auto sizes = shape.dim_sizes();
+    sizes[layout.axis] = width;
+    TensorShape joined;
+    OP_REQUIRES_OK(ctx, MakeShape("ConcatShards", sizes, &joined));
     Tensor* value = nullptr;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, shape, &value));
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, joined, &value));
     Copy copy(ShardCopy::kJoin, layout, *value);
     for (const Tensor& shard : shards) copy.Add(shard);
     copy.Run(ctx);

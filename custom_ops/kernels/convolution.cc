@@ -12,10 +12,13 @@
 #include "custom_ops/bilinear/passes.h"
 #include "custom_ops/channels/activation.h"
 #include "custom_ops/channels/joined.h"
+#include "custom_ops/channels/rows.h"
+#include "custom_ops/kernels/instruction_set.h"
 #include "custom_ops/kernels/product.h"
 #include "custom_ops/kernels/remembered.h"
 #include "custom_ops/kernels/window.h"
 #include "custom_ops/kernels/workspace.h"
+#include "custom_ops/ops/bounds.h"
 #include "custom_ops/windows/sizes.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -43,11 +46,8 @@ class ConvolutionOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("image_epsilon", &image_epsilon_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("parts", &parts_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("remember", &remember_));
-    OP_REQUIRES_OK(ctx, ReadPadded(ctx, "Convolution", &window_));
-    OP_REQUIRES(ctx, bilinear::BestPasses() != nullptr,
-                absl::InvalidArgumentError(
-                    absl::StrCat("Convolution: Expected ", bilinear::kWidest,
-                                 " to name an instruction set")));
+    OP_REQUIRES_OK(ctx, ReadPadded(ctx, "Convolution", &moves_));
+    OP_REQUIRES_OK(ctx, CheckInstructionSet());
   }
 
   void Compute(OpKernelContext* ctx) override {
@@ -59,7 +59,7 @@ class ConvolutionOp : public tensorflow::OpKernel {
     bool alike = x.dims() == 4 && kernel.dims() == 4;
     for (int i = 0; alike && i < parts_; ++i) {
       const Tensor& part = ctx->input(i);
-      alike = part.dims() == 4;
+      alike = part.dims() == 4 && part.dim_size(3) <= kMostPixels;
       for (int axis = 0; alike && axis < 3; ++axis) {
         alike = part.dim_size(axis) == x.dim_size(axis);
       }
@@ -84,11 +84,11 @@ class ConvolutionOp : public tensorflow::OpKernel {
               " values or none. Received ", scale.shape().DebugString(),
               " and ", offset.shape().DebugString())));
     }
-    const windows::Sizes of =
-        window_.Over(x.dim_size(1), x.dim_size(2), channels, kernel.dim_size(0),
-                     kernel.dim_size(1));
-    const TensorShape shape(
-        {x.dim_size(0), of.out_height, of.out_width, filters});
+    windows::Sizes of;
+    TensorShape shape;
+    OP_REQUIRES_OK(ctx, Over("Convolution", moves_, x.shape(), channels,
+                             {kernel.dim_size(0), kernel.dim_size(1)}, filters,
+                             &of, &shape));
     const bool adds = summand.dims() != 1 || summand.NumElements() > 0;
     OP_REQUIRES(ctx, !adds || summand.shape() == shape,
                 absl::InvalidArgumentError(absl::StrCat(
@@ -101,12 +101,11 @@ class ConvolutionOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(
         ctx, ctx->forward_input_or_allocate_output({parts_ + 3}, 0, shape, &y));
     if (y->NumElements() == 0) return;
+    if (channels == 0) {
+      EndSumsOfNothing(offset, adds ? &summand : nullptr, filters, y);
+      return;
+    }
     const int64_t depth = kernel.NumElements() / filters;
-    OP_REQUIRES(ctx, depth > 0,
-                absl::InvalidArgumentError(absl::StrCat(
-                    "Convolution: Expected a kernel of at least one number for "
-                    "each filter. Received ",
-                    kernel.shape().DebugString())));
     const int64_t width = bilinear::BestPasses()->set.panel();
     const int64_t panels = (filters + width - 1) / width;
     std::vector<float> padded;
@@ -131,7 +130,7 @@ class ConvolutionOp : public tensorflow::OpKernel {
     }
     const Joined images(parts, change, x.dim_size(0), of.height * of.width);
     OP_REQUIRES(
-        ctx, product.OfPixels() || images.AsTheyAre() != nullptr,
+        ctx, product.OfPixels() || images.Untouched(),
         absl::InvalidArgumentError(absl::StrCat(
             "Convolution: Expected windows of one pixel and strides of "
             "1 for images in parts, or that are changed first. "
@@ -139,21 +138,33 @@ class ConvolutionOp : public tensorflow::OpKernel {
             kernel.shape().DebugString(), " and a stride of ", of.stride)));
     product.images = &images;
     if (Streams(product)) {
-      MultiplyStreamed(ctx, product, Floats(kernel),
-                       scale.NumElements() == 0 ? nullptr : Floats(scale));
+      OP_REQUIRES_OK(
+          ctx,
+          MultiplyStreamed(ctx, product, Floats(kernel),
+                           scale.NumElements() == 0 ? nullptr : Floats(scale)));
       return;
     }
     const std::shared_ptr<const float> packed =
         Packed(kernel, scale, filters, panels * width * depth);
-    OP_REQUIRES(ctx, packed != nullptr,
-                absl::ResourceExhaustedError(
-                    "Convolution: Expected memory for the kernel's panels. "
-                    "Received none"));
+    OP_REQUIRES(ctx, packed != nullptr, NoMemory(panels * width * depth));
     product.panels = packed.get();
-    Multiply(ctx, product);
+    OP_REQUIRES_OK(ctx, Multiply(ctx, product));
   }
 
  private:
+  // What is made of images without channels.
+  void EndSumsOfNothing(const Tensor& offset, const Tensor* summand,
+                        int64_t filters, Tensor* y) const {
+    if (summand == nullptr) y->flat<float>().setZero();
+    const float* const from = Floats(summand == nullptr ? *y : *summand);
+    const std::vector<float> ones(filters, 1.0f), zeros(filters);
+    const channels::Scaled end(
+        {ones.data()},
+        offset.NumElements() == 0 ? zeros.data() : Floats(offset), filters,
+        activation_);
+    end.Run({from}, 0, y->NumElements() / filters, y->flat<float>().data());
+  }
+
   // Panels of the kernel, each filter times its factor; null without memory
   // for so many floats.
   std::shared_ptr<const float> Packed(const Tensor& kernel, const Tensor& scale,
@@ -177,15 +188,18 @@ class ConvolutionOp : public tensorflow::OpKernel {
     const Tensor& scale = ctx->input(parts_ + 4);
     const Tensor& offset = ctx->input(parts_ + 5);
     const int64_t images = ctx->input(0).dim_size(0);
-    const TensorShape all({channels}), each({images, channels}), none({0});
-    if ((scale.shape() != all && scale.shape() != each &&
-         scale.shape() != none) ||
-        (offset.shape() != all && offset.shape() != none)) {
+    const auto is_vector = [&](const Tensor& x) {
+      const int64_t size = x.NumElements();
+      return x.dims() == 1 && (size == channels || size == 0);
+    };
+    const bool of_each = scale.dims() == 2 && scale.dim_size(0) == images &&
+                         scale.dim_size(1) == channels;
+    if ((!is_vector(scale) && !of_each) || !is_vector(offset)) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "Convolution: Expected an image_scale ", all.DebugString(), ", ",
-          each.DebugString(), " or of no values, and an image_offset ",
-          all.DebugString(), " or of no values. Received ",
-          scale.shape().DebugString(), " and ", offset.shape().DebugString()));
+          "Convolution: Expected an image_scale [", channels, "], [", images,
+          ",", channels, "] or of no values, and an image_offset [", channels,
+          "] or of no values. Received ", scale.shape().DebugString(), " and ",
+          offset.shape().DebugString()));
     }
     *found = {scale.NumElements() == 0 ? nullptr : Floats(scale),
               scale.dims() == 2,
@@ -197,7 +211,7 @@ class ConvolutionOp : public tensorflow::OpKernel {
   int parts_;
   float image_epsilon_;
   bool remember_;
-  windows::Padded window_;
+  windows::Padded moves_;
   channels::Activation activation_, image_activation_;
   Remembered remembered_;
 };

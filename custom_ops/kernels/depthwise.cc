@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -12,7 +11,10 @@
 #include "custom_ops/depthwise/forward.h"
 #include "custom_ops/depthwise/kernel_gradient.h"
 #include "custom_ops/kernels/in_parallel.h"
+#include "custom_ops/kernels/shape.h"
 #include "custom_ops/kernels/window.h"
+#include "custom_ops/ops/bounds.h"
+#include "custom_ops/windows/sizes.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -46,19 +48,26 @@ class DepthwiseKernelGradientOp : public tensorflow::OpKernel {
             "DepthwiseKernelGradient: Expected gradients of shape ",
             shape.DebugString(), ", as of the feature maps of images of shape ",
             x.shape().DebugString(), ". Received ", dy.shape().DebugString())));
-    Tensor* dk = nullptr;
+    TensorShape window, each;
     OP_REQUIRES_OK(
         ctx,
-        ctx->allocate_output(
-            0, TensorShape({of.window_height, of.window_width, of.channels}),
-            &dk));
+        MakeShape("DepthwiseKernelGradient",
+                  {of.window_height, of.window_width, of.channels}, &window));
+    Tensor* dk = nullptr;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, window, &dk));
+    if (x.NumElements() == 0 || dy.NumElements() == 0) {
+      dk->flat<float>().setZero();
+      return;
+    }
     const int64_t images = x.dim_size(0), size = dk->NumElements();
     const int64_t bands = images < kManyImages ? kBands : 1;
     const int64_t rows = (of.out_height + bands - 1) / bands;
-    Tensor parts;
-    OP_REQUIRES_OK(
-        ctx, ctx->allocate_temp(tensorflow::DT_FLOAT,
-                                TensorShape({images * bands, size}), &parts));
+    OP_REQUIRES_OK(ctx, MakeShape("DepthwiseKernelGradient",
+                                  {images * bands, size}, &each));
+    Tensor parts, all;
+    OP_REQUIRES_OK(ctx, ctx->allocate_temp(tensorflow::DT_FLOAT, each, &parts));
+    OP_REQUIRES_OK(ctx,
+                   ctx->allocate_temp(tensorflow::DT_DOUBLE, window, &all));
     float* const sums = parts.flat<float>().data();
     const float *const from = x.flat<float>().data(), *const by =
                                                           dy.flat<float>()
@@ -78,11 +87,12 @@ class DepthwiseKernelGradientOp : public tensorflow::OpKernel {
                                sums + part * size);
           }
         });
-    std::vector<double> total(size, 0.0);
+    double* const total = all.flat<double>().data();
+    std::fill_n(total, size, 0.0);
     for (int64_t part = 0; part < images * bands; ++part) {
       for (int64_t i = 0; i < size; ++i) total[i] += sums[part * size + i];
     }
-    std::copy(total.begin(), total.end(), dk->flat<float>().data());
+    std::copy_n(total, size, dk->flat<float>().data());
   }
 
  private:
@@ -92,7 +102,7 @@ class DepthwiseKernelGradientOp : public tensorflow::OpKernel {
 class DepthwiseOp : public tensorflow::OpKernel {
  public:
   explicit DepthwiseOp(tensorflow::OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, ReadPadded(ctx, "Depthwise", &window_));
+    OP_REQUIRES_OK(ctx, ReadPadded(ctx, "Depthwise", &moves_));
     std::string activation;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("activation", &activation));
     activation_ = channels::Named(activation);
@@ -104,26 +114,28 @@ class DepthwiseOp : public tensorflow::OpKernel {
     OP_REQUIRES(
         ctx,
         x.dims() == 4 && kernel.dims() == 3 &&
-            kernel.dim_size(2) == x.dim_size(3) &&
-            bias.shape() == TensorShape({x.dim_size(3)}),
+            kernel.dim_size(2) == x.dim_size(3) && bias.dims() == 1 &&
+            bias.dim_size(0) == x.dim_size(3),
         absl::InvalidArgumentError(absl::StrCat(
             "Depthwise: Expected images [batch, height, width, channels], a "
             "kernel [height, width, channels] and a bias [channels]. Received ",
             x.shape().DebugString(), ", ", kernel.shape().DebugString(),
             " and ", bias.shape().DebugString())));
-    const windows::Sizes of =
-        window_.Over(x.dim_size(1), x.dim_size(2), x.dim_size(3),
-                     kernel.dim_size(0), kernel.dim_size(1));
+    const int64_t channels = x.dim_size(3);
+    windows::Sizes of;
+    TensorShape shape;
+    OP_REQUIRES_OK(ctx, Over("Depthwise", moves_, x.shape(), channels,
+                             {kernel.dim_size(0), kernel.dim_size(1)}, channels,
+                             &of, &shape));
     Tensor* y = nullptr;
-    OP_REQUIRES_OK(
-        ctx, ctx->allocate_output(0,
-                                  TensorShape({x.dim_size(0), of.out_height,
-                                               of.out_width, of.channels}),
-                                  &y));
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, shape, &y));
     if (y->NumElements() == 0) return;
-    const float *const from = x.flat<float>().data(),
-                       *const by = kernel.flat<float>().data(),
-                       *const plus = bias.flat<float>().data();
+    const float *const by = kernel.flat<float>().data(), *const plus =
+                                                             bias.flat<float>()
+                                                                 .data();
+    // Images of no pixels have no address to count from, and none is read.
+    const float* const from =
+        x.NumElements() > 0 ? x.flat<float>().data() : plus;
     float* const to = y->flat<float>().data();
     const int64_t pixels = of.height * of.width * of.channels;
     const int64_t maps = of.out_height * of.out_width * of.channels;
@@ -144,7 +156,7 @@ class DepthwiseOp : public tensorflow::OpKernel {
   }
 
  private:
-  windows::Padded window_;
+  windows::Padded moves_;
   channels::Activation activation_;
 };
 

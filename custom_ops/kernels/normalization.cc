@@ -13,6 +13,8 @@
 #include "custom_ops/channels/rows.h"
 #include "custom_ops/kernels/channels.h"
 #include "custom_ops/kernels/in_parallel.h"
+#include "custom_ops/kernels/shape.h"
+#include "custom_ops/ops/bounds.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -48,11 +50,12 @@ class LayerNormalizationOp : public tensorflow::OpKernel {
                                     ctx->input(1), n, true));
     OP_REQUIRES_OK(
         ctx, CheckVector("LayerNormalization", "beta", ctx->input(2), n, true));
-    const std::vector<float> gamma = Weights(ctx->input(1), n, 1.0f);
-    const std::vector<float> beta = Weights(ctx->input(2), n, 0.0f);
     Tensor* y = nullptr;
     OP_REQUIRES_OK(
         ctx, ctx->forward_input_or_allocate_output({0}, 0, x.shape(), &y));
+    if (y->NumElements() == 0) return;
+    const std::vector<float> gamma = Weights(ctx->input(1), n, 1.0f);
+    const std::vector<float> beta = Weights(ctx->input(2), n, 0.0f);
     const float* const maps = Floats(x);
     float* const result = y->flat<float>().data();
     InParallel(ctx, of.rows, 4 * n, [&](int64_t begin, int64_t end) {
@@ -80,11 +83,18 @@ class LayerNormalizationGradientOp : public tensorflow::OpKernel {
     const int64_t n = of.channels;
     OP_REQUIRES_OK(ctx, CheckVector("LayerNormalizationGradient", "gamma",
                                     ctx->input(2), n, true));
-    const std::vector<float> gamma = Weights(ctx->input(2), n, 1.0f);
+    TensorShape shape;
+    OP_REQUIRES_OK(ctx,
+                   MakeShape("LayerNormalizationGradient", {2, n}, &shape));
     Tensor parts, *dx = nullptr, *sums = nullptr;
     OP_REQUIRES_OK(
         ctx, ctx->forward_input_or_allocate_output({0, 1}, 0, dy.shape(), &dx));
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(1, TensorShape({2, n}), &sums));
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(1, shape, &sums));
+    if (dx->NumElements() == 0) {
+      sums->flat<float>().setZero();
+      return;
+    }
+    const std::vector<float> gamma = Weights(ctx->input(2), n, 1.0f);
     const float *const given = Floats(dy), *const maps = Floats(x);
     float* const result = dx->flat<float>().data();
     OP_REQUIRES_OK(ctx,
@@ -107,7 +117,7 @@ class OfGroups : public WithActivation {
  public:
   explicit OfGroups(tensorflow::OpKernelConstruction* ctx)
       : WithActivation(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("groups", &groups_));
+    OP_REQUIRES_OK(ctx, ReadGroups(ctx, "GroupNormalization", &groups_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("epsilon", &epsilon_));
   }
 
@@ -131,7 +141,7 @@ class OfGroups : public WithActivation {
                      const Tensor& beta) const {
     TF_RETURN_IF_ERROR(CheckRank(op, x));
     const int64_t n = x.dim_size(x.dims() - 1);
-    if (groups_ < 1 || n % groups_ != 0) {
+    if (n % groups_ != 0) {
       return absl::InvalidArgumentError(absl::StrCat(
           op, ": Expected a number of groups by which ", n,
           " channels can be divided. Received ", groups_, " groups"));
@@ -157,7 +167,7 @@ class OfGroups : public WithActivation {
     }
   }
 
-  int groups_;
+  int64_t groups_;
   float epsilon_;
 };
 
@@ -171,12 +181,20 @@ class GroupNormalizationOp : public OfGroups {
         ctx, Check("GroupNormalization", x, ctx->input(1), ctx->input(2)));
     const Images of(x);
     const int64_t n = of.channels;
-    const std::vector<float> gamma = Weights(ctx->input(1), n, 1.0f);
-    const std::vector<float> beta = Weights(ctx->input(2), n, 0.0f);
-    const TensorShape each({of.images, groups_});
+    TensorShape each;
+    OP_REQUIRES_OK(
+        ctx, MakeShape("GroupNormalization", {of.images, groups_}, &each));
     Tensor parts, *y = nullptr, *mean = nullptr, *variance = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(1, each, &mean));
     OP_REQUIRES_OK(ctx, ctx->allocate_output(2, each, &variance));
+    if (x.NumElements() == 0) {
+      mean->flat<float>().setZero();
+      variance->flat<float>().setZero();
+      ctx->set_output(0, x);
+      return;
+    }
+    const std::vector<float> gamma = Weights(ctx->input(1), n, 1.0f);
+    const std::vector<float> beta = Weights(ctx->input(2), n, 0.0f);
     const float* const maps = Floats(x);
     OP_REQUIRES_OK(ctx, InBlocks(
                             ctx, of, 1, &parts,
@@ -211,7 +229,7 @@ class GroupNormalizationOp : public OfGroups {
                float* variances) const {
     const int64_t n = of.channels, width = n / groups_;
     const int64_t each = channels::RowsPerBlock(n);
-    const int64_t blocks = of.images > 0 ? parts.dim_size(0) / of.images : 0;
+    const int64_t blocks = parts.dim_size(0) / of.images;
     for (int64_t i = 0; i < of.images; ++i) {
       for (int64_t g = 0; g < groups_; ++g) {
         const auto for_each = [&](const auto& add) {
@@ -224,7 +242,7 @@ class GroupNormalizationOp : public OfGroups {
             }
           }
         };
-        const double numbers = std::max<int64_t>(1, of.pixels * width);
+        const double numbers = of.pixels * width;
         double mean = 0, squares = 0;
         for_each([&](double count, double part, double) {
           mean += count / numbers * part;
@@ -250,7 +268,8 @@ class GroupNormalizationGradientOp : public OfGroups {
     OP_REQUIRES_OK(ctx, Check(op, dy, ctx->input(2), ctx->input(3)));
     OP_REQUIRES_OK(ctx, CheckSame(op, dy, x));
     const Images of(dy);
-    const TensorShape each({of.images, groups_});
+    TensorShape each, shape;
+    OP_REQUIRES_OK(ctx, MakeShape(op, {of.images, groups_}, &each));
     OP_REQUIRES(
         ctx, mean.shape() == each && variance.shape() == each,
         absl::InvalidArgumentError(absl::StrCat(
@@ -258,6 +277,14 @@ class GroupNormalizationGradientOp : public OfGroups {
             ". Received shapes ", mean.shape().DebugString(), " and ",
             variance.shape().DebugString())));
     const int64_t n = of.channels, width = n / groups_;
+    OP_REQUIRES_OK(ctx, MakeShape(op, {2, n}, &shape));
+    Tensor parts, *dx = nullptr, *sums = nullptr;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(1, shape, &sums));
+    if (dy.NumElements() == 0) {
+      sums->flat<float>().setZero();
+      ctx->set_output(0, dy);
+      return;
+    }
     const std::vector<float> gamma = Weights(ctx->input(2), n, 1.0f);
     const std::vector<float> beta = Weights(ctx->input(3), n, 0.0f);
     // For each image: its means by channel, and by what maps are scaled.
@@ -274,8 +301,6 @@ class GroupNormalizationGradientOp : public OfGroups {
       return channels::Through(&scales[i * n], &offsets[i * n], n, activation_);
     };
     const float *const given = Floats(dy), *const maps = Floats(x);
-    Tensor parts, *dx = nullptr, *sums = nullptr;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(1, TensorShape({2, n}), &sums));
     OP_REQUIRES_OK(ctx, InBlocks(
                             ctx, of, 2, &parts,
                             [&](int64_t first, int64_t count, float* vectors) {
@@ -290,8 +315,8 @@ class GroupNormalizationGradientOp : public OfGroups {
     std::vector<float> by_maps(of.images * n), by_all(of.images * n);
     std::vector<double> total(2 * n, 0.0);
     std::vector<float> own(2 * n);
-    const int64_t blocks = of.images > 0 ? parts.dim_size(0) / of.images : 0;
-    const double numbers = std::max<int64_t>(1, of.pixels * width);
+    const int64_t blocks = parts.dim_size(0) / of.images;
+    const double numbers = of.pixels * width;
     for (int64_t i = 0; i < of.images; ++i) {
       AddUp(parts, i * blocks, (i + 1) * blocks, own.data());
       for (int64_t g = 0; g < groups_; ++g) {

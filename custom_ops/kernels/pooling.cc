@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -11,6 +10,7 @@
 #include "custom_ops/kernels/window.h"
 #include "custom_ops/pooling/max_gradient.h"
 #include "custom_ops/pooling/pool.h"
+#include "custom_ops/windows/sizes.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -21,6 +21,12 @@ namespace {
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
+
+// Pixels of an image that a window sees, at most.
+int64_t Seen(const windows::Sizes& of) {
+  return std::min(of.window_height, of.height) *
+         std::min(of.window_width, of.width);
+}
 
 class MaxPoolGradientOp : public tensorflow::OpKernel {
  public:
@@ -51,14 +57,13 @@ class MaxPoolGradientOp : public tensorflow::OpKernel {
     const int64_t pixels = of.height * of.width * of.channels;
     const int64_t maps = of.out_height * of.out_width * of.channels;
     // A float a cycle.
-    InParallel(ctx, x.dim_size(0), maps * of.window_height * of.window_width,
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t i = begin; i < end; ++i) {
-                   pooling::MaxGradient(of, images + i * pixels,
-                                        maxima + i * maps, given + i * maps,
-                                        to + i * pixels);
-                 }
-               });
+    InParallel(
+        ctx, x.dim_size(0), maps * Seen(of), [&](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i) {
+            pooling::MaxGradient(of, images + i * pixels, maxima + i * maps,
+                                 given + i * maps, to + i * pixels);
+          }
+        });
   }
 
  private:
@@ -70,17 +75,15 @@ class PoolOp : public tensorflow::OpKernel {
   explicit PoolOp(tensorflow::OpKernelConstruction* ctx) : OpKernel(ctx) {
     std::string kind;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("kind", &kind));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("window", &size_));
-    OP_REQUIRES_OK(ctx, ReadPadded(ctx, "Pool", &window_));
-    OP_REQUIRES(ctx, size_.size() == 2 && size_[0] > 0 && size_[1] > 0,
-                absl::InvalidArgumentError(
-                    "Pool: Expected a window of two sizes, each at least 1"));
-    const bool zeros =
-        window_.top + window_.bottom + window_.left + window_.right > 0;
-    OP_REQUIRES(ctx, !zeros || (kind == "max" && !window_.same),
-                absl::InvalidArgumentError(
-                    "Pool: Expected zeros beside the image with the largest of "
-                    "each window, and without another padding"));
+    OP_REQUIRES_OK(ctx, window_.Read(ctx, "Pool"));
+    const windows::Padded& moves = window_.moves();
+    const bool zeros = moves.top + moves.bottom + moves.left + moves.right > 0;
+    OP_REQUIRES(
+        ctx, !zeros || (kind == "max" && !moves.same),
+        absl::InvalidArgumentError(absl::StrCat(
+            "Pool: Expected zeros around images with kind=\"max\" and "
+            "padding=\"VALID\" only. Received: kind=\"",
+            kind, "\", padding=\"", moves.same ? "SAME" : "VALID", "\"")));
     kind_ = kind == "average" ? pooling::Kind::kMean
             : zeros           ? pooling::Kind::kLargestWithZeros
                               : pooling::Kind::kLargest;
@@ -88,19 +91,11 @@ class PoolOp : public tensorflow::OpKernel {
 
   void Compute(OpKernelContext* ctx) override {
     const Tensor& x = ctx->input(0);
-    OP_REQUIRES(ctx, x.dims() == 4,
-                absl::InvalidArgumentError(absl::StrCat(
-                    "Pool: Expected images [batch, height, width, channels]. "
-                    "Received ",
-                    x.shape().DebugString())));
-    const windows::Sizes of = window_.Over(x.dim_size(1), x.dim_size(2),
-                                           x.dim_size(3), size_[0], size_[1]);
+    windows::Sizes of;
+    TensorShape shape;
+    OP_REQUIRES_OK(ctx, window_.Over(x, &of, &shape));
     Tensor* y = nullptr;
-    OP_REQUIRES_OK(
-        ctx, ctx->allocate_output(0,
-                                  TensorShape({x.dim_size(0), of.out_height,
-                                               of.out_width, of.channels}),
-                                  &y));
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, shape, &y));
     if (y->NumElements() == 0) return;
     const float* const images = x.flat<float>().data();
     float* const to = y->flat<float>().data();
@@ -108,7 +103,7 @@ class PoolOp : public tensorflow::OpKernel {
     const int64_t maps = of.out_height * of.out_width * of.channels;
     // Rows of all feature maps; four floats a cycle.
     InParallel(ctx, x.dim_size(0) * of.out_height,
-               of.out_width * of.channels * size_[0] * size_[1] / 4 + 1,
+               of.out_width * of.channels * Seen(of) / 4 + 1,
                [&](int64_t begin, int64_t end) {
                  while (begin < end) {
                    const int64_t number = begin / of.out_height;
@@ -123,8 +118,7 @@ class PoolOp : public tensorflow::OpKernel {
   }
 
  private:
-  std::vector<int32_t> size_;
-  windows::Padded window_;
+  Window window_;
   pooling::Kind kind_;
 };
 

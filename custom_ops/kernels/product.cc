@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "custom_ops/bilinear/passes.h"
 #include "custom_ops/bilinear/sizes.h"
 #include "custom_ops/channels/activation.h"
@@ -87,25 +89,31 @@ void RunBands(const Product& of, Range rows, Range panels,
   }
 }
 
-void RunRows(const Product& of, Range rows, Range panels) {
+absl::Status RunRows(const Product& of, Range rows, Range panels) {
   const int64_t depth = of.depth(), apart = Apart(depth);
-  const Workspace own(std::min(kBand, rows.end - rows.begin) * apart);
+  const int64_t floats =
+      Numbers({std::min(kBand, rows.end - rows.begin), apart});
+  const Workspace own(floats);
+  if (own.data() == nullptr) return NoMemory(floats);
   for (int64_t r = rows.begin; r < rows.end; r += kBand) {
     const int64_t count = std::min(kBand, rows.end - r);
     WriteRows(of, r, r + count, own.data(), apart);
     RunBands(of, {0, count}, panels, {own.data(), count, 0, apart, 1, 0, depth},
              r);
   }
+  return absl::OkStatus();
 }
 
-void RunLines(const Product& of, Range rows, Range panels) {
+absl::Status RunLines(const Product& of, Range rows, Range panels) {
   const windows::Sizes& sizes = of.of;
   const int64_t maps = sizes.out_height * sizes.out_width;
   const int64_t across = sizes.window_width * sizes.channels;
   const bool pads = sizes.Pads();
   const windows::Sizes in = pads ? sizes.WithZeros() : sizes;
   const int64_t width = in.width * in.channels;
-  const Workspace own(pads ? in.height * width : 0);
+  const int64_t floats = pads ? Numbers({in.height, in.width, in.channels}) : 0;
+  const Workspace own(floats);
+  if (pads && own.data() == nullptr) return NoMemory(floats);
   while (rows.begin < rows.end) {
     const int64_t number = rows.begin / maps, pixel = rows.begin % maps;
     const int64_t until = std::min(maps, pixel + rows.end - rows.begin);
@@ -130,38 +138,60 @@ void RunLines(const Product& of, Range rows, Range panels) {
         number * maps + first);
     rows.begin += until - pixel;
   }
+  return absl::OkStatus();
 }
 
 // Some pixels of all feature maps, and some panels of filters.
-void Run(const Product& of, Range rows, Range panels) {
+absl::Status Run(const Product& of, Range rows, Range panels) {
   const int64_t depth = of.depth();
   const bool many = rows.end - rows.begin >= kBand;
   if (ByRows(of) || (of.OfPixels() && many && Apart(depth) != depth)) {
-    RunRows(of, rows, panels);
-  } else if (of.OfPixels()) {
-    RunBands(of, rows, panels,
-             {of.images->AsTheyAre(), of.rows, 0, depth, 1, 0, depth}, 0);
-  } else {
-    RunLines(of, rows, panels);
+    return RunRows(of, rows, panels);
   }
+  if (!of.OfPixels()) return RunLines(of, rows, panels);
+  RunBands(of, rows, panels,
+           {of.images->AsTheyAre(), of.rows, 0, depth, 1, 0, depth}, 0);
+  return absl::OkStatus();
+}
+
+// `run`, of which any thread may fail, in parallel.
+template <typename F>
+absl::Status RunAll(tensorflow::OpKernelContext* ctx, int64_t total,
+                    int64_t cycles, const F& run, int64_t least = 1) {
+  absl::Mutex mutex;
+  absl::Status all;
+  InParallel(
+      ctx, total, cycles,
+      [&](int64_t begin, int64_t end) {
+        const absl::Status status = run(begin, end);
+        if (status.ok()) return;
+        const absl::MutexLock lock(&mutex);
+        all.Update(status);
+      },
+      least);
+  return all;
 }
 
 // All pixels, and some panels for each thread. What has to be copied of the
 // images is copied once.
-void RunPanels(tensorflow::OpKernelContext* ctx, Product of, int64_t panels,
-               int64_t cycles) {
+absl::Status RunPanels(tensorflow::OpKernelContext* ctx, Product of,
+                       int64_t panels, int64_t cycles) {
   const auto run = [&](const Product& of) {
-    InParallel(ctx, panels, cycles * of.rows, [&](int64_t begin, int64_t end) {
-      Run(of, {0, of.rows}, {begin, end});
-    });
+    return RunAll(ctx, panels, cycles * of.rows,
+                  [&](int64_t begin, int64_t end) {
+                    return Run(of, {0, of.rows}, {begin, end});
+                  });
   };
   const int64_t depth = of.depth();
   const bool rows = ByRows(of);
   if (!rows && !of.of.Pads()) return run(of);
   const windows::Sizes in = of.of.WithZeros();
-  const int64_t image = in.height * in.width * in.channels;
   const int64_t images = of.rows / (in.out_height * in.out_width);
-  const Workspace own(rows ? of.rows * depth : images * image);
+  const int64_t floats =
+      rows ? Numbers({of.rows, depth})
+           : Numbers({images, in.height, in.width, in.channels});
+  const Workspace own(floats);
+  if (own.data() == nullptr) return NoMemory(floats);
   if (rows) {
     InParallel(ctx, of.rows, depth / 4, [&](int64_t begin, int64_t end) {
       WriteRows(of, begin, end, own.data() + begin * depth, depth);
@@ -170,6 +200,7 @@ void RunPanels(tensorflow::OpKernelContext* ctx, Product of, int64_t panels,
   } else {
     const float* from = of.images->AsTheyAre();
     const int64_t each = of.of.height * of.of.width * of.of.channels;
+    const int64_t image = floats / images;
     for (int64_t i = 0; i < images; ++i) {
       windows::Pad(of.of, from + i * each, own.data() + i * image);
     }
@@ -178,12 +209,12 @@ void RunPanels(tensorflow::OpKernelContext* ctx, Product of, int64_t panels,
   const Joined copied({{own.data(), of.of.channels}}, {}, images,
                       of.of.height * of.of.width);
   of.images = &copied;
-  run(of);
+  return run(of);
 }
 
 }  // namespace
 
-void Multiply(tensorflow::OpKernelContext* ctx, const Product& of) {
+absl::Status Multiply(tensorflow::OpKernelContext* ctx, const Product& of) {
   const int threads =
       ctx->device()->tensorflow_cpu_worker_threads()->num_threads;
   const int64_t width = bilinear::BestPasses()->set.panel();
@@ -191,9 +222,11 @@ void Multiply(tensorflow::OpKernelContext* ctx, const Product& of) {
   // Some thirty products in a cycle.
   const int64_t cycles = of.depth() * width / 30 + 1;
   if (of.rows < kBand * threads) return RunPanels(ctx, of, panels, cycles);
-  InParallel(
+  return RunAll(
       ctx, of.rows, cycles * panels,
-      [&](int64_t begin, int64_t end) { Run(of, {begin, end}, {0, panels}); },
+      [&](int64_t begin, int64_t end) {
+        return Run(of, {begin, end}, {0, panels});
+      },
       kLeastPixels);
 }
 
@@ -202,10 +235,12 @@ bool Streams(const Product& of) {
          of.depth() * of.filters >= kLarge && of.images->AsTheyAre() != nullptr;
 }
 
-void MultiplyStreamed(tensorflow::OpKernelContext* ctx, const Product& of,
-                      const float* kernel, const float* scale) {
+absl::Status MultiplyStreamed(tensorflow::OpKernelContext* ctx,
+                              const Product& of, const float* kernel,
+                              const float* scale) {
   const int64_t depth = of.depth(), numbers = of.rows * of.filters;
   const Workspace own(kParts * numbers);
+  if (own.data() == nullptr) return NoMemory(kParts * numbers);
   float* const sums = own.data();
   InParallel(ctx, kParts, depth * of.filters / kParts / 8,
              [&](int64_t begin, int64_t end) {
@@ -232,6 +267,7 @@ void MultiplyStreamed(tensorflow::OpKernelContext* ctx, const Product& of,
       scales, of.ending.offset == nullptr ? zeros.data() : of.ending.offset,
       of.filters, of.ending.activation);
   end.Run(maps, 0, of.rows, of.y);
+  return absl::OkStatus();
 }
 
 }  // namespace tf_convpar

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "custom_ops/bilinear/passes.h"
 #include "custom_ops/channels/joined.h"
 #include "custom_ops/windows/sizes.h"
@@ -32,7 +33,8 @@ struct Product {
   }
 };
 
-void Multiply(tensorflow::OpKernelContext* ctx, const Product& of);
+// It fails without memory for what has to be copied of the images.
+absl::Status Multiply(tensorflow::OpKernelContext* ctx, const Product& of);
 
 // Whether so few pixels pass by so large a kernel that it is not worth
 // arranging: it is read once, at the speed of memory.
@@ -40,8 +42,9 @@ bool Streams(const Product& of);
 
 // The same with that kernel, [depth, filters], and a factor for each filter, or
 // null; the product has no panels.
-void MultiplyStreamed(tensorflow::OpKernelContext* ctx, const Product& of,
-                      const float* kernel, const float* scale);
+absl::Status MultiplyStreamed(tensorflow::OpKernelContext* ctx,
+                              const Product& of, const float* kernel,
+                              const float* scale);
 
 }  // namespace tf_convpar
 

@@ -7,6 +7,7 @@
 // their graphs and executors.
 
 #include <cstddef>
+#include <cstdint>
 #include <mutex>
 #include <string>
 #include <unordered_set>
@@ -14,6 +15,8 @@
 
 #include "absl/base/log_severity.h"
 #include "absl/log/globals.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "tensorflow/core/common_runtime/function_body.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -70,8 +73,14 @@ class ReleaseFunctionsOp : public tensorflow::OpKernel {
   void Compute(OpKernelContext* ctx) override {
     const auto names = ctx->input(0).flat<tstring>();
     std::unordered_set<std::string> gone;
-    for (int i = 0; i < names.size(); ++i) gone.insert(names(i));
-    const std::string own = ctx->input(1).flat<tstring>()(0);
+    for (int64_t i = 0; i < names.size(); ++i) gone.insert(names(i));
+    const Tensor& last = ctx->input(1);
+    OP_REQUIRES(ctx, last.NumElements() == 1,
+                absl::InvalidArgumentError(absl::StrCat(
+                    "ReleaseFunctions: Expected own to be one name. Received "
+                    "shape ",
+                    last.shape().DebugString())));
+    const std::string own = last.flat<tstring>()(0);
     FunctionLibraryRuntime* runtime = ctx->function_library();
     std::vector<FunctionLibraryRuntime::Handle> parts;
     int released = 0;

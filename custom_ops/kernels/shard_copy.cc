@@ -11,6 +11,7 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/util/overflow.h"
 
 namespace tf_convpar {
 namespace {
@@ -24,10 +25,15 @@ char* Data(const tensorflow::Tensor& tensor) {
 
 Layout::Layout(const tensorflow::TensorShape& shape, int axis)
     : axis(axis < 0 ? shape.dims() - 1 : axis), outer(1), inner(1) {
-  for (int d = 0; d < this->axis; ++d) outer *= shape.dim_size(d);
-  for (int d = this->axis + 1; d < shape.dims(); ++d) {
-    inner *= shape.dim_size(d);
+  using tensorflow::MultiplyWithoutOverflow;
+  for (int d = 0; d < this->axis; ++d) {
+    outer = MultiplyWithoutOverflow(outer, shape.dim_size(d));
   }
+  for (int d = this->axis + 1; d < shape.dims(); ++d) {
+    inner = MultiplyWithoutOverflow(inner, shape.dim_size(d));
+  }
+  // Beside a size of 0 others may be any, and there is nothing to copy.
+  if (outer <= 0 || inner <= 0) outer = inner = 0;
 }
 
 ShardCopy::ShardCopy(Direction direction, const Layout& layout,

@@ -2,6 +2,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "custom_ops/kernels/device_copy.h"
 #include "custom_ops/kernels/shard_copy.h"
 #include "custom_ops/ops/messages.h"
@@ -40,11 +42,14 @@ class SplitShardsOp : public tensorflow::OpKernel {
     const int64_t width = value.dim_size(layout.axis);
     TensorShape shape = value.shape();
     size_t bad;
-    int64_t end;
+    uint64_t end;
     if (FindBadEnd(sizes_, width, &bad, &end)) {
-      shape.set_dim(layout.axis, sizes_[bad]);
-      ctx->CtxFailure(BadSum(axis_, width, value.shape().DebugString(), sizes_,
-                             bad, end, shape.DebugString()));
+      // Too large a size is not one of a shape.
+      auto sizes = shape.dim_sizes();
+      sizes[layout.axis] = sizes_[bad];
+      ctx->CtxFailure(
+          BadSum(axis_, width, shape.DebugString(), sizes_, bad, end,
+                 absl::StrCat("[", absl::StrJoin(sizes, ","), "]")));
       return;
     }
     Copy copy(ShardCopy::kCut, layout, value);

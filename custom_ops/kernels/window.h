@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "custom_ops/windows/sizes.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -16,9 +18,18 @@
 
 namespace tf_convpar {
 
+// Sizes of one of the images [batch, height, width, ...], of so many channels,
+// and of its feature maps; and the shape of `count` maps of all of them. Errors
+// name `op`.
+absl::Status Over(absl::string_view op, const windows::Padded& moves,
+                  const tensorflow::TensorShape& images, int64_t channels,
+                  absl::Span<const int64_t> window, int64_t count,
+                  windows::Sizes* of, tensorflow::TensorShape* maps);
+
 class Window {
  public:
-  // Of the attributes `window`, `stride` and `padding`; errors name `op`.
+  // Of the attributes `window`, `stride`, `padding` and, if the op has it,
+  // `zeros`; errors name `op`.
   absl::Status Read(tensorflow::OpKernelConstruction* ctx,
                     const std::string& op);
 
@@ -26,17 +37,13 @@ class Window {
   absl::Status Over(const tensorflow::Tensor& images, windows::Sizes* of,
                     tensorflow::TensorShape* maps) const;
 
+  const windows::Padded& moves() const { return moves_; }
+
  private:
   std::string op_;
-  std::vector<int32_t> window_;
-  int32_t stride_;
-  bool same_;
+  std::vector<int64_t> window_;
+  windows::Padded moves_;
 };
-
-// How a window moves, by the attributes `stride`, `padding` and, if the op has
-// it, `zeros`; errors name `op`.
-absl::Status ReadPadded(tensorflow::OpKernelConstruction* ctx,
-                        const std::string& op, windows::Padded* found);
 
 }  // namespace tf_convpar
 

@@ -6,17 +6,32 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <initializer_list>
 #include <iterator>
 #include <map>
 #include <memory>
+#include <string>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "tensorflow/core/util/overflow.h"
+
+// A build that watches over memory sees what is written behind a workspace.
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(begin, size)
+#define ASAN_UNPOISON_MEMORY_REGION(begin, size)
+#endif
 
 namespace tf_convpar {
 namespace {
 
 constexpr size_t kPage = size_t{2} << 20;  // a huge one
+// No machine has as much, and sums with it do not overflow.
+constexpr int64_t kMostFloats = int64_t{1} << 48;
 
 absl::Mutex mutex(absl::kConstInit);
 Workspace::Bytes bytes ABSL_GUARDED_BY(mutex) = {0, 0, 0};
@@ -44,12 +59,30 @@ void* Map(size_t size) {
 
 }  // namespace
 
+int64_t Numbers(std::initializer_list<int64_t> sizes) {
+  int64_t product = 1;
+  for (const int64_t size : sizes) {
+    product = tensorflow::MultiplyWithoutOverflow(product, size);
+  }
+  return product <= kMostFloats ? product : -1;
+}
+
+absl::Status NoMemory(int64_t floats) {
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "Expected memory for the workspace of a convolution, ",
+      floats < 0 ? std::string("of more than 2^48 numbers")
+                 : absl::StrCat(floats * sizeof(float) >> 20, " MiB"),
+      ". Received: none. A smaller batch, or algorithm=\"direct\", needs "
+      "less."));
+}
+
 int64_t Workspace::BytesFor(int64_t floats) {
   return (floats * sizeof(float) + kPage - 1) / kPage * kPage;
 }
 
-Workspace::Workspace(int64_t floats)
-    : block_(nullptr), size_(BytesFor(floats)) {
+Workspace::Workspace(int64_t floats) : block_(nullptr), size_(0) {
+  if (floats < 0 || floats > kMostFloats) return;
+  size_ = BytesFor(floats);
   absl::MutexLock lock(&mutex);
   auto& free = Free();
   const auto fit = free.lower_bound(size_);
@@ -72,10 +105,12 @@ Workspace::Workspace(int64_t floats)
     bytes.most_held = std::max(bytes.most_held, bytes.held);
   }
   bytes.in_use += size_;
+  ASAN_POISON_MEMORY_REGION(data() + floats, size_ - floats * sizeof(float));
 }
 
 Workspace::~Workspace() {
   if (block_ == nullptr) return;
+  ASAN_UNPOISON_MEMORY_REGION(block_, size_);
   absl::MutexLock lock(&mutex);
   bytes.in_use -= size_;
   Free().emplace(size_, block_);
@@ -87,6 +122,7 @@ Workspace::Bytes Workspace::Statistics() {
 }
 
 std::shared_ptr<float> Lasting(int64_t floats) {
+  if (floats < 0 || floats > kMostFloats) return nullptr;
   constexpr size_t kLine = 64;
   const size_t size = (floats * sizeof(float) + kLine - 1) / kLine * kLine;
   if (size >= kPage / 2) {

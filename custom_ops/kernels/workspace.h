@@ -7,13 +7,22 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
+
+#include "absl/status/status.h"
 
 namespace tf_convpar {
 
+// How many numbers there are of these sizes; -1 for more than any memory has.
+int64_t Numbers(std::initializer_list<int64_t> sizes);
+
+// What an op says that got no memory for so many floats.
+absl::Status NoMemory(int64_t floats);
+
 class Workspace {
  public:
-  // Null data if there is no such memory.
+  // Null data if there is no such memory, or for a number of floats below 0.
   explicit Workspace(int64_t floats);
   ~Workspace();
   Workspace(const Workspace&) = delete;

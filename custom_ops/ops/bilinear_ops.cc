@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "custom_ops/ops/bounds.h"
+#include "custom_ops/ops/messages.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -17,27 +19,32 @@ using tensorflow::shape_inference::ShapeHandle;
 
 // [batch, image + padding - window + 1, filters].
 absl::Status ForwardShape(InferenceContext* c) {
-  std::vector<int64_t> before, after;
+  const char* const op = "BilinearForward";
+  Tiling tiling;
   bool adjoint;
-  TF_RETURN_IF_ERROR(c->GetAttr("pad_before", &before));
-  TF_RETURN_IF_ERROR(c->GetAttr("pad_after", &after));
+  TF_RETURN_IF_ERROR(ReadTiling(c, op, &tiling));
   TF_RETURN_IF_ERROR(c->GetAttr("adjoint", &adjoint));
-  const int axes = static_cast<int>(before.size());
+  const int axes = tiling.axes();
   ShapeHandle x, kernel;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(0), axes + 2, &x));
   TF_RETURN_IF_ERROR(c->WithRank(c->input(1), axes + 2, &kernel));
   std::vector<DimensionHandle> dims = {c->Dim(x, 0)};
   for (int a = 0; a < axes; ++a) {
-    const int64_t size = c->Value(c->Dim(x, a + 1));
-    const int64_t window = c->Value(c->Dim(kernel, a));
-    const bool known =
-        size >= 0 && window >= 0 && a < static_cast<int>(after.size());
-    if (!known) {
+    const DimensionHandle pixels = c->Dim(x, a + 1), places = c->Dim(kernel, a);
+    if (!c->ValueKnown(pixels) || !c->ValueKnown(places)) {
       dims.push_back(c->UnknownDim());
       continue;
     }
-    const int64_t more = before[a] + after[a] - window + 1;
-    dims.push_back(c->MakeDim(adjoint ? size - more : size + more));
+    const int64_t size = c->Value(pixels), window = c->Value(places);
+    TF_RETURN_IF_ERROR(CheckImage(op, {size}));
+    TF_RETURN_IF_ERROR(
+        CheckIntegers(op, "a size of the window", {window}, 1, 1, kMostOfTile));
+    const int64_t more = tiling.before[a] + tiling.after[a] - window + 1;
+    const int64_t made = adjoint ? size - more : size + more;
+    if (made < 0) {
+      return BadImage(op, c->DebugString(kernel), c->DebugString(x));
+    }
+    dims.push_back(c->MakeDim(made));
   }
   dims.push_back(c->Dim(kernel, adjoint ? -2 : -1));
   c->set_output(0, c->MakeShape(dims));
@@ -46,16 +53,18 @@ absl::Status ForwardShape(InferenceContext* c) {
 
 // [window, channels, filters].
 absl::Status KernelShape(InferenceContext* c) {
+  const char* const op = "BilinearKernelGradient";
+  Tiling tiling;
   std::vector<int64_t> window;
+  TF_RETURN_IF_ERROR(ReadTiling(c, op, &tiling));
   TF_RETURN_IF_ERROR(c->GetAttr("window", &window));
+  TF_RETURN_IF_ERROR(
+      CheckIntegers(op, "window", window, tiling.axes(), 1, kMostOfTile));
   std::vector<DimensionHandle> dims;
-  for (const int64_t size : window) {
-    dims.push_back(size > 0 ? c->MakeDim(size) : c->UnknownDim());
-  }
+  for (const int64_t size : window) dims.push_back(c->MakeDim(size));
   for (int i = 0; i < 2; ++i) {
     ShapeHandle maps;
-    TF_RETURN_IF_ERROR(
-        c->WithRank(c->input(i), static_cast<int>(window.size()) + 2, &maps));
+    TF_RETURN_IF_ERROR(c->WithRank(c->input(i), tiling.axes() + 2, &maps));
     dims.push_back(c->Dim(maps, -1));
   }
   c->set_output(0, c->MakeShape(dims));

@@ -5,7 +5,9 @@
 
 #include "absl/status/status.h"
 #include "custom_ops/ops/activations.h"
+#include "custom_ops/ops/bounds.h"
 #include "custom_ops/ops/windows.h"
+#include "custom_ops/windows/sizes.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
@@ -43,12 +45,10 @@ REGISTER_OP("TfConvpar>DepthwiseKernelGradient")
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
       ShapeHandle images;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 4, &images));
-      std::vector<int32_t> window;
-      TF_RETURN_IF_ERROR(c->GetAttr("window", &window));
-      if (window.size() != 2) {
-        return absl::InvalidArgumentError(
-            "DepthwiseKernelGradient: Expected a window of two sizes");
-      }
+      std::vector<int64_t> window;
+      windows::Padded moves;
+      TF_RETURN_IF_ERROR(ReadWindow(c, "DepthwiseKernelGradient", &window));
+      TF_RETURN_IF_ERROR(ReadPadded(c, "DepthwiseKernelGradient", &moves));
       c->set_output(0,
                     c->MakeShape({c->MakeDim(window[0]), c->MakeDim(window[1]),
                                   c->Dim(images, 3)}));

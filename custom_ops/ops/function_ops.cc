@@ -8,6 +8,7 @@ namespace tf_convpar {
 namespace {
 
 using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
 
 REGISTER_OP("TfConvpar>ReleaseFunctions")
     .Input("names: string")
@@ -15,6 +16,8 @@ REGISTER_OP("TfConvpar>ReleaseFunctions")
     .Output("released: int32")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
+      ShapeHandle own;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &own));
       c->set_output(0, c->Scalar());
       return absl::OkStatus();
     })

@@ -56,7 +56,7 @@ inline absl::Status BadCount(size_t sizes, size_t dtypes) {
 inline absl::Status BadSum(int64_t axis, int64_t width,
                            absl::string_view value_shape,
                            const std::vector<int64_t>& sizes, size_t i,
-                           int64_t end, absl::string_view shard_shape) {
+                           uint64_t end, absl::string_view shard_shape) {
   return absl::InvalidArgumentError(
       absl::StrCat("SplitShards: Expected sizes that sum to ", width, ", axis ",
                    axis, " of the value of shape ", value_shape,
@@ -65,16 +65,26 @@ inline absl::Status BadSum(int64_t axis, int64_t width,
 }
 
 // Finds the shard to blame where `sizes` do not sum to `width`: the first that
-// ends past it, or else the last. Returns false where they do sum.
+// ends past it, or else the last. Returns false where they do sum. No size is
+// negative.
 inline bool FindBadEnd(const std::vector<int64_t>& sizes, int64_t width,
-                       size_t* i, int64_t* end) {
+                       size_t* i, uint64_t* end) {
+  const uint64_t all = width;
   *end = 0;
   for (*i = 0; *i < sizes.size(); ++*i) {
     *end += sizes[*i];
-    if (*end > width) return true;
+    if (*end > all) return true;
   }
   --*i;
-  return *end != width;
+  return *end != all;
+}
+
+// Of a bilinear convolution.
+inline absl::Status BadImage(absl::string_view op, absl::string_view kernel,
+                             absl::string_view image) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(op, ": Expected padded images no smaller than the kernel, ",
+                   kernel, ". Received shape: ", image));
 }
 
 }  // namespace tf_convpar

@@ -1,7 +1,10 @@
 // What the ops that normalize pixels and groups look like from outside.
 
+#include <cstdint>
+
 #include "absl/status/status.h"
 #include "custom_ops/ops/activations.h"
+#include "custom_ops/ops/bounds.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -57,14 +60,14 @@ REGISTER_OP("TfConvpar>GroupNormalization")
     .Output("value: float")
     .Output("mean: float")
     .Output("variance: float")
-    .Attr("groups: int >= 1")
+    .Attr("groups: int")
     .Attr("epsilon: float")
     .Attr(kActivation)
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
       ShapeHandle maps;
       TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(0), 1, &maps));
-      int groups;
-      TF_RETURN_IF_ERROR(c->GetAttr("groups", &groups));
+      int64_t groups;
+      TF_RETURN_IF_ERROR(ReadGroups(c, "GroupNormalization", &groups));
       auto images = c->UnknownDim();
       if (c->RankKnown(maps)) {
         images = c->Rank(maps) > 1 ? c->Dim(maps, 0) : c->MakeDim(1);
@@ -89,10 +92,14 @@ REGISTER_OP("TfConvpar>GroupNormalizationGradient")
     .Input("variance: float")
     .Output("by_maps: float")
     .Output("sums: float")
-    .Attr("groups: int >= 1")
+    .Attr("groups: int")
     .Attr("epsilon: float")
     .Attr(kActivation)
-    .SetShapeFn(MapsAndTwoVectors)
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
+      int64_t groups;
+      TF_RETURN_IF_ERROR(ReadGroups(c, "GroupNormalization", &groups));
+      return MapsAndTwoVectors(c);
+    })
     .Doc(R"doc(
 The gradient of a group normalization by its maps; and for each channel the sums
 of gradients that have passed back through the activation, and of their products

@@ -4,7 +4,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "custom_ops/ops/bounds.h"
 #include "custom_ops/ops/windows.h"
+#include "custom_ops/windows/sizes.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
@@ -22,6 +24,10 @@ REGISTER_OP("TfConvpar>MaxPoolGradient")
     .Attr("stride: int")
     .Attr("padding: {'SAME', 'VALID'}")
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
+      std::vector<int64_t> window;
+      windows::Padded moves;
+      TF_RETURN_IF_ERROR(ReadWindow(c, "MaxPoolGradient", &window));
+      TF_RETURN_IF_ERROR(ReadPadded(c, "MaxPoolGradient", &moves));
       c->set_output(0, c->input(0));
       return absl::OkStatus();
     })
@@ -40,12 +46,8 @@ REGISTER_OP("TfConvpar>Pool")
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
       tensorflow::shape_inference::ShapeHandle images;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 4, &images));
-      std::vector<int32_t> window;
-      TF_RETURN_IF_ERROR(c->GetAttr("window", &window));
-      if (window.size() != 2) {
-        return absl::InvalidArgumentError(
-            "Pool: Expected a window of two sizes");
-      }
+      std::vector<int64_t> window;
+      TF_RETURN_IF_ERROR(ReadWindow(c, "Pool", &window));
       return WindowShape(c, "Pool", images,
                          {c->MakeDim(window[0]), c->MakeDim(window[1])},
                          c->Dim(images, 3));

@@ -101,7 +101,7 @@ absl::Status SplitShape(InferenceContext* c) {
     c->set_output(i, shard);
   }
   size_t i;
-  int64_t end;
+  uint64_t end;
   if (width >= 0 && FindBadEnd(sizes, width, &i, &end)) {
     return BadSum(axis, width, c->DebugString(value), sizes, i, end,
                   c->DebugString(c->output(static_cast<int>(i))));

@@ -4,11 +4,10 @@
 #define TF_CONVPAR_CUSTOM_OPS_OPS_WINDOWS_H_
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
+#include "custom_ops/ops/bounds.h"
 #include "custom_ops/windows/sizes.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -23,28 +22,25 @@ inline absl::Status WindowShape(
     const std::vector<tensorflow::shape_inference::DimensionHandle>& window,
     tensorflow::shape_inference::DimensionHandle maps) {
   using tensorflow::shape_inference::DimensionHandle;
-  std::vector<int32_t> zeros;
-  int32_t stride;
-  std::string padding;
-  if (!c->GetAttr("zeros", &zeros).ok()) zeros.assign(4, 0);
-  TF_RETURN_IF_ERROR(c->GetAttr("stride", &stride));
-  TF_RETURN_IF_ERROR(c->GetAttr("padding", &padding));
-  if (zeros.size() != 4 || stride < 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        op, ": Expected four numbers of zeros and a stride of at least 1"));
+  windows::Padded moves;
+  TF_RETURN_IF_ERROR(ReadPadded(c, op, &moves));
+  // What is unknown counts as 1.
+  int64_t image[2], size[2];
+  for (int axis = 0; axis < 2; ++axis) {
+    const DimensionHandle pixels = c->Dim(images, 1 + axis);
+    image[axis] = c->ValueKnown(pixels) ? c->Value(pixels) : 1;
+    const bool known = c->ValueKnown(window[axis]);
+    size[axis] = known ? c->Value(window[axis]) : 1;
   }
+  TF_RETURN_IF_ERROR(CheckImage(op, image));
+  TF_RETURN_IF_ERROR(CheckWindow(op, size));
+  const windows::Sizes of = moves.Over(image[0], image[1], 1, size[0], size[1]);
+  const int64_t out[] = {of.out_height, of.out_width};
   std::vector<DimensionHandle> sizes;
   for (int axis = 0; axis < 2; ++axis) {
-    const DimensionHandle size = c->Dim(images, 1 + axis);
-    if (!c->ValueKnown(size) || !c->ValueKnown(window[axis])) {
-      sizes.push_back(c->UnknownDim());
-      continue;
-    }
-    int64_t out, before;
-    windows::Along(c->Value(size) + zeros[2 * axis] + zeros[2 * axis + 1],
-                   c->Value(window[axis]), stride, padding == "SAME", &out,
-                   &before);
-    sizes.push_back(c->MakeDim(out));
+    const bool known =
+        c->ValueKnown(c->Dim(images, 1 + axis)) && c->ValueKnown(window[axis]);
+    sizes.push_back(known ? c->MakeDim(out[axis]) : c->UnknownDim());
   }
   c->set_output(0, c->MakeShape({c->Dim(images, 0), sizes[0], sizes[1], maps}));
   return absl::OkStatus();

@@ -48,6 +48,7 @@ struct Sizes {
 };
 
 // Feature maps along an axis, and zeros before the image, as TensorFlow pads.
+// A window has a pixel at least.
 inline void Along(int64_t size, int64_t window, int64_t stride, bool same,
                   int64_t* out, int64_t* before) {
   if (same) {
@@ -56,7 +57,7 @@ inline void Along(int64_t size, int64_t window, int64_t stride, bool same,
         std::max<int64_t>(0, (*out - 1) * stride + window - size);
     *before = zeros / 2;
   } else {
-    *out = std::max<int64_t>(0, (size - window + stride) / stride);
+    *out = size < window ? 0 : (size - window) / stride + 1;
     *before = 0;
   }
 }
