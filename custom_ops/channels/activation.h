@@ -84,12 +84,15 @@ struct Relu6 {
   }
 };
 
-// exp(x) where |x| <= 87, to 2 units in the last place: 2^n e^r, with a
-// polynomial for e^r on half an octave (Cephes, `expf`).
+// exp(x) to 2 units in the last place: 2^n e^r, with a polynomial for e^r on
+// half an octave (Cephes, `expf`). Below -87.6 it is 0, and above 88.3
+// infinite: a gate that is open or closed by a little would not be, for images
+// that are large enough.
 template <typename V>
 TF_CONVPAR_INLINE V Exp(V x) {
   using Bits = decltype(x < x);
-  x = AtMost(AtLeast(x, -87.0f), 87.0f);
+  // Powers from -127, whose bits are those of 0, to 128, of infinity.
+  x = AtMost(AtLeast(x, -88.0f), 89.0f);
   // Rounded to the nearest: a half of the sign of x is added, and cut off.
   const Bits sign = (Bits)x & INT32_MIN;
   const V half = (V)((Bits)(0.5f - V{}) | sign);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "custom_ops/windows/lanes.h"
 
@@ -19,30 +20,56 @@ struct Window {
   bool cut;                             // whether others do not
 };
 
-// What is made of two, of numbers or of vectors.
+// What is made of two, of numbers or of vectors; and what a window, a row after
+// others and its end begin with.
+
+// What is no number is left out, as by TensorFlow: it never comes first.
 struct Larger {
+  static constexpr float kFirst = std::numeric_limits<float>::lowest();
+
   template <typename V>
   static INLINE V Of(V a, V b) {
     return b > a ? b : a;
   }
+  template <typename V>
+  static INLINE V Begun(V found, V pixel) {
+    return Of(found, pixel);
+  }
+  template <typename V>
+  static INLINE V Ended(V, V own, bool) {
+    return own;
+  }
 };
 
+// Of rows first, which loses less of many numbers.
 struct Sum {
+  static constexpr float kFirst = 0;
+
   template <typename V>
   static INLINE V Of(V a, V b) {
     return a + b;
   }
+  template <typename V>
+  static INLINE V Begun(V, V pixel) {
+    return pixel;
+  }
+  template <typename V>
+  static INLINE V Ended(V found, V own, bool first) {
+    return first ? own : found + own;
+  }
 };
 
-// kVectors vectors of channels of a window. Sums are of rows first, which loses
-// less of many numbers.
+// kVectors vectors of channels of a window.
 template <typename F, int kVectors>
 INLINE void Fold(const Window& of, int64_t n, const float* x, Lane* found) {
   constexpr int64_t kFloats = sizeof(Lane) / sizeof(float);
+  for (int v = 0; v < kVectors; ++v) found[v] = F::kFirst - Lane{};
   for (int64_t row = 0; row < of.rows; ++row) {
     const float* pixel = x + of.first + row * of.width;
     Lane own[kVectors];
-    for (int v = 0; v < kVectors; ++v) own[v] = Loaded(pixel + v * kFloats);
+    for (int v = 0; v < kVectors; ++v) {
+      own[v] = F::Begun(found[v], Loaded(pixel + v * kFloats));
+    }
     for (int64_t column = 1; column < of.columns; ++column) {
       pixel += n;
       for (int v = 0; v < kVectors; ++v) {
@@ -50,21 +77,21 @@ INLINE void Fold(const Window& of, int64_t n, const float* x, Lane* found) {
       }
     }
     for (int v = 0; v < kVectors; ++v) {
-      found[v] = row == 0 ? own[v] : F::Of(found[v], own[v]);
+      found[v] = F::Ended(found[v], own[v], row == 0);
     }
   }
 }
 
 template <typename F>
 INLINE float FoldOne(const Window& of, int64_t n, const float* x) {
-  float found = 0;
+  float found = F::kFirst;
   for (int64_t row = 0; row < of.rows; ++row) {
     const float* pixel = x + of.first + row * of.width;
-    float own = *pixel;
+    float own = F::Begun(found, *pixel);
     for (int64_t column = 1; column < of.columns; ++column) {
       own = F::Of(own, pixel[column * n]);
     }
-    found = row == 0 ? own : F::Of(found, own);
+    found = F::Ended(found, own, row == 0);
   }
   return found;
 }
@@ -79,7 +106,7 @@ INLINE V Ended(const Window& of, Kind kind, V found) {
 template <typename F, int kVectors>
 INLINE void Make(const Window& of, Kind kind, int64_t n, const float* x,
                  float* y) {
-  Lane found[kVectors] = {};
+  Lane found[kVectors];
   Fold<F, kVectors>(of, n, x, found);
   for (int v = 0; v < kVectors; ++v) {
     Store(Ended(of, kind, found[v]), y + v * sizeof(Lane) / sizeof(float));
