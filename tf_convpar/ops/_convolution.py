@@ -11,6 +11,7 @@ from ._activations import ACTIVATIONS
 from ._depthwise import padded
 from ._devices import same_device
 from ._joined import Joined
+from ._windows import Convolution
 
 
 def convolution(
@@ -81,7 +82,8 @@ def convolution(
             remember=remember,
         )
     images = padded(of.tensor(), zeros)
-    maps = tf.nn.conv2d(images, kernel, stride, padding.upper())
+    plain = Convolution(stride, padding.upper())
+    maps = plain.maps(images, tf.convert_to_tensor(kernel))
     maps = maps if scale is None else maps * scale
     maps = maps if offset is None else maps + offset
     maps = maps if summand is None else maps + summand
@@ -100,10 +102,6 @@ def _gradients(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
     activation = op.get_attr("activation").decode()
     stride = op.get_attr("stride")
     padding = op.get_attr("padding").decode()
-    moves: dict[str, Any] = {
-        "strides": [1, stride, stride, 1],
-        "padding": padding,
-    }
     with same_device(op.outputs[0].device):
         by_name = op.get_attr("image_activation").decode()
         epsilon = op.get_attr("image_epsilon")
@@ -120,12 +118,8 @@ def _gradients(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
                 padding=padding.lower(),
             )
             upstream = passed_back(upstream, given, activation)
-        by_kernel = tf.raw_ops.Conv2DBackpropFilter(
-            input=images,
-            filter_sizes=tf.shape(kernel),
-            out_backprop=upstream,
-            **moves,
-        )
+        plain = Convolution(stride, padding)
+        by_kernel = plain.by_kernel(images, kernel, upstream)
         axes = [0, 1, 2]
         none = tf.zeros([0])
         by_summand = none if summand is None else upstream
@@ -134,12 +128,7 @@ def _gradients(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
         if scale is not None:
             by_scale = tf.reduce_sum(by_kernel * kernel, axes)
             by_kernel, upstream = by_kernel * scale, upstream * scale
-        by_images = tf.raw_ops.Conv2DBackpropInput(
-            input_sizes=tf.shape(images),
-            filter=kernel,
-            out_backprop=upstream,
-            **moves,
-        )
+        by_images = plain.by_images(images, kernel, upstream)
         by_sources = tape.gradient(images, sources, by_images)
         by_parts, rest = by_sources[:count], iter(by_sources[count:])
         by_change = [none if x is None else next(rest) for x in change]

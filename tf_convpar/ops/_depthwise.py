@@ -9,6 +9,7 @@ from . import _library
 from ._activated import passed_back
 from ._activations import ACTIVATIONS
 from ._devices import same_device
+from ._windows import Convolution
 
 
 def depthwise(
@@ -57,12 +58,8 @@ def depthwise(
             zeros=list(zeros),
             activation=activation,
         )
-    maps = tf.raw_ops.DepthwiseConv2dNative(
-        input=padded(images, zeros),
-        filter=tf.expand_dims(kernel, -1),
-        strides=[1, stride, stride, 1],
-        padding=padding.upper(),
-    )
+    plain = Convolution(stride, padding.upper(), depthwise=True)
+    maps = plain.maps(padded(images, zeros), tf.convert_to_tensor(kernel))
     return ACTIVATIONS[activation].value(tf.nn.bias_add(maps, bias))
 
 
@@ -108,16 +105,9 @@ def depthwise_kernel_gradient(
             stride=stride,
             padding=padding.upper(),
         )
-    found = tf.raw_ops.DepthwiseConv2dNativeBackpropFilter(
-        input=images,
-        filter_sizes=[*window, images.shape[-1], 1],
-        out_backprop=gradients,
-        strides=[1, stride, stride, 1],
-        padding=padding.upper(),
-    )
-    # TensorFlow writes nothing for an empty batch.
-    found = tf.where(tf.size(gradients) > 0, found, tf.zeros_like(found))
-    return tf.squeeze(found, -1)
+    plain = Convolution(stride, padding.upper(), depthwise=True)
+    kernel = tf.zeros([*window, images.shape[-1]], images.dtype)
+    return plain.by_kernel(images, kernel, tf.convert_to_tensor(gradients))
 
 
 @tf.RegisterGradient("TfConvpar>Depthwise")
@@ -134,13 +124,8 @@ def _gradients(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
             )
             upstream = passed_back(upstream, given, activation)
         x = padded(images, zeros)
-        by_padded = tf.raw_ops.DepthwiseConv2dNativeBackpropInput(
-            input_sizes=tf.shape(x),
-            filter=tf.expand_dims(kernel, -1),
-            out_backprop=upstream,
-            strides=[1, stride, stride, 1],
-            padding=padding,
-        )
+        plain = Convolution(stride, padding, depthwise=True)
+        by_padded = plain.by_images(x, kernel, upstream)
         return [
             tf.slice(by_padded, [0, zeros[0], zeros[2], 0], tf.shape(images)),
             depthwise_kernel_gradient(
@@ -161,21 +146,11 @@ def padded(images: tf.Tensor, zeros: Sequence[int]) -> tf.Tensor:
 def _gradient(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
     """It is linear in the images, and in the gradients."""
     images, gradients = op.inputs
-    stride = op.get_attr("stride")
-    options: dict[str, Any] = {
-        "strides": [1, stride, stride, 1],
-        "padding": op.get_attr("padding").decode(),
-    }
+    plain = Convolution(
+        op.get_attr("stride"), op.get_attr("padding").decode(), depthwise=True
+    )
     with same_device(op.outputs[0].device):
-        kernel = tf.expand_dims(upstream, -1)
         return [
-            tf.raw_ops.DepthwiseConv2dNativeBackpropInput(
-                input_sizes=tf.shape(images),
-                filter=kernel,
-                out_backprop=gradients,
-                **options,
-            ),
-            tf.raw_ops.DepthwiseConv2dNative(
-                input=images, filter=kernel, **options
-            ),
+            plain.by_images(images, upstream, gradients),
+            plain.maps(images, upstream),
         ]

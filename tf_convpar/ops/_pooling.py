@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from . import _library
+from . import _windows
 from ._depthwise import padded
 from ._devices import same_device
 
@@ -44,7 +45,7 @@ def max_pool(
     ours = images.dtype == tf.float32 and (
         _library.load() if native is None else native
     )
-    pool: Any = _pool_with_gradient if ours else tf.nn.max_pool2d
+    pool: Any = _pool_with_gradient if ours else _windows.pool2d
     found: tf.Tensor = pool(images, list(window), stride, padding.upper())
     return found
 
@@ -91,11 +92,9 @@ def pool(
             zeros=list(zeros),
             kind=kind,
         )
-    own: Any = tf.nn.max_pool2d if kind == "max" else tf.nn.avg_pool2d
-    found: tf.Tensor = own(
-        padded(images, zeros), list(window), stride, padding.upper()
+    return _windows.pool2d(
+        padded(images, zeros), window, stride, padding.upper(), kind
     )
-    return found
 
 
 @tf.RegisterGradient("TfConvpar>Pool")
@@ -121,7 +120,7 @@ def _pool_with_gradient(
 ) -> tf.Tensor:
     @tf.custom_gradient
     def pool(x: tf.Tensor) -> Any:
-        maxima = tf.nn.max_pool2d(x, window, stride, padding)
+        maxima = _windows.pool2d(x, window, stride, padding)
 
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
             return _library.module().tf_convpar_max_pool_gradient(
@@ -143,14 +142,13 @@ def _pool_with_gradient(
 def _gradient(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
     """It is linear in the gradients: each comes from one pixel."""
     images, maxima, _ = op.inputs
-    stride = op.get_attr("stride")
     with same_device(op.outputs[0].device):
-        by_gradients = tf.raw_ops.MaxPoolGradGrad(
-            orig_input=images,
-            orig_output=maxima,
-            grad=upstream,
-            ksize=[1, *op.get_attr("window"), 1],
-            strides=[1, stride, stride, 1],
-            padding=op.get_attr("padding").decode(),
+        by_gradients = _windows.by_gradients(
+            images,
+            maxima,
+            upstream,
+            op.get_attr("window"),
+            op.get_attr("stride"),
+            op.get_attr("padding").decode(),
         )
         return [tf.zeros_like(images), tf.zeros_like(maxima), by_gradients]
