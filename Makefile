@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := $(wildcard custom_ops/*/*.cc custom_ops/*/*.cu custom_ops/*/*.h)
 
-.PHONY: demo test test-all bench docs lint setup clean wheel
+.PHONY: demo test test-all asan bench docs lint setup clean wheel
 
 setup: $(VENV)/.installed
 
@@ -27,6 +27,22 @@ test: setup lint
 
 test-all: setup lint
 	$(BIN)/python -m pytest
+
+# The ops with AddressSanitizer and UndefinedBehaviorSanitizer, in a folder of their own, and the
+# tests that call them. TensorFlow's headers do not compile with checks for null pointers.
+ASAN := build/asan
+CHECKS := -fsanitize=address,undefined -fno-sanitize-recover=all \
+	-fno-sanitize=vptr,null,nonnull-attribute,returns-nonnull-attribute
+RUNTIMES = $(foreach name,asan ubsan stdc++,$(shell g++ -print-file-name=lib$(name).so))
+
+asan: setup
+	TF_CONVPAR_CUDA=0 TF_CONVPAR_FLAGS="-O1 -g1 $(CHECKS)" $(BIN)/python setup.py --quiet \
+		build_ext --build-lib $(ASAN) --build-temp $(ASAN)/objects
+	LD_PRELOAD="$(RUNTIMES)" ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
+		UBSAN_OPTIONS=print_stacktrace=1 TF_CONVPAR_OPS_FOLDER=$(abspath $(ASAN))/tf_convpar/ops \
+		$(BIN)/python -m pytest $(BESIDE) -m "not slow and not alone" \
+		$(filter-out %_cuda.py %_sources.py,$(wildcard tests/test_ops_*.py)) \
+		tests/test_algorithms_ops.py tests/test_depthwise.py tests/test_pooling.py
 
 bench: setup
 	$(BIN)/python benchmarks/run.py

@@ -62,6 +62,9 @@ SOURCES = [
     "custom_ops/kernels/workspace.cc",
 ]
 
+# What compiler and linker are told besides, as by `make asan`.
+FLAGS = os.environ.get("TF_CONVPAR_FLAGS", "").split()
+
 CUDA_SOURCES = ["custom_ops/cuda/launch.cu"]
 CUDA = "TF_CONVPAR_CUDA"
 ARCHITECTURES = "TF_CONVPAR_CUDA_ARCHITECTURES"
@@ -251,7 +254,8 @@ def extensions() -> list[setuptools.Extension]:
             NAME,
             SOURCES,
             include_dirs=["."],
-            extra_compile_args=["-O3", "-g0", "-fvisibility=hidden"],
+            extra_compile_args=["-O3", "-g0", "-fvisibility=hidden", *FLAGS],
+            extra_link_args=FLAGS,
             language="c++",
         )
     ]

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -53,21 +54,33 @@ def test_this_tree_has_a_library_that_matches():
 
 
 @needs_library
-def test_import_loads_nothing_and_an_unknown_instruction_set_is_refused():
-    """One process for both: to import TensorFlow takes longer than either."""
+def test_import_loads_nothing_and_an_unknown_instruction_set_is_refused(
+    tmp_path,
+):
+    """From a folder of its own. One process: its imports take longest."""
+    for name in ("_convpar_ops.so", "_build_info.json"):
+        shutil.copy(_library.DIRECTORY / name, tmp_path)
     code = """
+import sys
+
 from tf_convpar import ops
 from tf_convpar.algorithms import _bilinear
 
 def mapped():
-    return "_convpar_ops.so" in open("/proc/self/maps").read()
+    maps = open("/proc/self/maps").read()
+    assert maps.count("_convpar_ops.so") == maps.count(sys.argv[1])
+    return sys.argv[1] in maps
 
 print(mapped(), ops.load(), mapped())
 _bilinear.instruction_set()
 """
     answer = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "TF_CONVPAR_WIDEST_ISA": "avx9"},
+        [sys.executable, "-c", code, tmp_path / "_convpar_ops.so"],
+        env={
+            **os.environ,
+            "TF_CONVPAR_WIDEST_ISA": "avx9",
+            "TF_CONVPAR_OPS_FOLDER": str(tmp_path),
+        },
         capture_output=True,
         text=True,
     )

@@ -12,7 +12,11 @@ from typing import Any
 
 import tensorflow as tf
 
-DIRECTORY = pathlib.Path(__file__).parent
+# Where the library and its record are; `make asan` has others.
+FOLDER = "TF_CONVPAR_OPS_FOLDER"
+DIRECTORY = pathlib.Path(
+    os.environ.get(FOLDER) or pathlib.Path(__file__).parent
+)
 LIBRARY = "_convpar_ops.so"
 RECORD = "_build_info.json"
 PY_OPS = "TF_CONVPAR_PY_OPS"
