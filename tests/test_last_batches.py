@@ -199,13 +199,3 @@ def test_a_last_batch_of_fewer_images_than_devices(
             compiled(make), PLANS[plan], algorithm=algorithm, verbose=False
         )
         alike(everything(model), wanted)
-
-
-def test_a_cluster_gets_a_last_batch_of_one(cluster, expected):
-    """Real workers, each with at most one of the last images."""
-    wanted = expected(stack)
-    with cluster.chief().scope():
-        model = convpar.parallelize(
-            compiled(stack), PLANS["samples"], verbose=False
-        )
-        alike(everything(model), wanted)
