@@ -219,7 +219,7 @@ def test_a_worker_that_dies_ends_it(tmp_path):
     finally:
         kill_tree(demo)
     assert demo.returncode == 1
-    assert "ended with exit code -9" in output
+    assert "ended with signal SIGKILL" in output
     assert "Traceback" not in output
     assert marked(mark) == []
 
