@@ -1,5 +1,6 @@
 """`convpar launch` with real programs: output, exit codes, and no leftovers."""
 
+import contextlib
 import json
 import os
 import re
@@ -323,12 +324,16 @@ def test_answers_decide_how_long_is_too_long():
     assert health.deadline_s(slow) == 2.0 + 10 * 1.0
 
 
-def _worker_of(launcher):
-    return next(
-        pid
-        for pid in descendants(launcher)
-        if "worker" in psutil.Process(pid).cmdline()
-    )
+def _worker_of(launcher, timeout_s=30.0):
+    """The process of its worker, which may not have begun yet over ssh."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        for pid in descendants(launcher):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if "worker" in psutil.Process(pid).cmdline():
+                    return pid
+        time.sleep(0.02)
+    raise AssertionError("no worker was started")
 
 
 def test_killed_launcher_leaves_nothing(program):

@@ -1,4 +1,4 @@
-"""Draws speed-ups over plain Keras on one node.
+"""Draws what other nodes add to one that runs this package.
 
     python benchmarks/cluster/plot.py rows.json where.png
 
@@ -16,9 +16,9 @@ import matplotlib.pyplot as plt
 
 def main(source, target):
     with open(source) as file:
-        rows = [row for row in json.load(file) if "speedup" in row]
-    # The two measurements of plain Keras are 1 in the mean, by definition.
-    rows = [row for row in rows if row["system"] != "alone"]
+        rows = [row for row in json.load(file) if "nodes_add" in row]
+    # The two measurements of the baseline are 1 in the mean, by definition.
+    rows = [row for row in rows if row["system"] != "one"]
     cases = list(dict.fromkeys(row["case"] for row in rows))
     systems = list(dict.fromkeys(row["system"] for row in rows))
     shares = {row["case"]: sum(row["shares"]) for row in rows}
@@ -28,7 +28,9 @@ def main(source, target):
         layout="constrained",
     )
     for i, system in enumerate(systems):
-        found = {r["case"]: r["speedup"] for r in rows if r["system"] == system}
+        found = {
+            r["case"]: r["nodes_add"] for r in rows if r["system"] == system
+        }
         places = [cases.index(case) + i * height for case in found]
         bars = axes.barh(places, found.values(), height, label=system)
         axes.bar_label(bars, fmt="%.2f", fontsize=8, padding=2)
@@ -52,8 +54,8 @@ def main(source, target):
         fontsize=8,
     )
     axes.set(
-        xlabel="times as fast as plain Keras on the first node",
-        title="Training steps of whole models",
+        xlabel="times as fast as this package on the first node",
+        title="What other nodes add to a training step",
     )
     axes.invert_yaxis()
     axes.legend(fontsize=8)

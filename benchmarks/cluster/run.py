@@ -1,8 +1,9 @@
 """Times training steps of whole models on clusters of this machine's cores.
 
 Each case is a model and a cluster. The systems are measured one after the
-other: plain Keras on the first node both before and after all others. This
-needs root.
+other, baselines both before and after all others: plain Keras on the first
+node (`alone`), and this package there (`one`), beside which is known what
+another node adds. This needs root.
 """
 
 import argparse
@@ -20,6 +21,8 @@ import rich.progress
 from cases import CASES
 from cases import Case
 from nodes import cluster
+from systems import BASELINES
+from systems import OURS
 from systems import SYSTEMS
 from systems import Failed
 from systems import measure
@@ -116,21 +119,23 @@ def has_torch(python):
 
 
 def measured(case, options, progress):
-    """Rows of a case; plain Keras is measured last as well as first."""
+    """Rows of a case; baselines are measured last as well as first."""
     order = []
     for system in options.systems:
         if system == "convpar":
             order += [(system, plan) for plan in options.plan]
-        elif system != "alone":
+        elif system in OURS:
+            order.append((system, options.plan[0]))
+        else:
             order.append((system, None))
-    if "alone" in options.systems:
-        first = ("alone", None)
-        order = [first, *order, first] if order else [first]
+    baselines = [pair for pair in order if pair[0] in BASELINES]
+    others = [pair for pair in order if pair not in baselines]
+    order = [*baselines, *others, *(reversed(baselines) if others else ())]
     for system, plan in order:
         row = {
             "case": case.name,
             **dataclasses.asdict(case),
-            "system": f"{system} {plan}" if plan else system,
+            "system": f"{system} {plan}" if system == "convpar" else system,
         }
 
         def show(line, name=row["system"]):
@@ -141,7 +146,7 @@ def measured(case, options, progress):
         try:
             with cluster(case.shares, case.rate) as nodes:
                 programs = SYSTEMS[system](nodes, case, options, plan)
-                row |= measure(nodes, programs, options.timeout, show)
+                row |= measure(programs, options.timeout, show)
         except Failed as error:
             row["error"] = str(error)
         yield row

@@ -4,6 +4,8 @@ This module needs neither TensorFlow nor PyTorch: each system brings its own.
 """
 
 import json
+import os
+import pathlib
 import statistics
 import sys
 import time
@@ -17,6 +19,10 @@ def add_arguments(parser):
     parser.add_argument("--classes", type=int, required=True)
     parser.add_argument("--warm-up", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument(
+        "--together", type=int, default=1, help="programs timed at once"
+    )
+    parser.add_argument("--meet", help="a folder in which they find each other")
 
 
 def data(options):
@@ -39,6 +45,25 @@ def part(batch, parts, index):
     return slice(begins[index], begins[index + 1])
 
 
+def in_proportion(samples, shares):
+    """Samples of each node, by shares of a core; the rest to the last ones."""
+    ends = [
+        round(samples * sum(shares[: i + 1]) / sum(shares))
+        for i in range(len(shares))
+    ]
+    return [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+def meet(options):
+    """Waits until as many programs have come so far as are timed at once."""
+    if options.together == 1:
+        return
+    folder = pathlib.Path(options.meet)
+    (folder / str(os.getpid())).touch()
+    while len(list(folder.iterdir())) < options.together:
+        time.sleep(0.01)
+
+
 def measure(step, options):
     """Measures the times of steps, and this node's bytes meanwhile.
 
@@ -50,6 +75,7 @@ def measure(step, options):
     for i in range(options.warm_up):
         losses.append(step())
         say(f"warm-up step {i + 1} of {options.warm_up}: loss {losses[-1]:.4f}")
+    meet(options)
     before = network_bytes()
     for i in range(options.steps):
         begin = time.perf_counter()

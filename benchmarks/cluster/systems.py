@@ -1,5 +1,6 @@
 """The systems that are compared, and how each is started on the nodes."""
 
+import dataclasses
 import functools
 import json
 import os
@@ -8,6 +9,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import NamedTuple
+
+import steps
+from nodes import Node
 
 HERE = pathlib.Path(__file__).parent
 PORT = 2222
@@ -18,9 +23,41 @@ class Failed(Exception):
     """A system made no steps; the message has the ends of its logs."""
 
 
+class Program(NamedTuple):
+    """What runs on a node; `reports` if it prints how long its steps took."""
+
+    node: Node
+    command: list
+    env: dict
+    reports: bool = False
+
+
 def alone(nodes, case, options, plan):
     """Plain Keras on the first node."""
-    return [(nodes[0], [sys.executable, HERE / "alone.py", *_steps(case)], {})]
+    command = [sys.executable, HERE / "alone.py", *_steps(case)]
+    return [Program(nodes[0], command, {}, True)]
+
+
+def one(nodes, case, options, plan):
+    """This package, with the same algorithms, on the first node alone."""
+    return convpar(nodes[:1], case, options, plan)
+
+
+def apart(nodes, case, options, plan):
+    """`one` on all nodes at once, each with its part of the samples.
+
+    Nothing is exchanged: no way to share out these samples can be faster, as
+    long as steps take as much as their samples do.
+    """
+    parts = steps.in_proportion(case.batch, case.shares)
+    together = [f"--together={len(nodes)}", f"--meet={tempfile.mkdtemp()}"]
+    found = []
+    for node, samples in zip(nodes, parts, strict=True):
+        own = dataclasses.replace(case, batch=samples)
+        (program,) = convpar([node], own, options, plan)
+        command = [*program.command, *together]
+        found.append(program._replace(command=command))
+    return found
 
 
 def convpar(nodes, case, options, plan):
@@ -35,19 +72,16 @@ def convpar(nodes, case, options, plan):
 
 
 def tasks(nodes, command):
-    """A chief that runs the command on the first node, workers on the others.
-
-    Of each the node, the command and the environment.
-    """
+    """A chief with the command on the first node, workers on the others."""
     chief, *workers = nodes
     cluster = {"chief": [_address(chief)]}
     if workers:
         cluster["worker"] = [_address(node) for node in workers]
-    found = [(chief, command, _tf_config(cluster, "chief", 0))]
+    found = [Program(chief, command, _tf_config(cluster, "chief", 0), True)]
     for i, node in enumerate(workers):
         command = [sys.executable, "-m", "tf_convpar", "worker", "--threads=1"]
         command += _listen(node)
-        found.append((node, command, _tf_config(cluster, "worker", i)))
+        found.append(Program(node, command, _tf_config(cluster, "worker", i)))
     return found
 
 
@@ -56,7 +90,12 @@ def mwms(nodes, case, options, plan):
     cluster = {"worker": [_address(node) for node in nodes]}
     command = [sys.executable, HERE / "peers" / "mwms.py", *_steps(case)]
     return [
-        (node, command, _tf_config(cluster, "worker", i) | _modules())
+        Program(
+            node,
+            command,
+            _tf_config(cluster, "worker", i) | _modules(),
+            reports=i == 0,
+        )
         for i, node in enumerate(nodes)
     ]
 
@@ -65,7 +104,7 @@ def ddp(nodes, case, options, plan):
     """PyTorch's DistributedDataParallel, by gloo."""
     command = [options.torch_python, HERE / "peers" / "ddp.py", *_steps(case)]
     return [
-        (
+        Program(
             node,
             command,
             {
@@ -77,6 +116,7 @@ def ddp(nodes, case, options, plan):
                 "OMP_NUM_THREADS": "1",
                 **_modules(),
             },
+            reports=i == 0,
         )
         for i, node in enumerate(nodes)
     ]
@@ -87,45 +127,62 @@ def torch(nodes, case, options, plan):
     return ddp(nodes[:1], case, options, plan)
 
 
-SYSTEMS = {f.__name__: f for f in (alone, convpar, mwms, ddp, torch)}
+SYSTEMS = {
+    f.__name__: f for f in (alone, one, convpar, apart, mwms, ddp, torch)
+}
+BASELINES = ("alone", "one")
+# Those that take a plan, an algorithm and a wire dtype.
+OURS = ("one", "convpar", "apart")
 
 
-def measure(nodes, programs, timeout, progress):
-    """Runs programs on nodes; returns what the first reports of its steps.
+def measure(programs, timeout, progress):
+    """Runs programs on their nodes; returns what is reported of their steps.
 
-    All others are ended after it. `progress` is called with the last line of
+    Where several report, it is the report of the one with the longest steps.
+    All others are ended with those. `progress` is called with the last line of
     the first one's log, again and again.
 
     Raises:
-        Failed: A program ended before the report, or time ran out.
+        Failed: A program ended before its report, or time ran out.
     """
     with tempfile.TemporaryDirectory() as folder:
-        logs = [pathlib.Path(folder) / f"node{i}" for i in range(len(nodes))]
+        logs = [pathlib.Path(folder) / f"node{i}" for i in range(len(programs))]
         running = []
         try:
-            for (node, command, env), log in zip(programs, logs, strict=False):
-                running.append(node.start(command, log, **env))
-            problem = _wait(running, logs[0], timeout, progress)
-            row = _report(logs[0])
-            if row is None:
+            for program, log in zip(programs, logs, strict=True):
+                running.append(
+                    program.node.start(program.command, log, **program.env)
+                )
+            reporting = [
+                log
+                for program, log in zip(programs, logs, strict=True)
+                if program.reports
+            ]
+            problem = _wait(running, reporting, logs[0], timeout, progress)
+            reports = [_report(log) for log in reporting]
+            if not all(reports):
                 raise Failed(f"{problem}\n{_tails(logs)}")
-            return row
+            return max(reports, key=lambda report: report["step_s"])
         finally:
-            for process, (node, _, _) in zip(running, programs, strict=False):
-                node.end()
+            for process, program in zip(running, programs, strict=False):
+                program.node.end()
                 process.wait()
 
 
-def _wait(running, log, timeout, progress):
-    """Waits until the first ends, any fails, or time is up; says why."""
+def _wait(running, reporting, log, timeout, progress):
+    """Waits until all have reported, any fails, or time is up; says why."""
     expected = f"Expected a report of steps within {timeout:.0f} s."
     stop = time.monotonic() + timeout
     while time.monotonic() < stop:
-        codes = [process.poll() for process in running]
-        for i, code in enumerate(codes):
+        if all(_report(file) for file in reporting):
+            return ""
+        for i, process in enumerate(running):
             # Other programs may end without error before the report is read.
-            if code or (i == 0 and code is not None):
+            if process.poll():
+                code = process.returncode
                 return f"{expected} Received: node {i} ended with code {code}."
+        if all(process.poll() is not None for process in running):
+            return f"{expected} Received: all have ended without one."
         progress((_lines(log) or ["starting"])[-1])
         time.sleep(0.5)
     return f"{expected} Received: none."

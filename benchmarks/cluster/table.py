@@ -1,20 +1,28 @@
 """What was measured, side by side, and how far it can be trusted."""
 
+import statistics
+
 import rich.table
 
 
 def compared(rows):
-    """Adds the speed-up over plain Keras to a case's rows, and its drift."""
-    times = [
-        r["step_s"] for r in rows if r["system"] == "alone" and "step_s" in r
-    ]
-    if not times:
-        return
-    base = sum(times) / len(times)
+    """Adds how many times as fast each row is as one node, and the drift.
+
+    `nodes_add` is beside this package on one node, with the same algorithms:
+    what other nodes are worth. `speedup` is beside plain Keras on one node.
+    """
+    drift = {}
+    for system, name in (("one", "nodes_add"), ("alone", "speedup")):
+        times = [
+            r["step_s"] for r in rows if r["system"] == system and "step_s" in r
+        ]
+        if len(times) > 1:
+            drift[system] = times[-1] / times[0] - 1
+        for row in rows:
+            if times and "step_s" in row:
+                row[name] = statistics.mean(times) / row["step_s"]
     for row in rows:
-        row["drift"] = times[-1] / times[0] - 1 if len(times) > 1 else None
-        if "step_s" in row:
-            row["speedup"] = base / row["step_s"]
+        row["drift"] = drift
 
 
 def in_words(row):
@@ -25,7 +33,7 @@ def in_words(row):
 
 def table_of(rows):
     table = rich.table.Table(
-        "case", "system", "step", "quartiles", "beside alone"
+        "case", "system", "step", "quartiles", "beside one", "beside alone"
     )
     table.add_column("MB in, out")
     table.add_column("by theory")
@@ -45,7 +53,8 @@ def table_of(rows):
             row["system"],
             f"{row['step_s'] * 1e3:.0f} ms",
             f"{(high - low) / row['step_s']:.1%} apart",
-            f"{row['speedup']:.2f}x" if "speedup" in row else "",
+            times(row, "nodes_add"),
+            times(row, "speedup"),
             pair(row, "received_mb", "sent_mb"),
             pair(row, "received_theory_mb", "sent_theory_mb"),
             f"{row['predicted_s'] * 1e3:.0f} ms"
@@ -54,6 +63,10 @@ def table_of(rows):
             " ".join(f"{loss:.4f}" for loss in row["losses"]),
         )
     return table
+
+
+def times(row, name):
+    return f"{row[name]:.2f}x" if name in row else ""
 
 
 def pair(row, first, second):
@@ -70,8 +83,6 @@ def remarks(found):
             "These are no measurements: something else had up to "
             f"{busiest:.0%} of the cores before one began."
         )
-    for case, drift in {r["case"]: r.get("drift") for r in found}.items():
-        if drift is not None:
-            print(
-                f"{case}: plain Keras alone took {drift:+.1%} the second time"
-            )
+    for case, drift in {r["case"]: r["drift"] for r in found}.items():
+        for system, change in drift.items():
+            print(f"{case}: {system} took {change:+.1%} the second time")

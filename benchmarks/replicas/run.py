@@ -44,8 +44,8 @@ def on_nodes(shares, rate, latency_s, command):
         tempfile.TemporaryDirectory() as logs,
     ):
         started = [
-            node.start(program, f"{logs}/{i}", **env)
-            for i, (node, program, env) in enumerate(
+            task.node.start(task.command, f"{logs}/{i}", **task.env)
+            for i, task in enumerate(
                 systems.tasks(found, [*command, "--chief-too"])
             )
         ]
