@@ -254,7 +254,7 @@ def test_feature_maps_stay_on_their_devices(strategy):
     """In the graph of a step nothing but gathers and the end is the chief's."""
     with strategy.scope():
         parallel = convpar.parallelize(
-            chain(L.BatchNormalization(), L.ReLU(), L.MaxPooling2D())
+            chain(L.ReLU(), L.BatchNormalization(), L.MaxPooling2D())
         )
     with within_region():
         maps = parallel.layers[0](np.ones((2, 8, 8, 3), "float32"))

@@ -1,5 +1,7 @@
 """Batch normalization and noise of samples on several devices."""
 
+import collections
+
 import by_samples
 import keras
 import numpy as np
@@ -13,6 +15,7 @@ from by_samples import shaken
 from by_samples import slopes
 from by_samples import split
 
+from tf_convpar import ops
 from tf_convpar.placement import SampleLayout
 
 L = keras.layers
@@ -232,3 +235,112 @@ def test_gradients_of_what_is_drawn(strategy, float64):
     x = numbers((7, *IMAGE))
     for _ in range(2):
         same(slopes(parallel, x), slopes(model, x), 1e-10)
+
+
+def branches(x):
+    """A normalization with an activation, as it is, and in sums."""
+    y = L.BatchNormalization(momentum=0.7)(x)
+    z = L.BatchNormalization(momentum=0.7)(conv(3)(y))
+    total = L.Add()([y, x])
+    return L.Concatenate()(
+        [
+            L.ReLU()(y),
+            L.ReLU(6)(y),
+            L.ReLU()(total),
+            L.Activation("silu")(z),
+            L.ReLU()(L.Add()([z, y])),
+            L.Average()([z, y]),
+        ]
+    )
+
+
+ALONE = {
+    "relu": lambda y: L.ReLU()(L.BatchNormalization()(y)),
+    "silu": lambda y: L.Activation("silu")(L.BatchNormalization()(y)),
+    "tanh": lambda y: L.Activation("tanh")(L.BatchNormalization()(y)),
+    "sum": lambda y: L.ReLU()(L.Add()([L.BatchNormalization()(y), y])),
+    "sum of two": lambda y: L.ReLU()(
+        L.Add()([L.BatchNormalization()(y), L.BatchNormalization()(conv(3)(y))])
+    ),
+    "sum of three": lambda y: L.Add()([L.BatchNormalization()(y), y, y]),
+    "all": branches,
+}
+
+
+def centred(function):
+    eye = conv(3, kernel_initializer=_centre)
+    x = keras.Input(IMAGE)
+    return keras.Model(x, conv(2)(function(eye(x))))
+
+
+@pytest.mark.parametrize("case", ALONE)
+@pytest.mark.parametrize("ways", ["samples", "filters"])
+def test_what_follows_is_computed_with_it(case, ways, strategy, float64):
+    """Gradients through one result of a normalization, and through several."""
+    model = shaken(centred(ALONE[case]))
+    parallel = split(model, strategy, {".*": ways})
+    for batch in (7, 2):
+        x = 3 + 2 * numbers((batch, *IMAGE))
+        same(slopes(parallel, x), slopes(model, x), 1e-9)
+    same(weights(parallel), weights(model), 1e-11)
+    x, y = numbers((9, *IMAGE)), numbers((9, 6, 6, 2), 1)
+    same(fitted(parallel, x, y), fitted(model, x, y), 1e-7)
+
+
+def test_a_pass_of_its_own_for_what_follows_is_saved(strategy):
+    """Maps are normalized and activated by one op on each device."""
+    model = centred(lambda y: L.ReLU()(L.BatchNormalization()(y)))
+    parallel = split(model, strategy, {".*": "samples"})
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(parallel(x, training=True) ** 2)
+        return tape.gradient(loss, parallel.trainable_variables[0])
+
+    graph = step.get_concrete_function(tf.TensorSpec((6, *IMAGE))).graph
+    kinds = collections.Counter(op.type for op in graph.get_operations())
+    if ops.load():
+        assert kinds["TfConvpar>ScaleChannels"] == 3
+        assert kinds["TfConvpar>ActivatedGradient"] == 3
+    assert kinds["Relu"] == kinds["ReluGrad"] == 0 or not ops.load()
+
+
+class ByMoments(L.BatchNormalization):
+    """With right second derivatives, which those of `tf.nn.moments` are not."""
+
+    def call(self, x, training=None, mask=None):
+        mean = tf.reduce_mean(x, (0, 1, 2))
+        variance = tf.reduce_mean((x - mean) ** 2, (0, 1, 2))
+        factor = self.gamma.value * tf.math.rsqrt(variance + self.epsilon)
+        return (x - mean) * factor + self.beta.value
+
+
+def of_two(kind):
+    return centred(
+        lambda y: L.ReLU()(
+            L.Add()([kind()(y), kind()(L.Activation("tanh")(y))])
+        )
+    )
+
+
+@pytest.mark.parametrize("ways", ["samples", "filters"])
+def test_second_derivatives(ways, strategy, float64):
+    model = shaken(of_two(ByMoments))
+    plain = of_two(L.BatchNormalization)
+    plain.set_weights(model.get_weights())
+    parallel = split(plain, strategy, {".*": ways})
+    x = tf.constant(numbers((5, *IMAGE)))
+
+    def curvature(model):
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                loss = tf.reduce_sum(tf.sin(model(x, training=True)))
+            slope = tape.gradient(loss, x)
+            penalty = tf.reduce_sum(slope**2)
+        found = outer.gradient(penalty, [x, *model.trainable_variables])
+        return [np.asarray(tf.convert_to_tensor(g)) for g in found]
+
+    same(curvature(parallel), curvature(model), 1e-8)

@@ -273,10 +273,10 @@ BY_SAMPLES = {
         pair(MINE, MINE, L.BatchNormalization),
         image_for(IMAGES)
         + FIRST_KERNEL
-        # Scale and offset, and gradients.
-        + 2 * 12 * by_links(lambda a, b: a == 0 or b == 0)
-        # Means, variances and a count, there and back.
-        + gathered((25, 25, 25))
+        # Scale and offset, of which the chief knows the gradients.
+        + 2 * 12 * by_links(lambda a, b: a == 0)
+        # Means and variances, and sums of gradients.
+        + gathered((24, 24, 24))
         + SECOND_KERNEL
         + ENDS,
     ),
@@ -389,8 +389,8 @@ def test_moments_travel_wide(policy, wire, widths, strategy):
     model, plan = make()
     with strategy.scope():
         model = convpar.parallelize(model, plan, wire_dtype=wire)
-    moments = 2 * 12 * by_links(lambda a, b: a == 0 or b == 0)
-    moments += gathered((25, 25, 25))
+    moments = 2 * 12 * by_links(lambda a, b: a == 0)
+    moments += gathered((24, 24, 24))
     narrow, wide = widths
     assert step_traffic(model, 6).total == narrow * sum(
         expected - moments

@@ -16,6 +16,7 @@ from tf_convpar.placement._layout import Layout as Layout
 from tf_convpar.placement._layout import SampleLayout as SampleLayout
 from tf_convpar.placement._moves import Move as Move
 from tf_convpar.placement._moves import Place as Place
+from tf_convpar.placement._parts import parts_of_samples as parts_of_samples
 from tf_convpar.placement._placed_variable import (
     PlacedVariable as PlacedVariable,
 )

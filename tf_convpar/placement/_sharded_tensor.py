@@ -63,7 +63,7 @@ class ShardedTensor(CompositeTensor, Tensor):
         layout: AnyLayout,
         counts: Sequence[Any] | None = None,
     ) -> None:
-        self.shards = tuple(shards)
+        self._shards = tuple(shards)
         # Of shards of samples, how many samples each has, where some may have
         # one that is made up (`_stand_in`); None where none has.
         self.counts = counts
@@ -72,6 +72,11 @@ class ShardedTensor(CompositeTensor, Tensor):
         self.layout: Any = layout
         # Results of `once`, by graph and key.
         self._made: dict[Any, Any] = {}
+
+    @property
+    def shards(self) -> tuple[tf.Tensor, ...]:
+        """The pieces, each on its device."""
+        return self._shards
 
     @classmethod
     def of_samples(
@@ -102,18 +107,24 @@ class ShardedTensor(CompositeTensor, Tensor):
             "trimmed",
         )
 
-    def once(self, make: Callable[[], Any], key: Any) -> Any:
+    def once(self, make: Callable[[], Any], key: Any, of: Any = None) -> Any:
         """Calls `make` once for each graph and key, and keeps its result.
 
         So layers that branch off from one tensor share what is made of its
         shards, and what is sent for it. What was made while no tape looked is
         of no use to one that does.
+
+        Args:
+            make: Makes something.
+            key: What it is.
+            of: The tensors that it is made of; None for the shards.
         """
         key = _current_graph(), key
-        if key not in self._made or (
-            _recorded(self.shards) and not _recorded(self._made[key])
-        ):
-            self._made[key] = make()
+        if key in self._made:
+            of = self.shards if of is None else of
+            if _recorded(self._made[key]) or not _recorded(of):
+                return self._made[key]
+        self._made[key] = make()
         return self._made[key]
 
     def joined(self) -> tf.Tensor:

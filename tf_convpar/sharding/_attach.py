@@ -17,6 +17,7 @@ from tf_convpar.layers import takes_shards
 from tf_convpar.placement import Layout
 from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import ShardedTensor
+from tf_convpar.sharding._later import made_with
 from tf_convpar.sharding.rules import Rule
 from tf_convpar.sharding.rules import SampleRule
 
@@ -52,6 +53,9 @@ class OnShards(Attached):
                 inputs = [x for x in args if isinstance(x, ShardedTensor)]
                 rest = (args,)
             if self._as_expected(inputs):
+                made = made_with(self._layer, inputs)
+                if made is not None:
+                    return made
                 return self.rule.call(self._layer, inputs, *rest, **kwargs)
         args, kwargs = joined((args, kwargs))
         return type(self._layer).call(self._layer, *args, **kwargs)
@@ -98,6 +102,9 @@ class OnSamples(Attached):
         given = self.first or any(isinstance(x, ShardedTensor) for x in inputs)
         plain = is_merged() or in_stateless_scope() or not takes_shards()
         if given and not plain:
+            made = made_with(self._layer, inputs)
+            if made is not None:
+                return made
             return self.rule.call(self._layer, self.layout, args, kwargs)
         args, kwargs = joined((args, kwargs))
         return type(self._layer).call(self._layer, *args, **kwargs)

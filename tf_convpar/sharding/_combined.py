@@ -2,11 +2,20 @@
 
 A normalization is a factor and a summand of each channel, once its statistics
 are known. A sum of one or two maps and an activation of it are then one pass.
+
+Where the statistics are those of maps on several devices, gradients are as
+well: what one device computes of its own maps is `Exchange`d. The gradient of
+`combined` then gives what is left to do to `opened`, and no derivatives: the
+gradients of the result, as they came, and their sums for each channel, which
+are added up on their way. So each direction goes over the maps once more than
+on one device only where several results are made of one normalization.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +23,31 @@ import tensorflow as tf
 
 from tf_convpar import ops
 from tf_convpar._compat.tensorflow import should_record_backprop
+
+# Terms that are added in one pass.
+MOST_TERMS = 2
+
+
+class Exchange:
+    """What the parts of one normalization on several devices share.
+
+    Attributes:
+        made: The activations of the results that were made of it.
+        left: Through which of them gradients have not passed yet where they
+            come back to `opened`.
+        exact: Whether what comes back are derivatives, as they must be from
+            when on a tape has recorded them.
+        moments: For each device, by its number, the moments of all maps.
+        one_by: For each device 1 / n, of n samples on all devices; 0 where its
+            own do not count.
+    """
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+        self.left = "linear"
+        self.exact = False
+        self.moments: list[tf.Tensor] = []
+        self.one_by: list[tf.Tensor] = []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +60,8 @@ class Statistics:
         epsilon: What is added to variances.
         learns: Whether both are of the maps themselves.
         names: Which weights there are, of `gamma` and `beta`.
+        exchange: What is shared with other devices, if they are of maps there
+            as well.
     """
 
     mean: tf.Tensor
@@ -33,6 +69,7 @@ class Statistics:
     epsilon: float
     learns: bool
     names: tuple[str, ...]
+    exchange: Exchange | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +86,7 @@ class Term:
     weights: tuple[tf.Tensor, ...] = ()
     statistics: Statistics | None = None
 
-    def affine(self) -> tuple[tf.Tensor, tf.Tensor]:
+    def affine(self, native: bool | None = None) -> tuple[tf.Tensor, tf.Tensor]:
         """The factor and the summand of each channel."""
         of = self.statistics
         if of is None:
@@ -59,45 +96,98 @@ class Term:
         return ops.affine(
             *(of.mean, of.variance, given.get("gamma"), given.get("beta")),
             of.epsilon,
+            native=native,
         )
 
+    @property
+    def exchange(self) -> Exchange | None:
+        """What is shared with other devices, if anything is."""
+        return None if self.statistics is None else self.statistics.exchange
 
-def combined(terms: Sequence[Term], activation: str) -> tf.Tensor:
+    def tensors(self) -> list[tf.Tensor]:
+        """What gradients are computed by."""
+        of = self.statistics
+        shared = of is not None and of.exchange is not None
+        moments = [of.mean, of.variance] if of and shared else []
+        return [self.maps, *self.weights, *moments]
+
+    def of(self, given: Sequence[tf.Tensor]) -> Term:
+        """The same, made of these tensors."""
+        count = 1 + len(self.weights)
+        maps, *weights = given[:count]
+        of = self.statistics
+        if of is not None and len(given) > count:
+            mean, variance = given[count:]
+            of = dataclasses.replace(of, mean=mean, variance=variance)
+        return Term(maps, tuple(weights), of)
+
+
+def combined(
+    terms: Sequence[Term],
+    activation: str,
+    axis: int = -1,
+    native: bool | None = None,
+) -> tf.Tensor:
     """An activation of the sum of feature maps, of which some are normalized.
 
     Args:
         terms: One or two, of one shape.
         activation: As for `ops.scale_channels`; of two terms `"linear"` or
             `"relu"`.
+        axis: The channel axis; the last one with an activation.
+        native: As for `ops.scale_channels`.
     """
-    given = [value for term in terms for value in (term.maps, *term.weights)]
+    given = [tensor for term in terms for tensor in term.tensors()]
+    for term in terms:
+        if term.exchange is not None and activation not in term.exchange.made:
+            term.exchange.made.append(activation)
 
     @tf.custom_gradient
     def run(*given: tf.Tensor) -> Any:
-        own = _regrouped(terms, given)
-        affine = [term.affine() for term in own]
-        y = ops.scale_channels(
-            [term.maps for term in own],
-            [scale for scale, _ in affine],
-            tf.add_n([offset for _, offset in affine]),
-            activation=activation,
-        )
+        own = regrouped(terms, given)
+        y = _scaled(own, activation, axis, native)
 
         def gradient(dy: tf.Tensor) -> Sequence[tf.Tensor]:
-            if should_record_backprop([dy, *given]):
+            exchanges = [t.exchange for t in own if t.exchange is not None]
+            exact = should_record_backprop([dy, *given])
+            # What has recorded derivatives adds others to them.
+            exact = exact or any(exchange.exact for exchange in exchanges)
+            for exchange in exchanges:
+                exchange.exact = exact
+            if exact:
                 # What is written out below has no gradient of its own.
-                with tf.GradientTape() as tape:
-                    tape.watch(given)
-                    result = _in_tensorflow(own, activation)
-                return tape.gradient(result, given, dy)
+                return _derivatives(
+                    lambda *g: _in_tensorflow(
+                        regrouped(terms, g), activation, axis
+                    ),
+                    given,
+                    dy,
+                )
             left = activation
             if len(own) > 1 and activation == "relu":
                 dy = tf.raw_ops.ReluGrad(gradients=dy, features=y)
                 left = "linear"
+            elif any(len(exchange.made) > 1 for exchange in exchanges):
+                before = _scaled(own, "linear", axis, native)
+                dy = ops.passed_back(dy, before, left)
+                left = "linear"
             grads = []
             for term in own:
                 of = term.statistics
-                grads += [dy] if of is None else _gradients(term, of, dy, left)
+                if of is None:
+                    grads.append(dy)
+                    continue
+                sums = _sums(term, dy, left, axis, native)
+                if of.exchange is not None:
+                    of.exchange.left = left
+                    unused = map(tf.zeros_like, term.weights)
+                    grads += [dy, *unused, *tf.unstack(sums)]
+                    continue
+                n = tf.size(term.maps) // term.maps.shape[axis]
+                one_by = 1 / tf.cast(tf.maximum(n, 1), dy.dtype)
+                grads += _gradients(term, dy, sums, one_by, left, axis, native)
+                if of.learns:
+                    ops.leave_balanced(grads[-1 - len(term.weights)])
             return grads
 
         return y, gradient
@@ -106,74 +196,227 @@ def combined(terms: Sequence[Term], activation: str) -> tf.Tensor:
     return found
 
 
-def _regrouped(terms: Sequence[Term], given: Sequence[tf.Tensor]) -> list[Term]:
-    """The terms, made of these tensors."""
-    left, found = list(given), []
-    for term in terms:
-        maps, *weights = left[: 1 + len(term.weights)]
-        del left[: 1 + len(term.weights)]
-        found.append(
-            dataclasses.replace(term, maps=maps, weights=tuple(weights))
-        )
+def opened(
+    x: tf.Tensor,
+    weights: Sequence[tf.Tensor],
+    names: Sequence[str],
+    epsilon: float,
+    exchange: Exchange,
+    number: int,
+    keeps: bool,
+    axis: int = -1,
+    native: bool | None = None,
+) -> list[tf.Tensor]:
+    """Feature maps that are normalized with those of other devices.
+
+    Args:
+        x: The maps on one device.
+        weights: Gamma and beta, as far as there are.
+        names: Their names.
+        epsilon: As for `Statistics`.
+        exchange: What is shared with other devices.
+        number: The number of this device.
+        keeps: Whether gradients by the weights, which all devices know, come
+            from this one.
+        axis: The channel axis.
+        native: As for `ops.scale_channels`.
+
+    Returns:
+        The maps and the weights, of which no other result must be made than by
+        `combined`; before the weights, the moments of these maps.
+    """
+
+    @tf.custom_gradient
+    def run(x: tf.Tensor, *weights: tf.Tensor) -> Any:
+        moments = ops.channel_moments(x, axis, native=native)
+
+        def gradient(
+            dy: tf.Tensor, by_moments: tf.Tensor, *by_weights: tf.Tensor
+        ) -> Sequence[tf.Tensor | None]:
+            if exchange.exact:
+                (dx,) = _derivatives(
+                    lambda x: [
+                        tf.identity(x),
+                        ops.channel_moments(x, axis, native=False),
+                    ],
+                    [x],
+                    [dy, by_moments],
+                )
+                return dx, *by_weights
+            mean, variance = tf.unstack(exchange.moments[number])
+            of = Statistics(mean, variance, epsilon, True, tuple(names))
+            one_by = tf.cast(exchange.one_by[number], x.dtype)
+            dx, *found = _gradients(
+                Term(x, tuple(weights), of),
+                *(dy, by_moments, one_by / _pixels(x, axis)),
+                *(exchange.left, axis, native),
+            )
+            return dx, *(found if keeps else [None] * len(found))
+
+        return (tf.identity(x), moments, *map(tf.identity, weights)), gradient
+
+    found: list[tf.Tensor] = list(run(x, *weights))
     return found
 
 
+def moments_of_all(
+    rows: Sequence[tf.Tensor], fractions: tf.Tensor, exchange: Exchange
+) -> tf.Tensor:
+    """Moments of all maps, from those of the maps on each device.
+
+    Args:
+        rows: Moments `(2, channels)` of each device's maps.
+        fractions: Which part of all maps each device has, `(devices,)`.
+        exchange: What is shared with other devices.
+    """
+
+    @tf.custom_gradient
+    def run(*rows: tf.Tensor) -> Any:
+        def gradient(by_moments: tf.Tensor) -> Sequence[tf.Tensor]:
+            if exchange.exact:
+                return _derivatives(
+                    lambda *rows: _merged(rows, fractions), rows, by_moments
+                )
+            return [by_moments] * len(rows)
+
+        return _merged(rows, fractions), gradient
+
+    found: tf.Tensor = run(*rows)
+    return found
+
+
+def _merged(rows: Sequence[tf.Tensor], fractions: tf.Tensor) -> tf.Tensor:
+    means, variances = tf.unstack(tf.stack(rows, 1))
+    weights = fractions[:, None]
+    mean = tf.reduce_sum(weights * means, 0)
+    within = variances + tf.square(means - mean)
+    return tf.stack([mean, tf.reduce_sum(weights * within, 0)])
+
+
+def _pixels(x: tf.Tensor, axis: int) -> Any:
+    """How many numbers a channel of a sample has."""
+    left = [n for i, n in enumerate(x.shape) if i not in (0, axis % x.ndim)]
+    if None not in left:
+        return max(1, math.prod(left))
+    numbers = tf.size(x) // (tf.shape(x)[0] * x.shape[axis])
+    return tf.cast(tf.maximum(numbers, 1), x.dtype)
+
+
+def regrouped(terms: Sequence[Term], given: Sequence[tf.Tensor]) -> list[Term]:
+    """The terms, made of these tensors."""
+    left, found = list(given), []
+    for term in terms:
+        count = len(term.tensors())
+        found.append(term.of(left[:count]))
+        del left[:count]
+    return found
+
+
+def _scaled(
+    terms: Sequence[Term], activation: str, axis: int, native: bool | None
+) -> tf.Tensor:
+    affine = [term.affine(native) for term in terms]
+    return ops.scale_channels(
+        [term.maps for term in terms],
+        [scale for scale, _ in affine],
+        tf.add_n([offset for _, offset in affine]),
+        axis,
+        activation=activation,
+        native=native,
+    )
+
+
+def _sums(
+    term: Term, dy: tf.Tensor, activation: str, axis: int, native: bool | None
+) -> tf.Tensor:
+    """Of g = dy f'(..), and of g (x - mean), for each channel."""
+    of: Any = term.statistics
+    if activation == "linear":
+        return ops.channel_sums(dy, term.maps, of.mean, axis, native=native)
+    scale, offset = term.affine(native)
+    return ops.activated_sums(
+        dy, term.maps, of.mean, scale, offset, activation, native=native
+    )
+
+
 def _gradients(
-    term: Term, of: Statistics, dy: tf.Tensor, activation: str
+    term: Term,
+    dy: tf.Tensor,
+    sums: tf.Tensor,
+    one_by: tf.Tensor,
+    activation: str,
+    axis: int,
+    native: bool | None,
 ) -> list[tf.Tensor]:
     """Gradients by the maps and the weights of y = f(scale x + offset).
 
     With g = dy f'(..), x^ = (x - mean) inverse and n numbers in each channel:
     d beta = sum g, d gamma = sum g x^, and where mean and variance are of x
     itself, dx = scale (g - d beta / n - x^ d gamma / n).
+
+    Args:
+        term: What was normalized.
+        dy: Gradients of the result.
+        sums: As `_sums` has them, of all maps that were normalized together.
+        one_by: 1 / n.
+        activation: f.
+        axis: The channel axis.
+        native: As for `ops.scale_channels`.
     """
     x = term.maps
+    of: Any = term.statistics
+    scale, offset = term.affine(native)
     inverse = tf.math.rsqrt(of.variance + of.epsilon)
-    scale, offset = term.affine()
-    if activation == "linear":
-        sums = ops.channel_sums(dy, x, of.mean)
-    else:
-        sums = ops.activated_sums(dy, x, of.mean, scale, offset, activation)
     beta, centred = tf.unstack(sums)
     by = {"gamma": centred * inverse, "beta": beta}
-    weights = [by[name] for name in of.names]
     if of.learns:
-        n = tf.cast(tf.maximum(tf.size(x) // x.shape[-1], 1), x.dtype)
-        by_maps = -scale * inverse * by["gamma"] / n
-        by_all = -scale * beta / n - by_maps * of.mean
+        by_maps = -scale * inverse * by["gamma"] * one_by
+        by_all = -scale * beta * one_by - by_maps * of.mean
     else:
         by_maps = by_all = tf.zeros_like(scale)
     if activation != "linear":
         dx = ops.activated_gradient(
-            dy, x, scale, offset, by_maps, by_all, activation
+            dy, x, scale, offset, by_maps, by_all, activation, native=native
         )
     elif of.learns:
-        dx = ops.scale_channels([dy, x], [scale, by_maps], by_all)
+        dx = ops.scale_channels(
+            [dy, x], [scale, by_maps], by_all, axis, native=native
+        )
     else:
-        dx = ops.scale_channels([dy], [scale], by_all)
-    if of.learns:
-        ops.leave_balanced(dx)
-    return [dx, *weights]
+        dx = ops.scale_channels([dy], [scale], by_all, axis, native=native)
+    return [dx, *(by[name] for name in of.names)]
 
 
-def _in_tensorflow(terms: Sequence[Term], activation: str) -> tf.Tensor:
+def _derivatives(
+    run: Callable[..., Any], given: Sequence[tf.Tensor], upstream: Any
+) -> Sequence[tf.Tensor]:
+    """Gradients of what TensorFlow can differentiate again."""
+    with tf.GradientTape() as tape:
+        tape.watch(given)
+        result = run(*given)
+    found: Sequence[tf.Tensor] = tape.gradient(
+        result, given, upstream, unconnected_gradients="zero"
+    )
+    return found
+
+
+def _in_tensorflow(
+    terms: Sequence[Term], activation: str, axis: int
+) -> tf.Tensor:
     """The same by ops that have gradients of any order."""
     parts = []
     for term in terms:
         of, x = term.statistics, term.maps
-        if of is not None and of.learns:
-            axes = list(range(len(x.shape) - 1))
-            mean = tf.reduce_mean(x, axes)
-            variance = tf.reduce_mean(tf.square(x - mean), axes)
+        if of is None:
+            parts.append(x)
+            continue
+        if of.learns and of.exchange is None:
+            moments = ops.channel_moments(x, axis, native=False)
+            mean, variance = tf.unstack(moments)
             of = dataclasses.replace(of, mean=mean, variance=variance)
             term = dataclasses.replace(term, statistics=of)  # noqa: PLW2901
-        scale, offset = term.affine()
-        parts.append(x * scale + offset)
-    total = tf.add_n(parts)
-    return ops.scale_channels(
-        [total],
-        [tf.ones(total.shape[-1], total.dtype)],
-        tf.zeros(total.shape[-1], total.dtype),
-        activation=activation,
-        native=False,
-    )
+        scale, offset = term.affine(native=False)
+        parts.append(
+            ops.scale_channels([x], [scale], offset, axis, native=False)
+        )
+    return ops.ACTIVATIONS[activation].value(tf.add_n(parts))

@@ -34,6 +34,7 @@ from tf_convpar.layers import note_of
 from tf_convpar.layers import op_activation
 from tf_convpar.layers import takes_shards
 from tf_convpar.sharding._attach import joined
+from tf_convpar.sharding._combined import MOST_TERMS
 from tf_convpar.sharding._combined import Statistics
 from tf_convpar.sharding._combined import Term
 from tf_convpar.sharding._combined import combined
@@ -50,8 +51,6 @@ _L = keras.layers
 # Where a tensor has its note; and where one that is made again with what
 # follows it has another.
 _NOTE, _AGAIN = "_convpar_sum", "_convpar_again"
-# Terms that are added in one pass.
-_MOST_TERMS = 2
 
 
 class _Again(NamedTuple):
@@ -154,7 +153,7 @@ class Fused(Attached):
         ]
         normalized = any(term.statistics is not None for term in terms)
         alike = len({tuple(term.maps.shape) for term in terms}) == 1
-        if not (normalized and alike and len(terms) <= _MOST_TERMS):
+        if not (normalized and alike and len(terms) <= MOST_TERMS):
             return None
         return _noted(terms)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_convpar import ops
 from tf_convpar._compat.keras import stored
 from tf_convpar.placement import Move
 from tf_convpar.placement import Place
@@ -18,26 +18,29 @@ from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import apart
 from tf_convpar.placement import broadcast
-from tf_convpar.placement import everywhere
 from tf_convpar.placement import on_device
+from tf_convpar.placement import parts_of_samples
+from tf_convpar.sharding._combined import Exchange
+from tf_convpar.sharding._combined import Statistics
+from tf_convpar.sharding._combined import Term
+from tf_convpar.sharding._combined import moments_of_all
+from tf_convpar.sharding._combined import opened
+from tf_convpar.sharding._later import made_on
+from tf_convpar.sharding._later import normalized_shards
 from tf_convpar.sharding.rules.each_sample import SampleRule
 from tf_convpar.sharding.rules.each_sample import sent
+from tf_convpar.sharding.rules.normalization import MOVING
 from tf_convpar.sharding.rules.normalization import moved
-from tf_convpar.sharding.rules.normalization import native_on
 from tf_convpar.sharding.rules.normalization import normalized
-from tf_convpar.sharding.rules.normalization import normalized_by
-from tf_convpar.sharding.rules.normalization import numbers_of_each
-from tf_convpar.sharding.rules.normalization import on_shard
+from tf_convpar.sharding.rules.normalization import own_term
 from tf_convpar.sharding.rules.normalization import widened
-from tf_convpar.sharding.rules.normalization import with_moments
 
 
 class MomentsOfAll(SampleRule):
     """Each device normalizes its samples by the moments of all samples.
 
-    It sends the others the mean and the variance of its own samples, and the
-    number of values that these are of. That takes one hop, and one back for
-    the gradients. The moments are combined as in Chan, Golub and LeVeque,
+    It sends the others the mean and the variance of its own samples. That
+    takes one hop, and one back for sums of the gradients. The moments are combined as in Chan, Golub and LeVeque,
     "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances"
     (1979), which keeps the digits that sums of squares lose.
     """
@@ -70,14 +73,19 @@ class MomentsOfAll(SampleRule):
         devices, owner = layout.devices, layout.owner
         if names:
             rows = (len(names), channels)
-            stored = tf.as_dtype(layer.variable_dtype).size
-            found.append(Move(rows, None, devices, owner, stored, learns))
+            width = tf.as_dtype(layer.variable_dtype).size
+            # All devices know the gradients by the weights: none returns.
+            found.append(Move(rows, None, devices, owner, width, False))
+            if learns and owner not in devices:
+                found.append(Move(rows, devices[:1], None, owner, width, False))
         if learns:
-            # Moments have the dtype of `widened`, whatever the wire dtype.
+            # Moments have the dtype of `widened`, whatever the wire dtype. How
+            # many samples there are is told once in a step, and not counted.
             wide = max(tf.as_dtype(layer.compute_dtype).size, 4)
             each = dataclasses.replace(layout, shares=(1,) * len(devices))
-            rows = (len(devices), 2 * channels + 1)
-            found.append(Move(rows, each, devices, owner, wide, before))
+            rows = (len(devices), 2 * channels)
+            returns = before or bool(names)
+            found.append(Move(rows, each, devices, owner, wide, returns))
             if owner not in devices:
                 rows = (2, channels)
                 found.append(Move(rows, devices[:1], None, owner, wide, False))
@@ -97,11 +105,10 @@ class MomentsOfAll(SampleRule):
         names = _names(layer, learns)
         weights = _weights(layer, names, layout)
         if not learns:
-            return _with(layer, axis, x, names, weights)
-        x, moments = _moments(x, axis)
-        result = _with(layer, axis, x, names, weights, moments)
+            return _by_moving(layer, axis, x, names, weights)
+        terms, moments = _terms(layer, axis, x, names, weights)
         _learn(layer, layout, moments)
-        return result
+        return normalized_shards(x, terms, axis, layer.compute_dtype)
 
     def on_one(
         self,
@@ -111,8 +118,10 @@ class MomentsOfAll(SampleRule):
         device: str,
     ) -> Sequence[tf.Tensor]:
         """What one device computes in training, by its own moments alone."""
-        learns, native = bool(layer.trainable), native_on(device)
-        return on_shard(layer, x, layer.axis % x.ndim, weights, learns, native)
+        axis = layer.axis % x.ndim
+        term, after = own_term(layer, x, axis, weights, device)
+        y = made_on(device, [term], "linear", axis, layer.compute_dtype)
+        return [y, *after]
 
 
 def _names(layer: Any, learns: bool) -> list[str]:
@@ -135,86 +144,81 @@ def _weights(
     return broadcast(rows, layout.devices, layout.owner)
 
 
-def _moments(
-    x: ShardedTensor, axis: int
-) -> tuple[ShardedTensor, list[tf.Tensor]]:
-    """The widened samples, and the moments of all samples on each device."""
-    layout = x.layout
-    counts = x.counts or [1] * len(x.shards)
-    own = []
-    for shard, count, device in zip(
-        x.shards, counts, layout.devices, strict=True
-    ):
-        run = functools.partial(_own, axis=axis, native=native_on(device))
-        own.append(on_device(run, device)(shard, tf.convert_to_tensor(count)))
-    wide, found = ([each[i] for each in own] for i in range(2))
-    rows = everywhere(
-        ShardedTensor(found, layout), layout.devices, layout.owner
-    )
-    by_device = dict(zip(layout.devices, rows, strict=True))
-    combined = {
-        device: on_device(_combined, device)(rows)
-        for device, rows in by_device.items()
-    }
-    moments = [combined[device] for device in layout.devices]
-    return x.with_shards(wide), moments
-
-
-def _own(
-    x: tf.Tensor, samples: tf.Tensor, axis: int, native: bool | None
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """The widened samples, and a row of means, variances and their number.
-
-    That number is 0 of a sample that is made up.
-    """
-    wide, moments = with_moments(widened(x), axis, native)
-    count = tf.cast(numbers_of_each(wide, axis), wide.dtype)
-    count *= tf.cast(samples > 0, wide.dtype)
-    return wide, tf.concat([tf.reshape(moments, [-1]), count[None]], 0)[None]
-
-
-def _combined(rows: tf.Tensor) -> tf.Tensor:
-    """Mean and variance of all samples, from a row for each part of them."""
-    counts = rows[:, -1:]
-    means, variances = tf.split(rows[:, :-1], 2, axis=1)
-    weights = counts / tf.reduce_sum(counts)
-    mean = tf.reduce_sum(weights * means, 0)
-    within = tf.reduce_sum(weights * variances, 0)
-    between = tf.reduce_sum(weights * tf.square(means - mean), 0)
-    return tf.stack([mean, within + between])
-
-
-def _with(
+def _terms(
     layer: Any,
     axis: int,
     x: ShardedTensor,
     names: Sequence[str],
     weights: Sequence[tf.Tensor],
-    moments: Sequence[tf.Tensor] | None = None,
-) -> ShardedTensor:
-    """Normalizes samples on each device, by `moments` or moving statistics."""
+) -> tuple[list[Term], list[tf.Tensor]]:
+    """The samples with their statistics, and moments of all, on each device."""
+    layout = x.layout
+    devices = layout.devices
+    # All know the gradients by the weights, so that no message has them.
+    keeper = devices.index(layout.owner) if layout.owner in devices else 0
+    exchange = Exchange()
+    found = []
+    for number, device in enumerate(devices):
 
-    def run(
-        x: tf.Tensor,
-        rows: tf.Tensor,
-        *found: tf.Tensor,
-        native: bool | None = None,
-    ) -> tf.Tensor:
-        if found:
-            own = tf.unstack(tf.cast(rows, x.dtype)) if names else []
-            return normalized_by(layer, axis, x, found[0], names, own, native)
+        def run(
+            x: tf.Tensor,
+            rows: tf.Tensor,
+            number: int = number,
+            native: bool | None = ops.native_on("ScaleChannels", device),
+        ) -> list[tf.Tensor]:
+            x = widened(x)
+            own = tf.unstack(tf.cast(rows, x.dtype))[: len(names)]
+            return opened(
+                *(x, own, names, layer.epsilon, exchange),
+                *(number, number == keeper, axis, native),
+            )
+
+        found.append(on_device(run, device)(x.shards[number], weights[number]))
+    rows = [
+        broadcast(moments, devices, device)
+        for device, (_, moments, *_) in zip(devices, found, strict=True)
+    ]
+    parts = parts_of_samples(x)
+    terms = []
+    for number, device in enumerate(devices):
+        maps, _, *own = found[number]
+        part = parts[number]
+        exchange.one_by.append(part.one_by)
+
+        def combine(*rows: tf.Tensor, part: Any = part) -> tf.Tensor:
+            fractions = tf.cast(part.fractions, rows[0].dtype)
+            return moments_of_all(rows, fractions, exchange)
+
+        moments = on_device(combine, device)(*(row[number] for row in rows))
+        exchange.moments.append(moments)
+        mean, variance = on_device(tf.unstack, device)(moments)
+        statistics = Statistics(
+            mean, variance, layer.epsilon, True, tuple(names), exchange
+        )
+        terms.append(Term(maps, tuple(own), statistics))
+    return terms, exchange.moments
+
+
+def _by_moving(
+    layer: Any,
+    axis: int,
+    x: ShardedTensor,
+    names: Sequence[str],
+    weights: Sequence[tf.Tensor],
+) -> ShardedTensor:
+    """Normalizes samples on each device by moving statistics."""
+
+    def run(x: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
         given = dict(zip(names, tf.unstack(rows), strict=True))
-        mean = given.pop("moving_mean")
-        variance = given.pop("moving_variance")
+        mean, variance = (given.pop(name) for name in MOVING)
         return normalized(layer, widened(x), axis, given, mean, variance)
 
-    operands = [x.shards, weights, *([] if moments is None else [moments])]
     return x.with_shards(
         [
-            on_device(functools.partial(run, native=native_on(device)), device)(
-                *own
+            on_device(run, device)(*own)
+            for device, *own in zip(
+                x.layout.devices, x.shards, weights, strict=True
             )
-            for device, *own in zip(x.layout.devices, *operands, strict=True)
         ]
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -12,16 +13,18 @@ import tensorflow as tf
 
 from tf_convpar import ops
 from tf_convpar._compat.keras import stored
-from tf_convpar.ops import channel_moments
-from tf_convpar.ops import channel_sums
-from tf_convpar.ops import scale_channels
 from tf_convpar.placement import Layout
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import on_device
+from tf_convpar.sharding._combined import Statistics
+from tf_convpar.sharding._combined import Term
+from tf_convpar.sharding._later import normalized_shards
 from tf_convpar.sharding.rules._rule import Rule
 from tf_convpar.sharding.rules._rule import Shape
+from tf_convpar.sharding.rules._rule import on_shards
 
-_WEIGHTS = ("moving_mean", "moving_variance", "gamma", "beta")
+MOVING = ("moving_mean", "moving_variance")
+_WEIGHTS = (*MOVING, "gamma", "beta")
 
 
 class BatchNormalization(Rule):
@@ -63,160 +66,76 @@ class BatchNormalization(Rule):
         names = [n for n in _WEIGHTS if getattr(layer, n, None) is not None]
         weights = {n: stored(getattr(layer, n)) for n in names}
         values = {n: v.sharded_value().shards for n, v in weights.items()}
-        axis = x.layout.axis + x.ndim
-        shards = []
-        for i, device in enumerate(x.layout.devices):
-
-            def run(
-                shard: tf.Tensor,
-                *operands: tf.Tensor,
-                native: bool | None = native_on(device),
-            ) -> Any:
-                given = dict(zip(names, operands, strict=True))
-                return on_shard(layer, shard, axis, given, learns, native)
-
-            result, mean, variance = on_device(run, device)(
-                x.shards[i], *(values[name][i] for name in names)
-            )
-            shards.append(result)
-            if learns:
-                with tf.device(device):
-                    weights["moving_mean"].shards[i].assign(mean)
-                    weights["moving_variance"].shards[i].assign(variance)
-        return ShardedTensor(shards, x.layout)
+        axis, devices = x.layout.axis + x.ndim, x.layout.devices
+        given = [{n: values[n][i] for n in names} for i in range(len(devices))]
+        if not learns:
+            run = functools.partial(_by_moving, layer, axis, names)
+            operands = [values[name] for name in names]
+            return on_shards(run, x.layout, x.shards, *operands)
+        terms = []
+        for i, device in enumerate(devices):
+            term, after = own_term(layer, x.shards[i], axis, given[i], device)
+            terms.append(term)
+            with tf.device(device):
+                for name, value in zip(MOVING, after, strict=True):
+                    weights[name].shards[i].assign(value)
+        return normalized_shards(x, terms, axis, layer.compute_dtype)
 
 
-def on_shard(
+def own_term(
     layer: Any,
     x: tf.Tensor,
     axis: int,
     given: Mapping[str, tf.Tensor],
-    learns: bool,
-    native: bool | None,
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Normalizes one shard, on the current device.
+    device: str,
+) -> tuple[Term, Sequence[tf.Tensor]]:
+    """Maps on a device that are normalized by their own moments.
 
     Args:
         layer: The Keras layer.
-        x: The shard.
+        x: The maps.
         axis: The channel axis.
-        given: Values of the layer's weights for this shard, by their names.
-        learns: Whether to use the moments of the shard, and to update the
-            moving statistics.
-        native: Whether the compiled ops run, as for `ops.scale_channels`.
+        given: Values of the layer's weights for them, by their names.
+        device: Name of the device.
 
     Returns:
-        The normalized shard, and its moving mean and variance.
+        The maps with their statistics, and the new moving ones.
     """
-    x = widened(x)
-    mean, variance = given["moving_mean"], given["moving_variance"]
-    if not learns:
-        return normalized(layer, x, axis, given, mean, variance), mean, variance
-    names = [name for name in ("gamma", "beta") if name in given]
-    rows = [tf.cast(given[name], x.dtype) for name in names]
-    x, moments = with_moments(x, axis, native)
-    y = normalized_by(layer, axis, x, moments, names, rows, native)
-    return (y, *moved(layer, [mean, variance], tf.unstack(moments)))
+    names = tuple(name for name in ("gamma", "beta") if name in given)
+    native = ops.native_on("ScaleChannels", device)
+
+    def of(x: tf.Tensor, *moving: tf.Tensor) -> list[tf.Tensor]:
+        mean, variance = tf.unstack(ops.channel_moments(x, axis, native=native))
+        return [mean, variance, *moved(layer, moving, [mean, variance])]
+
+    def wide(x: tf.Tensor, *weights: tf.Tensor) -> list[tf.Tensor]:
+        x = widened(x)
+        return [x, *(tf.cast(weight, x.dtype) for weight in weights)]
+
+    x, *weights = on_device(wide, device)(x, *(given[n] for n in names))
+    found = on_device(of, device)(
+        tf.stop_gradient(x), *(given[name] for name in MOVING)
+    )
+    mean, variance, *after = found
+    statistics = Statistics(mean, variance, layer.epsilon, True, names)
+    return Term(x, tuple(weights), statistics), after
 
 
-def native_on(device: str) -> bool | None:
-    """`native` of the ops of a normalization on this device."""
-    return ops.native_on("ScaleChannels", device)
+def _by_moving(
+    layer: Any,
+    axis: int,
+    names: Sequence[str],
+    x: tf.Tensor,
+    *weights: tf.Tensor,
+) -> tf.Tensor:
+    given = dict(zip(names, weights, strict=True))
+    mean, variance = (given.pop(name) for name in MOVING)
+    return normalized(layer, widened(x), axis, given, mean, variance)
 
 
 def widened(x: tf.Tensor) -> tf.Tensor:
     """Maps in float32 or wider, as in Keras: narrower floats overflow."""
     return tf.cast(x, keras.backend.result_type(x.dtype.name, "float32"))
-
-
-def with_moments(
-    x: tf.Tensor, axis: int, native: bool | None
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Widened maps, and two rows: their means and variances.
-
-    A caller that normalizes `x` by these moments must use the `x` that is
-    returned. The gradients of both are then added in the same pass over the
-    maps that computes the moments' gradient.
-    """
-
-    @tf.custom_gradient
-    def found(x: tf.Tensor) -> Any:
-        moments = channel_moments(x, axis, native=native)
-
-        def gradient(dx: tf.Tensor, by_moments: tf.Tensor) -> tf.Tensor:
-            # d mean / dx = 1 / n, d variance / dx = 2 (x - mean) / n
-            mean, _ = tf.unstack(moments)
-            n = tf.cast(tf.maximum(numbers_of_each(x, axis), 1), x.dtype)
-            by_mean, by_variance = tf.unstack(by_moments / n)
-            scale = 2 * by_variance
-            return scale_channels(
-                [dx, x],
-                [tf.ones_like(scale), scale],
-                by_mean - scale * mean,
-                axis,
-                native=native,
-            )
-
-        return (tf.identity(x), moments), gradient
-
-    return found(x)
-
-
-def numbers_of_each(x: tf.Tensor, axis: int) -> tf.Tensor:
-    """The amount of numbers in each channel."""
-    return tf.size(x) // x.shape[axis]
-
-
-def normalized_by(
-    layer: Any,
-    axis: int,
-    x: tf.Tensor,
-    moments: tf.Tensor,
-    names: Sequence[str],
-    rows: Sequence[tf.Tensor],
-    native: bool | None,
-) -> tf.Tensor:
-    """Normalizes widened maps by given moments.
-
-    The gradient is written out: differentiated op by op, it would go over the
-    feature maps three times as often.
-
-    Args:
-        layer: The Keras layer.
-        axis: The channel axis.
-        x: Feature maps that have been widened.
-        moments: Two rows, the means and the variances.
-        names: Names of the weights that the layer has of `gamma` and `beta`.
-        rows: Values of these weights, in the dtype of `x`.
-        native: Whether the compiled ops run, as for `ops.scale_channels`.
-    """
-
-    @tf.custom_gradient
-    def found(x: tf.Tensor, moments: tf.Tensor, *rows: tf.Tensor) -> Any:
-        mean, variance = tf.unstack(moments)
-        given = dict(zip(names, rows, strict=True))
-        inverse = tf.math.rsqrt(variance + layer.epsilon)
-        slope = inverse * given["gamma"] if "gamma" in given else inverse
-        nothing = tf.zeros_like(slope)
-
-        def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            # y = gamma x^ + beta, x^ = (x - mean) / deviation
-            dy = tf.cast(dy, x.dtype)
-            sums = channel_sums(dy, x, mean, axis, native=native)
-            beta, centred = tf.unstack(sums)
-            by = {"beta": beta, "gamma": centred * inverse}
-            by_moments = [
-                -slope * by["beta"],
-                -0.5 * slope * inverse * by["gamma"],
-            ]
-            dx = scale_channels([dy], [slope], nothing, axis, native=native)
-            return (dx, tf.stack(by_moments), *(by[name] for name in names))
-
-        offset = given.get("beta", nothing) - mean * slope
-        y = scale_channels([x], [slope], offset, axis, native=native)
-        return tf.cast(y, layer.compute_dtype), gradient
-
-    return found(x, moments, *rows)
 
 
 def normalized(
