@@ -22,8 +22,7 @@ demo: setup
 BESIDE := -n logical --maxprocesses 4 --dist worksteal
 
 test: setup lint
-	$(BIN)/python -m pytest $(BESIDE) -m "not slow and not alone and not onednn"
-	TF_ENABLE_ONEDNN_OPTS=1 $(BIN)/python -m pytest $(BESIDE) -m "not slow and onednn" $$(grep -l mark.onednn tests/test_*.py)
+	$(BIN)/python -m pytest $(BESIDE) -m "not slow and not alone"
 	$(BIN)/python -m pytest -m "not slow and alone" $$(grep -l mark.alone tests/test_*.py)
 
 test-all: setup lint

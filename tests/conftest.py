@@ -3,8 +3,7 @@
 import gc
 import os
 
-# Before TensorFlow is imported. Tests that are marked `onednn` have it on.
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+# Before TensorFlow is imported.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # Tests may run on a cluster, and are none.
 os.environ.pop("TF_CONFIG", None)

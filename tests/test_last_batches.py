@@ -10,7 +10,6 @@ import tensorflow as tf
 
 import tf_convpar as convpar
 
-pytestmark = pytest.mark.onednn
 L = keras.layers
 CLASSES = 5
 

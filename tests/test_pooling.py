@@ -192,8 +192,13 @@ def _graph_of(model, x, y):
 def test_pools_of_inference(image, window, stride, padding, kind, channels):
     x = numbers((*image, channels), 1)
     own = tf.nn.max_pool2d if kind == "max" else tf.nn.avg_pool2d
-    exact = own(x.astype("float64"), window, stride, padding.upper())
-    for native in (True, False):
+    fits = padding == "same" or all(np.greater_equal(image[1:], window))
+    if fits:
+        exact = own(x.astype("float64"), window, stride, padding.upper())
+    else:
+        # TensorFlow's own pooling fails there with oneDNN.
+        exact = tf.zeros((image[0], 0, 0, channels))
+    for native in (True, False) if fits else (True,):
         given = tf.constant(x)
         with tf.GradientTape() as tape:
             tape.watch(given)

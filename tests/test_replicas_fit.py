@@ -252,15 +252,15 @@ def test_bad_arguments():
 
 def test_an_error_of_a_replica_is_raised():
     x, y = data()
-    x[5] = np.nan
+    x[5] = 1e6
 
     class Strict(keras.layers.Layer):
         def call(self, x):
-            tf.debugging.assert_all_finite(x, "not finite")
+            tf.debugging.assert_less(x, 1e4, "not small")
             return x
 
     model = network(extra=[Strict()])
-    with pytest.raises(tf.errors.InvalidArgumentError, match="not finite"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not small"):
         replicas.AsyncSGD(model, devices=DEVICES).fit(
             x, y, batch_size=8, epochs=5, verbose=0
         )

@@ -40,9 +40,10 @@ class MomentsOfAll(SampleRule):
     """Each device normalizes its samples by the moments of all samples.
 
     It sends the others the mean and the variance of its own samples. That
-    takes one hop, and one back for sums of the gradients. The moments are combined as in Chan, Golub and LeVeque,
-    "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances"
-    (1979), which keeps the digits that sums of squares lose.
+    takes one hop, and one back for sums of the gradients. The moments are
+    combined as in Chan, Golub and LeVeque, "Updating Formulae and a Pairwise
+    Algorithm for Computing Sample Variances" (1979), which keeps the digits
+    that sums of squares lose.
     """
 
     layers = (keras.layers.BatchNormalization,)
