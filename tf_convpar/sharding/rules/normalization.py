@@ -105,6 +105,7 @@ def own_term(
     native = ops.native_on("ScaleChannels", device)
 
     def of(x: tf.Tensor, *moving: tf.Tensor) -> list[tf.Tensor]:
+        x = tf.stop_gradient(x)
         mean, variance = tf.unstack(ops.channel_moments(x, axis, native=native))
         return [mean, variance, *moved(layer, moving, [mean, variance])]
 
@@ -113,9 +114,7 @@ def own_term(
         return [x, *(tf.cast(weight, x.dtype) for weight in weights)]
 
     x, *weights = on_device(wide, device)(x, *(given[n] for n in names))
-    found = on_device(of, device)(
-        tf.stop_gradient(x), *(given[name] for name in MOVING)
-    )
+    found = on_device(of, device)(x, *(given[name] for name in MOVING))
     mean, variance, *after = found
     statistics = Statistics(mean, variance, layer.epsilon, True, names)
     return Term(x, tuple(weights), statistics), after
