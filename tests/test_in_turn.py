@@ -9,7 +9,7 @@ from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import everywhere_in_turn
 
 CPU = [f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(2)]
-LAYOUT = Layout(CPU[0], tuple(CPU), (1, 1))
+LAYOUT = Layout(CPU[0], tuple(CPU), (2, 2))
 # Four numbers make a row: of these as many as half a megabyte has, and one.
 HALF, LITTLE = (1 << 19) // 16, 1
 

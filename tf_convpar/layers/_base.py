@@ -33,14 +33,14 @@ from tf_convpar.layers._one_device import OneDevice
 from tf_convpar.layers._one_device import takes_shards
 from tf_convpar.placement import AnyLayout
 from tf_convpar.placement import Move
+from tf_convpar.placement import Needed
 from tf_convpar.placement import Place
 from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import apart
 from tf_convpar.placement import arranged
-from tf_convpar.placement import everywhere_in_turn
+from tf_convpar.placement import copies_of
 from tf_convpar.placement import on_device
-from tf_convpar.placement import value_of
 
 
 class ConvParallel(OneDevice):
@@ -154,6 +154,18 @@ class ConvParallel(OneDevice):
             ),
         ]
 
+    def needed(self) -> list[Needed]:
+        """The weights that are sent, if the layer is split by samples."""
+        layout = self._samples
+        if layout is None:
+            return []
+        wire = self._wire_dtype_for(self.compute_dtype).name
+        return [
+            Needed(getattr(self, name), layout.devices, layout.owner, wire)
+            for _, names in self._stages()
+            for name in names
+        ]
+
     def _arranged(self, inputs: Any) -> list[tf.Tensor]:
         """Sends each device its part of the input, as `moves` says."""
         layout: Any = self._layout
@@ -210,11 +222,8 @@ class ConvParallel(OneDevice):
         maps: Sequence[tf.Tensor] = images.shards
         for compute, names in self._stages():
             copies = [
-                everywhere_in_turn(
-                    value_of(getattr(self, name)),
-                    layout.devices,
-                    layout.owner,
-                    wire,
+                copies_of(
+                    getattr(self, name), layout.devices, layout.owner, wire
                 )
                 for name in names
             ]

@@ -8,8 +8,10 @@ meanwhile wait for no more than what is on the wire.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -66,12 +68,34 @@ def everywhere_in_turn(
     """
     if tf.executing_eagerly():
         return everywhere(x, devices, owner, wire_dtype)
-    sent = _sent_in(tf.compat.v1.get_default_graph())
-    copies = everywhere(x, devices, owner, wire_dtype, _arrived(sent))
-    like = copies[0]
-    bytes_ = like.dtype.size * math.prod(n or 1 for n in like.shape)
-    sent.append(_Sent(bytes_, dict(zip(devices, copies, strict=True))))
+    bytes_ = x.dtype.size * math.prod(n or 1 for n in x.shape)
+    with in_turn(bytes_) as turn:
+        copies = everywhere(x, devices, owner, wire_dtype, turn.after)
+        turn.arrived = dict(zip(devices, copies, strict=True))
     return copies
+
+
+@dataclasses.dataclass
+class Turn:
+    """When something is sent.
+
+    Attributes:
+        after: For each device, a tensor on it that is there before.
+        arrived: For each device, a tensor on it that is there when what was
+            sent has arrived; to be filled in.
+    """
+
+    after: Mapping[str, tf.Tensor]
+    arrived: Mapping[str, tf.Tensor] = dataclasses.field(default_factory=dict)
+
+
+@contextlib.contextmanager
+def in_turn(bytes_: int) -> Iterator[Turn]:
+    """Lets so many bytes be sent after what was sent before, in a graph."""
+    sent = _sent_in(tf.compat.v1.get_default_graph())
+    turn = Turn(_arrived(sent))
+    yield turn
+    sent.append(_Sent(bytes_, turn.arrived))
 
 
 def _sent_in(graph: tf.Graph) -> list[_Sent]:

@@ -24,8 +24,12 @@ from tf_convpar._compat.keras import made_by
 from tf_convpar._compat.keras import nodes_by_depth
 from tf_convpar._compat.keras import wrap_graphs
 from tf_convpar.layers import ConvParallel
+from tf_convpar.layers import is_inference
 from tf_convpar.layers import within_region
+from tf_convpar.placement import Needed
 from tf_convpar.placement import ShardedTensor
+from tf_convpar.placement import packed
+from tf_convpar.sharding._attach import OnSamples
 from tf_convpar.sharding._attach import joined
 from tf_convpar.sharding._attach import masked_as
 from tf_convpar.sharding._attach import works_on_shards
@@ -45,9 +49,26 @@ def _in_regions(run: Callable[..., Any]) -> Callable[..., Any]:
         ):
             return run(self, inputs, operation_fn, call_fn)
         place = functools.partial(_placed, operation_fn, _read(self))
-        return joined(run(self, inputs, place))
+        with packed(_needed(self)):
+            return joined(run(self, inputs, place))
 
     return wrapped
+
+
+def _needed(graph: Functional) -> list[Needed]:
+    """The weights that its layers need on several devices, each once."""
+    training = not is_inference()
+    found: dict[int, Needed] = {}
+    for operation in graph.operations:
+        call = vars(operation).get("call")
+        needed: list[Needed] = []
+        if isinstance(operation, ConvParallel) and operation.is_spread:
+            needed = operation.needed()
+        elif isinstance(call, OnSamples):
+            needed = call.rule.needed(operation, call.layout, training)
+        for one in needed:
+            found.setdefault(id(one.weight), one)
+    return list(found.values())
 
 
 def _read(graph: Functional) -> set[int]:

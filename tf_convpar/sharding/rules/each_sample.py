@@ -15,13 +15,13 @@ from tf_convpar._compat.keras import keeps_state
 from tf_convpar._compat.keras import layers_of
 from tf_convpar.layers import is_per_sample_activation
 from tf_convpar.placement import Move
+from tf_convpar.placement import Needed
 from tf_convpar.placement import Place
 from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import apart
-from tf_convpar.placement import everywhere_in_turn
+from tf_convpar.placement import copies_of
 from tf_convpar.placement import on_device
-from tf_convpar.placement import value_of
 
 _L = keras.layers
 # An assumed batch size, by which either weights or feature maps are the fewer
@@ -87,6 +87,21 @@ class SampleRule:
                 weight.trainable,
                 layout,
             )
+            for weight in getattr(layer, "weights", [])
+        ]
+
+    def needed(
+        self, layer: Any, layout: SampleLayout, training: bool
+    ) -> list[Needed]:
+        """The weights that are sent in a call.
+
+        Args:
+            layer: The built layer.
+            layout: Layout of the samples.
+            training: Whether this may be a training step.
+        """
+        return [
+            Needed(weight, layout.devices, layout.owner, _wire(weight, layout))
             for weight in getattr(layer, "weights", [])
         ]
 
@@ -200,9 +215,13 @@ def is_cut(x: Any) -> bool:
 
 
 def _copies(weight: Any, layout: SampleLayout) -> list[tf.Tensor]:
-    source = value_of(weight)
-    wire = layout.wire if source.dtype.is_floating else None
-    return everywhere_in_turn(source, layout.devices, layout.owner, wire)
+    wire = _wire(weight, layout)
+    return copies_of(weight, layout.devices, layout.owner, wire)
+
+
+def _wire(weight: Any, layout: SampleLayout) -> str | None:
+    """The dtype in which a weight travels; None for its own."""
+    return layout.wire if tf.as_dtype(weight.dtype).is_floating else None
 
 
 def _numbers(shape: Sequence[int | None]) -> int:

@@ -13,11 +13,13 @@ import tensorflow as tf
 from tf_convpar import ops
 from tf_convpar._compat.keras import stored
 from tf_convpar.placement import Move
+from tf_convpar.placement import Needed
 from tf_convpar.placement import Place
 from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import apart
 from tf_convpar.placement import broadcast
+from tf_convpar.placement import copies_of
 from tf_convpar.placement import on_device
 from tf_convpar.placement import parts_of_samples
 from tf_convpar.sharding._combined import Exchange
@@ -92,6 +94,16 @@ class MomentsOfAll(SampleRule):
                 found.append(Move(rows, devices[:1], None, owner, wide, False))
         return found
 
+    def needed(
+        self, layer: Any, layout: SampleLayout, training: bool
+    ) -> list[Needed]:
+        """Gamma and beta, as far as there are, in training."""
+        names = _names(layer, True) if training and layer.trainable else []
+        return [
+            Needed(getattr(layer, name), layout.devices, layout.owner, None)
+            for name in names
+        ]
+
     def call(
         self, layer: Any, layout: SampleLayout, args: Any, kwargs: Any
     ) -> Any:
@@ -104,10 +116,10 @@ class MomentsOfAll(SampleRule):
         axis = layer.axis % x.ndim
         learns = bool(kwargs.get("training") and layer.trainable)
         names = _names(layer, learns)
-        weights = _weights(layer, names, layout)
         if not learns:
+            weights = _weights(layer, names, layout)
             return _by_moving(layer, axis, x, names, weights)
-        terms, moments = _terms(layer, axis, x, names, weights)
+        terms, moments = _terms(layer, axis, x, names)
         _learn(layer, layout, moments)
         return normalized_shards(x, terms, axis, layer.compute_dtype)
 
@@ -150,11 +162,13 @@ def _terms(
     axis: int,
     x: ShardedTensor,
     names: Sequence[str],
-    weights: Sequence[tf.Tensor],
 ) -> tuple[list[Term], list[tf.Tensor]]:
     """The samples with their statistics, and moments of all, on each device."""
     layout = x.layout
     devices = layout.devices
+    weights = [
+        copies_of(getattr(layer, name), devices, layout.owner) for name in names
+    ]
     # All know the gradients by the weights, so that no message has them.
     keeper = devices.index(layout.owner) if layout.owner in devices else 0
     exchange = Exchange()
@@ -163,18 +177,19 @@ def _terms(
 
         def run(
             x: tf.Tensor,
-            rows: tf.Tensor,
+            *weights: tf.Tensor,
             number: int = number,
             native: bool | None = ops.native_on("ScaleChannels", device),
         ) -> list[tf.Tensor]:
             x = widened(x)
-            own = tf.unstack(tf.cast(rows, x.dtype))[: len(names)]
+            own = [tf.cast(weight, x.dtype) for weight in weights]
             return opened(
                 *(x, own, names, layer.epsilon, exchange),
                 *(number, number == keeper, axis, native),
             )
 
-        found.append(on_device(run, device)(x.shards[number], weights[number]))
+        own = [copies[number] for copies in weights]
+        found.append(on_device(run, device)(x.shards[number], *own))
     rows = [
         broadcast(moments, devices, device)
         for device, (_, moments, *_) in zip(devices, found, strict=True)

@@ -1,0 +1,110 @@
+"""Weights that travel together: how many messages, and whose values."""
+
+import collections
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from by_samples import numbers
+from by_samples import same
+from by_samples import shaken
+from by_samples import slopes
+from by_samples import split
+from tensorflow.python.eager import context
+
+L = keras.layers
+BLOCKS = 12
+
+
+def deep():
+    """Convolutions of 9 kB, each with a normalization."""
+    layers = [keras.Input((8, 8, 16))]
+    for _ in range(BLOCKS):
+        layers += [
+            L.Conv2D(16, 3, padding="same", use_bias=False),
+            L.BatchNormalization(),
+            L.ReLU(),
+        ]
+    return keras.Sequential([*layers, L.GlobalAveragePooling2D(), L.Dense(3)])
+
+
+def counted(model):
+    """Of each device, how many ops of a kind a training step has there."""
+    model.compile(keras.optimizers.SGD(0.01, 0.9), "mse", jit_compile=False)
+    now = context.context()
+    now.enable_graph_collection()
+    try:
+        model.fit(
+            numbers((7, 8, 8, 16)), numbers((7, 3)), batch_size=7, verbose=0
+        )
+        found = {}
+        for function in now.export_run_metadata().function_graphs:
+            for graph in function.partition_graphs:
+                kinds = collections.Counter(node.op for node in graph.node)
+                device = graph.node[0].device
+                if kinds.total() > found.get(device, kinds).total() or (
+                    device not in found
+                ):
+                    found[device] = kinds
+    finally:
+        now.disable_graph_collection()
+    return found
+
+
+def test_messages_and_ops_of_a_step(strategy):
+    model = deep()
+    (one,) = counted(deep()).values()
+    parallel = split(model, strategy, {".*": "samples"})
+    held = sum(
+        v.value.dtype.size * v.value.shape.num_elements()
+        for v in model.trainable_variables
+    )
+    for kinds in counted(parallel).values():
+        # A row of each normalization there and back to two other devices, and
+        # packs of what is there and of gradients.
+        most = 2 * (2 * BLOCKS + held / 100e3) + 20
+        assert kinds["_Send"] <= most
+        assert kinds.total() <= 2 * one.total()
+
+
+@pytest.mark.parametrize("wire", [None, "bfloat16"])
+def test_values_of_now(wire, strategy, float64):
+    """A second call in one function has what was assigned after the first."""
+    model = shaken(deep())
+    parallel = split(
+        model,
+        strategy,
+        {".*": {"split": "samples", "shards": (2, 1, 3)}},
+        wire_dtype=wire,
+    )
+
+    def twice(model):
+        @tf.function
+        def run(x):
+            first = model(x)
+            for variable in model.trainable_variables:
+                variable.assign(variable * 0.5)
+            with tf.GradientTape() as tape:
+                second = model(x)
+                loss = tf.reduce_sum(second**2)
+            grads = tape.gradient(loss, model.trainable_variables)
+            return first, second, [tf.convert_to_tensor(g) for g in grads]
+
+        return [
+            np.asarray(y) for y in tf.nest.flatten(run(numbers((4, 8, 8, 16))))
+        ]
+
+    same(twice(parallel), twice(model), 1e-10 if wire is None else 0.1)
+
+
+def test_frozen_weights_and_parts_of_a_model(strategy, float64):
+    model = shaken(deep())
+    model.layers[0].trainable = model.layers[4].trainable = False
+    parallel = split(model, strategy, {".*": "samples"})
+    x = numbers((5, 8, 8, 16))
+    same(slopes(parallel, x), slopes(model, x), 1e-9)
+    ends = [
+        keras.Model(m.inputs, m.layers[9].output) for m in (parallel, model)
+    ]
+    same(slopes(ends[0], x), slopes(ends[1], x), 1e-9)

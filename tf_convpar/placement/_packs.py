@@ -1,0 +1,272 @@
+"""Weights that travel together: one message for many.
+
+A message costs each end a tenth of a millisecond of its core, whatever is in
+it, and a network has hundreds of weights. While a graph of layers is run, the
+weights that its layers need on several devices are sent in packs, in the order
+in which layers need them. The first packs are small, so that the first layers
+can begin, and so that the last gradients of a step do not wait for others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+import math
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_convpar import ops
+from tf_convpar._compat.tensorflow import should_record_backprop
+from tf_convpar.placement._in_turn import everywhere_in_turn
+from tf_convpar.placement._in_turn import in_turn
+from tf_convpar.placement._placed_variable import value_of
+from tf_convpar.placement._primitives import broadcast
+from tf_convpar.placement._primitives import on_device
+from tf_convpar.placement._sharded_tensor import ShardedTensor
+
+# Bytes of the weights in the first pack, and in the largest ones.
+_FIRST, _MOST = 1 << 16, 1 << 20
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Needed:
+    """A weight that layers need on several devices.
+
+    Attributes:
+        weight: The variable.
+        devices: Names of the devices.
+        owner: The chief's device.
+        wire_dtype: The dtype in which it and its gradients travel; None for its
+            own.
+    """
+
+    weight: keras.Variable
+    devices: tuple[str, ...]
+    owner: str
+    wire_dtype: str | None
+
+    @property
+    def bytes_(self) -> int:
+        """Bytes of the weight."""
+        shape = self.weight.shape
+        return tf.as_dtype(self.weight.dtype).size * math.prod(shape)
+
+    def alike(self) -> tuple[Any, ...]:
+        """What weights in one pack have in common."""
+        own = self.weight.dtype, self.weight.trainable
+        return self.devices, self.owner, self.wire_dtype, *own
+
+
+@contextlib.contextmanager
+def packed(needed: Sequence[Needed]) -> Iterator[None]:
+    """Within it, `copies_of` these weights come in packs.
+
+    No weight may change meanwhile.
+
+    Args:
+        needed: Weights in the order in which they are needed, each once.
+    """
+    token = _run.set(_Run(needed))
+    try:
+        yield
+    finally:
+        _run.reset(token)
+
+
+def copies_of(
+    weight: keras.Variable,
+    devices: Sequence[str],
+    owner: str,
+    wire_dtype: str | None = None,
+) -> list[tf.Tensor]:
+    """A variable's value on each device.
+
+    ```python
+    copies_of(layer.kernel, layout.devices, layout.owner, "bfloat16")
+    ```
+
+    Args:
+        weight: A variable, in shards or on the owner.
+        devices: Names of the devices that need it.
+        owner: The chief's device.
+        wire_dtype: The dtype in which it and its gradients travel; None for
+            its own.
+    """
+    needed = Needed(weight, tuple(devices), owner, wire_dtype)
+    run = _run.get()
+    found = None
+    if run is not None and not tf.executing_eagerly():
+        found = run.take(needed)
+    if found is not None:
+        return found
+    return everywhere_in_turn(value_of(weight), devices, owner, wire_dtype)
+
+
+class _Run:
+    """One run of a graph of layers, and what has been sent in it so far."""
+
+    def __init__(self, needed: Sequence[Needed]) -> None:
+        self._packs: list[list[Needed]] = []
+        open_packs: dict[Any, list[Needed]] = {}
+        limits: dict[Any, int] = {}
+        for one in needed:
+            key = one.alike()
+            pack = open_packs.get(key)
+            limit = limits.setdefault(key, _FIRST)
+            held = sum(other.bytes_ for other in pack or ())
+            if pack is None or held + one.bytes_ > limit:
+                if pack is not None:
+                    limits[key] = min(2 * limit, _MOST)
+                pack = open_packs[key] = []
+                self._packs.append(pack)
+            pack.append(one)
+        self._number = {
+            id(one.weight): number
+            for number, pack in enumerate(self._packs)
+            for one in pack
+        }
+        # For each pack the graph it was sent in, and the copies left of it.
+        self._sent: dict[int, tuple[tf.Graph, dict[int, list[tf.Tensor]]]] = {}
+
+    def take(self, needed: Needed) -> list[tf.Tensor] | None:
+        """The copies of a weight, which is sent now if it has not been.
+
+        None where it has to be sent by itself: it is in no such pack, or has
+        been taken before, and gradients along two paths would be added up on
+        the chief; or the pack was sent from within a function that is
+        differentiated by itself.
+        """
+        number = self._number.get(id(needed.weight))
+        if number is None:
+            return None
+        pack = self._packs[number]
+        if len(pack) == 1 or pack[0].alike() != needed.alike():
+            return None
+        graph = tf.compat.v1.get_default_graph()
+        if number not in self._sent:
+            copies = _sent(pack)
+            own = {id(n.weight): c for n, c in zip(pack, copies, strict=True)}
+            self._sent[number] = graph, own
+        where, left = self._sent[number]
+        copies_now = left.get(id(needed.weight))
+        if where is not graph or copies_now is None:
+            return None
+        value = value_of(needed.weight)
+        shards = value.shards if isinstance(value, ShardedTensor) else [value]
+        if should_record_backprop(shards) and not (
+            should_record_backprop(copies_now)
+        ):
+            return None
+        del left[id(needed.weight)]
+        return copies_now
+
+
+_run: contextvars.ContextVar[_Run | None] = contextvars.ContextVar(
+    "run", default=None
+)
+
+
+def _sent(pack: Sequence[Needed]) -> list[list[tf.Tensor]]:
+    """The copies of each weight of a pack, which is sent."""
+    first = pack[0]
+    # Each device once, though it may have several parts of a layer.
+    devices = list(dict.fromkeys(first.devices))
+    values = [value_of(one.weight) for one in pack]
+    # Of each holder its parts, as pairs of a weight's and a shard's number.
+    held: dict[str, list[tuple[int, int]]] = {}
+    tensors = {}
+    for k, value in enumerate(values):
+        whole = not isinstance(value, ShardedTensor)
+        shards = [value] if whole else value.shards
+        lies = [first.owner] if whole else value.layout.devices
+        for j, (shard, device) in enumerate(zip(shards, lies, strict=True)):
+            held.setdefault(device, []).append((k, j))
+            tensors[k, j] = shard
+    total = sum(one.bytes_ for one in pack)
+    with in_turn(total) as turn:
+        flat = {
+            holder: dict(
+                zip(
+                    others,
+                    broadcast(
+                        on_device(_packed, holder)(*(tensors[p] for p in own)),
+                        others,
+                        holder,
+                        first.wire_dtype,
+                        turn.after.get(holder),
+                    ),
+                    strict=True,
+                )
+            )
+            for holder, own in held.items()
+            if (others := [device for device in devices if device != holder])
+        }
+        by_device = {}
+        for device in devices:
+            far = [holder for holder in held if holder != device]
+            own = held.get(device, [])
+
+            def unpack(
+                *given: tf.Tensor,
+                far: Any = far,
+                own: Any = own,
+                native: bool | None = ops.native_on("ConcatShards", device),
+            ) -> list[tf.Tensor]:
+                parts = dict(zip(own, given[len(far) :], strict=True))
+                for holder, one in zip(far, given, strict=False):
+                    shapes = [tensors[p].shape for p in held[holder]]
+                    pieces = _unpacked(one, shapes)
+                    parts |= dict(zip(held[holder], pieces, strict=True))
+                return [
+                    _whole(
+                        value,
+                        [parts[p] for p in sorted(parts) if p[0] == k],
+                        native,
+                    )
+                    for k, value in enumerate(values)
+                ]
+
+            by_device[device] = on_device(unpack, device)(
+                *(flat[holder][device] for holder in far),
+                *(tensors[p] for p in own),
+            )
+        turn.arrived = {device: own[-1] for device, own in by_device.items()}
+    return [
+        [by_device[device][k] for device in first.devices]
+        for k in range(len(pack))
+    ]
+
+
+def _packed(*parts: tf.Tensor) -> tf.Tensor:
+    return tf.concat([tf.reshape(part, [-1]) for part in parts], 0)
+
+
+def _unpacked(
+    flat: tf.Tensor, shapes: Sequence[tf.TensorShape]
+) -> list[tf.Tensor]:
+    sizes = [math.prod(shape) for shape in shapes]
+    pieces = tf.split(flat, sizes)
+    return [
+        tf.reshape(piece, shape)
+        for piece, shape in zip(pieces, shapes, strict=True)
+    ]
+
+
+def _whole(
+    value: Any, parts: Sequence[tf.Tensor], native: bool | None
+) -> tf.Tensor:
+    """A weight of its parts, on the current device."""
+    if not isinstance(value, ShardedTensor):
+        return tf.identity(parts[0])
+    axis = value.layout.axis
+    parts = [part for part in parts if part.shape[axis] != 0] or parts[:1]
+    rank = parts[0].shape.rank
+    if parts[0].dtype.is_floating and rank > 2 and axis in (-1, 1 - rank):
+        side = -1 if axis == -1 else 1
+        return ops.concat_shards(parts, side, native=native)
+    return tf.concat(parts, axis)
