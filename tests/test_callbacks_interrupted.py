@@ -196,12 +196,17 @@ def test_a_training_that_was_taken_up_again_and_interrupted(
     strategy, tmp_path, capsys
 ):
     """The next one without its copy begins at the first epoch."""
+
+    def slowly():
+        time.sleep(2.0)  # The copy of the last step is on disk by then.
+        raise Own
+
     x, y = data(16 * STEPS)
     with strategy.scope():
         model = convpar.parallelize(network(), "equal")
     for left in (STEPS + 3, 2):
         elastic = convpar.callbacks.Elastic(tmp_path, every=1e-3)
-        ends = Ends()
+        ends = Ends(by=slowly)
         ends.left = left
         with pytest.raises(Own):
             model.fit(x, y, epochs=3, callbacks=[elastic, ends], **OPTIONS)

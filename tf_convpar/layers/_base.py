@@ -157,7 +157,8 @@ class ConvParallel(OneDevice):
     def needed(self) -> list[Needed]:
         """The weights that are sent, if the layer is split by samples."""
         layout = self._samples
-        if layout is None:
+        # With LoRA or DoRA the kernel is made of several weights, by Keras.
+        if layout is None or is_adapted(self):
             return []
         wire = self._wire_dtype_for(self.compute_dtype).name
         return [
