@@ -135,6 +135,7 @@ def test_one_that_makes_none_any_more_is_ended(program):
     assert "[chief] got SIGTERM" in output
 
 
+@pytest.mark.slow
 def test_one_that_made_steps_and_ends_has_its_own_code(program):
     line = [*LAUNCH, "-n", "2", program(STEPS), "1", "0.5", "5"]
     code, output = launched(line)
@@ -171,7 +172,9 @@ def test_over_ssh_one_that_says_nothing_is_ended(program, ssh, hosts):
     assert "before the program did; stopping everything" in output
 
 
-@pytest.mark.parametrize("elastic", [True, False])
+@pytest.mark.parametrize(
+    "elastic", [True, pytest.param(False, marks=pytest.mark.slow)]
+)
 def test_a_training_goes_on_with_elastic_alone(elastic, program):
     script = program(TRAINS.replace("ELASTIC", str(elastic)))
     code, output = run([*CONVPAR, "launch", "-n", "3", script])

@@ -173,7 +173,6 @@ def expected():
 QUICK = [
     (stack, "samples", "auto"),
     (stack, "filters, then samples", None),
-    (residual, "samples", None),
     (residual, "samples, then filters", "auto"),
     (sequences, "samples", None),
     (volumes, "samples", None),

@@ -18,7 +18,9 @@ def results(model, batches, size):
     """Outputs, losses and gradients of two batches, in one traced function."""
     weights = model.trainable_weights
 
-    @tf.function(input_signature=[tf.TensorSpec([None, *size])])
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, *size])], autograph=False
+    )
     def slopes(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
@@ -32,8 +34,7 @@ def results(model, batches, size):
     for count in batches:
         x = rng.uniform(-1, 1, (count, *size)).astype("float32")
         found += [np.asarray(y) for y in slopes(tf.constant(x))]
-        found.append(model.predict_on_batch(x))
-    return found
+    return [*found, model.predict_on_batch(x)]
 
 
 def check(drawn, strategy):

@@ -15,8 +15,11 @@ from by_samples import shaken
 from by_samples import slopes
 from by_samples import split
 
+import tf_convpar as convpar
 from tf_convpar import ops
 from tf_convpar.placement import SampleLayout
+from tf_convpar.sharding import HowSplit
+from tf_convpar.sharding import relayout
 
 L = keras.layers
 IMAGE = (6, 6, 3)
@@ -344,3 +347,47 @@ def test_second_derivatives(ways, strategy, float64):
         return [np.asarray(tf.convert_to_tensor(g)) for g in found]
 
     same(curvature(parallel), curvature(model), 1e-8)
+
+
+@pytest.mark.parametrize("shares", [(2, 1, 3), (0, 2, 1)])
+@pytest.mark.parametrize("case", ["relu", "sum of two", "all"])
+def test_own_moments(case, shares, strategy, float64):
+    """As of replicas, each with its part of the samples."""
+    model = shaken(centred(ALONE[case]))
+    parallel = split(model, strategy, plan(shares), moments="own")
+    x = 3 + 2 * numbers((6, *IMAGE))
+    ends = [round(6 * sum(shares[: i + 1]) / sum(shares)) for i in range(3)]
+    parts = [part for part in np.split(x, ends[:-1]) if len(part)]
+    each = [slopes(model, part) for part in parts]
+    y, dx, *by_weights = zip(*each, strict=True)
+    expected = [np.concatenate(y), np.concatenate(dx), *map(sum, by_weights)]
+    same(slopes(parallel, x), expected, 1e-9)
+    inference = slopes(parallel, x, training=False)
+    model.set_weights(parallel.get_weights())
+    same(inference, slopes(model, x, training=False), 1e-9)
+
+
+def test_moving_statistics_of_own_moments_are_of_all(strategy, float64):
+    model = shaken(centred(ALONE["relu"]))
+    parallel = split(model, strategy, plan((2, 1, 3)), moments="own")
+    for batch in (7, 2):
+        x = 3 + 2 * numbers((batch, *IMAGE))
+        slopes(parallel, x)
+        slopes(model, x)
+    same(weights(parallel), weights(model), 1e-12)
+
+
+def test_own_moments_stay_when_shares_move(strategy, float64):
+    model = shaken(centred(ALONE["relu"]))
+    parallel = split(model, strategy, plan((2, 1, 3)), moments="own")
+    parallel.compile("sgd", "mse", jit_compile=False)
+    how = HowSplit.of(parallel, strategy.devices)
+    x = 3 + 2 * numbers((6, *IMAGE))
+    before = slopes(parallel, x)
+    relayout(parallel, convpar.merge(parallel), how, strategy)
+    same(slopes(parallel, x), before, 1e-10)
+
+
+def test_moments_of_no_kind(strategy):
+    with pytest.raises(ValueError, match="Expected `moments`.*'mine'"):
+        split(centred(ALONE["relu"]), strategy, moments="mine")

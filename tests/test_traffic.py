@@ -356,6 +356,22 @@ def test_numbers_of_each_link_by_samples(case, strategy):
     assert crossing(model, strategy) == list(expected)
 
 
+def test_numbers_of_own_moments(strategy):
+    make, expected = BY_SAMPLES["normalized"]
+    model, plan = make()
+    with strategy.scope():
+        model = convpar.parallelize(model, plan, moments="own")
+    # Gradients by scale and offset return; moments go to the chief alone.
+    to_chief = by_links(lambda a, b: b == 0)
+    expected = expected - gathered((24, 24, 24)) + (24 + 24) * to_chief
+    devices = strategy.devices
+    links = step_traffic(model, 6).links
+    assert [links.get((devices[a], devices[b]), 0) for a, b in PAIRS] == list(
+        4 * expected
+    )
+    assert crossing(model, strategy) == list(expected)
+
+
 def test_nothing_returns_where_nothing_learns(strategy):
     make, expected = BY_SAMPLES["one share"]
     model, plan = make()

@@ -275,17 +275,20 @@ def moments_of_all(
         def gradient(by_moments: tf.Tensor) -> Sequence[tf.Tensor]:
             if exchange.exact:
                 return _derivatives(
-                    lambda *rows: _merged(rows, fractions), rows, by_moments
+                    lambda *rows: merged_moments(fractions, *rows),
+                    rows,
+                    by_moments,
                 )
             return [by_moments] * len(rows)
 
-        return _merged(rows, fractions), gradient
+        return merged_moments(fractions, *rows), gradient
 
     found: tf.Tensor = run(*rows)
     return found
 
 
-def _merged(rows: Sequence[tf.Tensor], fractions: tf.Tensor) -> tf.Tensor:
+def merged_moments(fractions: tf.Tensor, *rows: tf.Tensor) -> tf.Tensor:
+    """Moments of all maps, from those of the maps on each device."""
     means, variances = tf.unstack(tf.stack(rows, 1))
     weights = fractions[:, None]
     mean = tf.reduce_sum(weights * means, 0)

@@ -36,6 +36,9 @@ from tf_convpar.sharding._whole import why_whole
 from tf_convpar.strategy.arguments import check_wire_dtype
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 
+# Of which samples a batch normalization by samples takes its moments.
+MOMENTS = ("all", "own")
+
 
 def parallelize(
     model: keras.Model,
@@ -44,6 +47,7 @@ def parallelize(
     batch_size: int | None = None,
     algorithm: str | None = None,
     wire_dtype: str | Mapping[str, str] | None = None,
+    moments: str = "all",
     verbose: bool = True,
 ) -> keras.Model:
     """A copy of a model, with its convolutions spread over devices.
@@ -89,6 +93,12 @@ def parallelize(
             chief are computed together with what follows them.
         wire_dtype: Wire dtype of all convolutions, or a mapping by names as in
             `plan`; None for that of each layer.
+        moments: Of which samples batch normalization takes the moments in
+            training, where convolutions are split by samples. `"all"`: of all,
+            as without a split, for which devices wait for one another twice in
+            each. `"own"`: each device of its own, as replicas do; that is
+            faster, and another training, whose losses are not those of one
+            device. Moving statistics are of all samples in either case.
         verbose: Whether to print a line that says how much of the model is
             spread, and what is not. It goes where messages of `fit` go.
 
@@ -107,6 +117,11 @@ def parallelize(
     check_model(model)
     if algorithm is not None:
         check_algorithm(algorithm)
+    if moments not in MOMENTS:
+        raise ValueError(
+            f"Expected `moments` to be one of {MOMENTS}. Received: "
+            f"moments={moments!r}."
+        )
     asked, plan = plan, _default(plan)
     reason = None
     if isinstance(plan, str) and plan == "auto":
@@ -167,7 +182,7 @@ def parallelize(
     copies = Copies(change, enter, (Attached, Followers))
     # cuDNN chooses on a GPU, where the ops that layers fuse into do not run.
     fuses = algorithm == "auto" and device_type(chief()[0]) == "CPU"
-    regions = Regions(copies.of, fuses=fuses)
+    regions = Regions(copies.of, fuses, moments)
     new = copies.of(model)
     settle()
     place_slots(copies.optimizers)

@@ -27,6 +27,8 @@ from tf_convpar.sharding._pooled import pools
 from tf_convpar.sharding._where import leading
 from tf_convpar.sharding._where import works_on_channels
 from tf_convpar.sharding._where import works_on_samples
+from tf_convpar.sharding.rules import MomentsOfAll
+from tf_convpar.sharding.rules import MomentsOfOwn
 
 
 class Regions:
@@ -35,11 +37,18 @@ class Regions:
     Args:
         copy: Function that returns the new layer for one of the model's.
         fuses: Whether layers on the chief take part in what `_fused` does.
+        moments: By which moments samples are normalized: `"all"` or `"own"`.
     """
 
-    def __init__(self, copy: Callable[[Any], Any], fuses: bool = False) -> None:
+    def __init__(
+        self,
+        copy: Callable[[Any], Any],
+        fuses: bool = False,
+        moments: str = "all",
+    ) -> None:
         self._copy = copy
         self._fuses = fuses
+        self._moments = moments
         self._settled: set[int] = set()
         # How often each tensor goes into a layer.
         self._uses: collections.Counter[int] = collections.Counter()
@@ -88,6 +97,8 @@ class Regions:
             on_samples = works_on_samples(node)
             if on_samples is None:
                 return None
+            if self._moments == "own" and isinstance(on_samples, MomentsOfAll):
+                on_samples = MomentsOfOwn()
             made.call = OnSamples(made, on_samples, by_samples[0])
             return by_samples[0]
         if id(node) in self._leads_to:

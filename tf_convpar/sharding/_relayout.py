@@ -23,6 +23,7 @@ from tf_convpar.layers import Split
 from tf_convpar.plans import CHIEF
 from tf_convpar.sharding import _twins
 from tf_convpar.sharding._parallelize import parallelize
+from tf_convpar.sharding.rules import MomentsOfOwn
 from tf_convpar.strategy import graphs
 from tf_convpar.strategy import memory
 from tf_convpar.strategy.strategy import ConvParallelStrategy
@@ -41,12 +42,14 @@ class HowSplit:
             fast as when the shares were chosen.
         planned: Convolutions whose shares the strategy's planner has chosen,
             by its measurements (`plan="auto"`).
+        moments: As for `parallelize`.
     """
 
     devices: tuple[str, ...]
     layers: dict[str, tuple[str, Sequence[float] | None, Any, Any] | None]
     speeds: Mapping[str, float] = dataclasses.field(default_factory=dict)
     planned: frozenset[str] = frozenset()
+    moments: str = "all"
 
     @classmethod
     def last(cls, model: keras.Model, devices: Sequence[str]) -> HowSplit:
@@ -82,7 +85,18 @@ class HowSplit:
                     planned.add(layer.name)
             elif _twins.is_convolution(layer):
                 found[layer.name] = None
-        return cls(tuple(devices), found, planned=frozenset(planned))
+        own = any(
+            isinstance(
+                getattr(vars(layer).get("call"), "rule", None), MomentsOfOwn
+            )
+            for layer in layers_of(model)
+        )
+        return cls(
+            tuple(devices),
+            found,
+            planned=frozenset(planned),
+            moments="own" if own else "all",
+        )
 
     def joined_by(self, devices: Collection[str]) -> HowSplit:
         """As this one, where devices that are new have a share as others do.
@@ -194,6 +208,7 @@ def relayout(
             plan,
             algorithm="auto" if algorithms == {"auto"} else None,
             wire_dtype=wires,
+            moments=how.moments,
             verbose=False,
         )
     for layer in layers_of(new):

@@ -26,7 +26,8 @@ from tf_convpar.sharding.rules.each_sample import Recurrent
 from tf_convpar.sharding.rules.each_sample import SampleRule as SampleRule
 from tf_convpar.sharding.rules.merging import Concatenate
 from tf_convpar.sharding.rules.merging import Elementwise
-from tf_convpar.sharding.rules.moments import MomentsOfAll
+from tf_convpar.sharding.rules.moments import MomentsOfAll as MomentsOfAll
+from tf_convpar.sharding.rules.moments import MomentsOfOwn as MomentsOfOwn
 from tf_convpar.sharding.rules.noise import Drawing
 from tf_convpar.sharding.rules.normalization import BatchNormalization
 from tf_convpar.sharding.rules.normalization import moved as moved

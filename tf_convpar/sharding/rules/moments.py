@@ -25,6 +25,7 @@ from tf_convpar.placement import parts_of_samples
 from tf_convpar.sharding._combined import Exchange
 from tf_convpar.sharding._combined import Statistics
 from tf_convpar.sharding._combined import Term
+from tf_convpar.sharding._combined import merged_moments
 from tf_convpar.sharding._combined import moments_of_all
 from tf_convpar.sharding._combined import opened
 from tf_convpar.sharding._later import made_on
@@ -33,6 +34,7 @@ from tf_convpar.sharding.rules.each_sample import SampleRule
 from tf_convpar.sharding.rules.each_sample import sent
 from tf_convpar.sharding.rules.normalization import MOVING
 from tf_convpar.sharding.rules.normalization import moved
+from tf_convpar.sharding.rules.normalization import moved_on
 from tf_convpar.sharding.rules.normalization import normalized
 from tf_convpar.sharding.rules.normalization import own_term
 from tf_convpar.sharding.rules.normalization import widened
@@ -119,7 +121,7 @@ class MomentsOfAll(SampleRule):
         if not learns:
             weights = _weights(layer, names, layout)
             return _by_moving(layer, axis, x, names, weights)
-        terms, moments = _terms(layer, axis, x, names)
+        terms, moments = self._terms(layer, axis, x, names)
         _learn(layer, layout, moments)
         return normalized_shards(x, terms, axis, layer.compute_dtype)
 
@@ -132,9 +134,93 @@ class MomentsOfAll(SampleRule):
     ) -> Sequence[tf.Tensor]:
         """What one device computes in training, by its own moments alone."""
         axis = layer.axis % x.ndim
-        term, after = own_term(layer, x, axis, weights, device)
+        term = own_term(layer, x, axis, weights, device)
+        before = [weights[name] for name in MOVING]
+        after = moved_on(device, layer, before, term.statistics)
         y = made_on(device, [term], "linear", axis, layer.compute_dtype)
         return [y, *after]
+
+    def _terms(
+        self, layer: Any, axis: int, x: ShardedTensor, names: Sequence[str]
+    ) -> tuple[list[Term], tf.Tensor]:
+        """The samples with their statistics, on each device.
+
+        And the moments of all samples, on the device that `_keeper` says.
+        """
+        return _of_all(layer, axis, x, names)
+
+
+class MomentsOfOwn(MomentsOfAll):
+    """Each device normalizes its samples by their own moments.
+
+    Nobody waits for any other. That is what replicas of a model do, and it is
+    another function than normalizing all samples together. Moving statistics
+    are those of all samples: their moments are sent to the chief.
+    """
+
+    def moves(
+        self,
+        layer: Any,
+        layout: SampleLayout,
+        shapes: Sequence[tuple[int, ...]],
+        lies: Sequence[Place],
+        before: bool,
+        training: bool,
+    ) -> list[Move]:
+        """The tensors that are sent: the input, weights, and moments once."""
+        if not (training and layer.trainable):
+            return super().moves(layer, layout, shapes, lies, before, training)
+        found = [sent(layer, shapes[0], lies[0], layout, before, layout)]
+        names = _names(layer, True)
+        channels = shapes[0][layer.axis]
+        devices, owner = layout.devices, layout.owner
+        if names:
+            rows = (len(names), channels)
+            width = tf.as_dtype(layer.variable_dtype).size
+            found.append(Move(rows, None, devices, owner, width, True))
+        wide = max(tf.as_dtype(layer.compute_dtype).size, 4)
+        each = dataclasses.replace(layout, shares=(1,) * len(devices))
+        keeper = devices[_keeper(layout)]
+        rows = (len(devices), 2 * channels)
+        found.append(Move(rows, each, (keeper,), owner, wide, False))
+        if keeper != owner:
+            rows = (2, channels)
+            found.append(Move(rows, (keeper,), None, owner, wide, False))
+        return found
+
+    def _terms(
+        self, layer: Any, axis: int, x: ShardedTensor, names: Sequence[str]
+    ) -> tuple[list[Term], tf.Tensor]:
+        layout = x.layout
+        weights = [
+            copies_of(getattr(layer, name), layout.devices, layout.owner)
+            for name in names
+        ]
+        terms, rows = [], []
+        for number, device in enumerate(layout.devices):
+            own = {n: c[number] for n, c in zip(names, weights, strict=True)}
+            term = own_term(layer, x.shards[number], axis, own, device)
+            terms.append(term)
+            of: Any = term.statistics
+            row = on_device(_stacked, device)(of.mean, of.variance)
+            rows.append(row)
+        keeper = _keeper(layout)
+        fractions = parts_of_samples(x)[keeper].fractions
+        device = layout.devices[keeper]
+        moments = on_device(merged_moments, device)(
+            tf.cast(fractions, rows[0].dtype), *rows
+        )
+        return terms, moments
+
+
+def _stacked(*rows: tf.Tensor) -> tf.Tensor:
+    return tf.stack(rows)
+
+
+def _keeper(layout: SampleLayout) -> int:
+    """Number of the device that keeps what all know: the chief's, if it can."""
+    owner, devices = layout.owner, layout.devices
+    return devices.index(owner) if owner in devices else 0
 
 
 def _names(layer: Any, learns: bool) -> list[str]:
@@ -157,20 +243,20 @@ def _weights(
     return broadcast(rows, layout.devices, layout.owner)
 
 
-def _terms(
+def _of_all(
     layer: Any,
     axis: int,
     x: ShardedTensor,
     names: Sequence[str],
-) -> tuple[list[Term], list[tf.Tensor]]:
-    """The samples with their statistics, and moments of all, on each device."""
+) -> tuple[list[Term], tf.Tensor]:
+    """As `MomentsOfAll._terms`: each device is sent what the others have."""
     layout = x.layout
     devices = layout.devices
     weights = [
         copies_of(getattr(layer, name), devices, layout.owner) for name in names
     ]
     # All know the gradients by the weights, so that no message has them.
-    keeper = devices.index(layout.owner) if layout.owner in devices else 0
+    keeper = _keeper(layout)
     exchange = Exchange()
     found = []
     for number, device in enumerate(devices):
@@ -212,7 +298,7 @@ def _terms(
             mean, variance, layer.epsilon, True, tuple(names), exchange
         )
         terms.append(Term(maps, tuple(own), statistics))
-    return terms, exchange.moments
+    return terms, exchange.moments[keeper]
 
 
 def _by_moving(
@@ -239,12 +325,8 @@ def _by_moving(
     )
 
 
-def _learn(
-    layer: Any, layout: SampleLayout, moments: Sequence[tf.Tensor]
-) -> None:
+def _learn(layer: Any, layout: SampleLayout, moments: tf.Tensor) -> None:
     """Updates the moving statistics, on the chief."""
-    device = layout.owner if layout.owner in layout.devices else None
-    index = layout.devices.index(device) if device else 0
 
     def run(
         rows: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor
@@ -253,6 +335,6 @@ def _learn(
 
     moving = [layer.moving_mean, layer.moving_variance]
     before = [tf.convert_to_tensor(stored(variable)) for variable in moving]
-    after = on_device(run, layout.owner)(moments[index], *before)
+    after = on_device(run, layout.owner)(moments, *before)
     for variable, value in zip(moving, after, strict=True):
         variable.assign(value)

@@ -74,8 +74,10 @@ class BatchNormalization(Rule):
             return on_shards(run, x.layout, x.shards, *operands)
         terms = []
         for i, device in enumerate(devices):
-            term, after = own_term(layer, x.shards[i], axis, given[i], device)
+            term = own_term(layer, x.shards[i], axis, given[i], device)
             terms.append(term)
+            before = [given[i][name] for name in MOVING]
+            after = moved_on(device, layer, before, term.statistics)
             with tf.device(device):
                 for name, value in zip(MOVING, after, strict=True):
                     weights[name].shards[i].assign(value)
@@ -88,7 +90,7 @@ def own_term(
     axis: int,
     given: Mapping[str, tf.Tensor],
     device: str,
-) -> tuple[Term, Sequence[tf.Tensor]]:
+) -> Term:
     """Maps on a device that are normalized by their own moments.
 
     Args:
@@ -99,25 +101,37 @@ def own_term(
         device: Name of the device.
 
     Returns:
-        The maps with their statistics, and the new moving ones.
+        The maps with their statistics.
     """
     names = tuple(name for name in ("gamma", "beta") if name in given)
     native = ops.native_on("ScaleChannels", device)
 
-    def of(x: tf.Tensor, *moving: tf.Tensor) -> list[tf.Tensor]:
+    def of(x: tf.Tensor) -> list[tf.Tensor]:
         x = tf.stop_gradient(x)
-        mean, variance = tf.unstack(ops.channel_moments(x, axis, native=native))
-        return [mean, variance, *moved(layer, moving, [mean, variance])]
+        return tf.unstack(ops.channel_moments(x, axis, native=native))
 
     def wide(x: tf.Tensor, *weights: tf.Tensor) -> list[tf.Tensor]:
         x = widened(x)
         return [x, *(tf.cast(weight, x.dtype) for weight in weights)]
 
     x, *weights = on_device(wide, device)(x, *(given[n] for n in names))
-    found = on_device(of, device)(x, *(given[name] for name in MOVING))
-    mean, variance, *after = found
+    mean, variance = on_device(of, device)(x)
     statistics = Statistics(mean, variance, layer.epsilon, True, names)
-    return Term(x, tuple(weights), statistics), after
+    return Term(x, tuple(weights), statistics)
+
+
+def moved_on(
+    device: str, layer: Any, moving: Sequence[tf.Tensor], of: Any
+) -> list[tf.Tensor]:
+    """New moving statistics on a device, of the `Statistics` of a batch."""
+
+    def run(*given: tf.Tensor) -> list[tf.Tensor]:
+        return moved(layer, given[2:], given[:2])
+
+    found: list[tf.Tensor] = on_device(run, device)(
+        of.mean, of.variance, *moving
+    )
+    return found
 
 
 def _by_moving(
