@@ -48,6 +48,7 @@ def main():
     parser.add_argument("--plan", default="equal")
     parser.add_argument("--algorithm")
     parser.add_argument("--wire-dtype")
+    parser.add_argument("--moments", default="all")
     parser.add_argument("--cached", action="store_true")
     options = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -70,6 +71,7 @@ def main():
             plan,
             algorithm=options.algorithm,
             wire_dtype=options.wire_dtype,
+            moments=options.moments,
         )
         planning = time.perf_counter() - begin
     traffic = step_traffic(model, options.batch)

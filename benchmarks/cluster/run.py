@@ -70,6 +70,7 @@ def arguments():
     )
     parser.add_argument("--algorithm", help="of convpar's convolutions")
     parser.add_argument("--wire-dtype", help="of convpar's feature maps")
+    parser.add_argument("--moments", help="of convpar's normalizations")
     parser.add_argument(
         "--torch-python",
         default=sys.executable,

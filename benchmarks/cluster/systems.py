@@ -68,6 +68,8 @@ def convpar(nodes, case, options, plan):
         command += ["--algorithm", options.algorithm]
     if options.wire_dtype:
         command += ["--wire-dtype", options.wire_dtype]
+    if options.moments:
+        command += ["--moments", options.moments]
     return tasks(nodes, command)
 
 
