@@ -14,9 +14,10 @@ def arrays(numbers):
     ]
 
 
-def difference(ours, theirs):
+def difference(ours, theirs, least=0.0):
     """Largest difference, relative to the largest number of each array.
 
+    An array of numbers below `least` is compared as if that were its largest.
     Infinite where something is missing or no number: a comparison with NaN
     must not pass.
     """
@@ -28,6 +29,6 @@ def difference(ours, theirs):
             return math.inf
         if np.array_equal(a, b):
             continue
-        scale = max(np.abs(a).max(), np.abs(b).max())
+        scale = max(np.abs(a).max(), np.abs(b).max(), least)
         worst = max(worst, float(np.abs(a - b).max() / scale))
     return worst
