@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := $(wildcard custom_ops/*/*.cc custom_ops/*/*.cu custom_ops/*/*.h)
 
-.PHONY: demo test test-all asan bench docs lint setup clean wheel
+.PHONY: demo test test-all test-packages asan bench docs lint setup clean wheel
 
 setup: $(VENV)/.installed
 
@@ -27,6 +27,27 @@ test: setup lint
 
 test-all: setup lint
 	$(BIN)/python -m pytest
+
+# Models of other people's packages. These are in an environment of their own, above .venv, which
+# stays as it is: what is there must not be installed in another version. A package that cannot be
+# installed is told, and its models are skipped.
+PACKAGES := build/packages/venv
+ONLY ?=
+
+test-packages: $(PACKAGES)/.installed
+	TF_ENABLE_ONEDNN_OPTS=1 $(PACKAGES)/bin/python -m pytest -rfEs tests/packages -k "$(ONLY)"; \
+		tests=$$?; $(PACKAGES)/bin/python tests/packages/table.py && exit $$tests
+
+$(PACKAGES)/.installed: $(VENV)/.installed tests/packages/requirements.txt
+	$(BIN)/python -m venv $(PACKAGES)
+	$(BIN)/python -c "import site, sysconfig; print(f'import site; site.addsitedir({sysconfig.get_path(\"purelib\")!r})')" \
+		> $$($(PACKAGES)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/beneath.pth
+	$(BIN)/python -m pip freeze --exclude-editable > $(PACKAGES)/constraints.txt
+	grep -v "^#" tests/packages/requirements.txt | while read -r package; do \
+		$(PACKAGES)/bin/python -m pip install --quiet -c $(PACKAGES)/constraints.txt $$package \
+			|| echo "$$package: cannot be installed, see above"; \
+	done
+	touch $@
 
 # The ops with AddressSanitizer and UndefinedBehaviorSanitizer, in a folder of their own, and the
 # tests that call them. TensorFlow's headers do not compile with checks for null pointers.

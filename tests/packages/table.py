@@ -26,6 +26,7 @@ def write(entry, way, result):
     row = known.setdefault(f"{entry.package}: {entry.name}", {})
     row["package"], row["model"] = entry.package, entry.name
     row["version"] = version(entry.package)
+    row["dtype"] = entry.dtype
     row[way] = result
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps(known, indent=1, sort_keys=True))

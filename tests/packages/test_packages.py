@@ -31,15 +31,20 @@ WAYS = {
     "auto": ({".*": None}, "auto"),
     "samples, auto": (EVERY, "auto"),
 }
-# Winograd's algorithm and FFT are off by up to 5e-6 in float32, direct
-# convolutions by less than 1e-6. Kernels that are off by so much show what
-# becomes of such an error on its way through a model, and FACTOR is for that
-# of an algorithm, and for what layers add to it.
-ERROR = 2.0**-20
+# In units of what a number may be off by, 2**-23 in float32. Direct
+# convolutions are off by some 8 of these, Winograd's algorithm and FFT by up to
+# 40. Kernels that are off by 8 show what becomes of such an error on its way
+# through a model. Other layers are off by their own, and training by what a
+# gradient is that rounding has turned off or on, times its rate.
+ERROR = 8
 FACTOR = 8
-LEAST = 1e-5
-# What is off by more would let faults pass.
-MOST = 0.1
+LEAST = 1000
+# What is wrong is off by more, however much a model makes of errors.
+MOST = 0.05
+
+
+def unit():
+    return np.finfo(keras.config.floatx()).eps
 
 
 class Compared:
@@ -60,12 +65,11 @@ class Compared:
         """
         predict = self.model.predict
         found = {"predictions": predict(self.x, batch_size=BATCH, verbose=0)}
-        batches = [
-            self._slopes(keras.tree.map_structure(lambda a, n=n: a[:n], self.x))
+        taken = [
+            [self._slopes(batch) for batch in self._batches(n)]
             for n in (BATCH, 2)
         ]
-        found["outputs"] = [outputs for outputs, _ in batches]
-        found["gradients"] = [gradients for _, gradients in batches]
+        found["outputs"] = [outputs for s in taken for outputs, _ in s]
         steps = StepLosses()
         begun = time.perf_counter()
         self.model.fit(
@@ -80,7 +84,15 @@ class Compared:
         self.seconds = self.seconds or time.perf_counter() - begun
         found["losses"] = steps.losses
         found["trained"] = predict(self.x, batch_size=BATCH, verbose=0)
-        return {kind: arrays(values) for kind, values in found.items()}
+        found = {kind: arrays(values) for kind, values in found.items()}
+        found["gradients"] = [[arrays(g) for _, g in s] for s in taken]
+        return found
+
+    def _batches(self, count):
+        """Three batches of so many images."""
+        for first in (0, 2, 4):
+            at = np.arange(first, first + count) % zoo.COUNT
+            yield keras.tree.map_structure(lambda a, at=at: a[at], self.x)
 
     def _traced(self, x):
         with tf.GradientTape() as tape:
@@ -101,12 +113,12 @@ def alone(entry):
         x = zoo.images(*model.input_shape[1:])
     outputs = model(keras.tree.map_structure(lambda a: a[:1], x))
     if y is None:
-        rng = np.random.default_rng(3)
         y = keras.tree.map_structure(
-            lambda a: rng.uniform(size=(zoo.COUNT, *a.shape[1:])), outputs
+            lambda a: zoo.images(*a.shape[1:]), outputs
         )
         model.compile(
-            keras.optimizers.SGD(1e-3),
+            # Gradients of models with many normalizations may be of any size.
+            keras.optimizers.SGD(1e-3, global_clipnorm=1.0),
             keras.tree.map_structure(lambda a: "mse", outputs),
             # Tasks of keras-hub bring an accuracy of their own.
             metrics=[],
@@ -124,7 +136,7 @@ def alone(entry):
     again()
     rng = np.random.default_rng(4)
     for variable in model.trainable_variables:
-        off = 1 + ERROR * rng.uniform(-1, 1, variable.shape)
+        off = 1 + ERROR * unit() * rng.uniform(-1, 1, variable.shape)
         variable.assign(variable * tf.cast(off, variable.dtype))
     off = apart(compared.numbers(), numbers)
     again()
@@ -132,14 +144,33 @@ def alone(entry):
 
 
 def apart(ours, theirs):
-    """Largest relative differences, by what is compared."""
-    found = {}
-    for kind, wanted in theirs.items():
-        # The gradient of a bias before a normalization is what rounding
-        # leaves of 0.
-        largest = max(float(np.abs(a).max(initial=0)) for a in wanted)
-        found[kind] = difference(ours[kind], wanted, 1e-3 * largest)
+    """Largest relative differences, by what is compared.
+
+    Where a value is all but 0 before a ReLU, rounding turns a gradient off or
+    on. What is wrong is wrong in each of three batches.
+    """
+    found = {
+        kind: difference(ours[kind], wanted)
+        for kind, wanted in theirs.items()
+        if kind != "gradients"
+    }
+    found["gradients"] = max(
+        min(map(of_gradients, *batches))
+        for batches in zip(ours["gradients"], theirs["gradients"], strict=True)
+    )
     return found
+
+
+def of_gradients(ours, theirs):
+    # The gradient of a bias before a normalization is what rounding leaves of
+    # 0.
+    largest = max(float(np.abs(a).max(initial=0)) for a in theirs)
+    return difference(ours, theirs, 1e-3 * largest)
+
+
+def whole(model):
+    """Why convolutions are not split; some packages make more than they use."""
+    return [o.reason for o in _whole.whole(model) if o.layer.built]
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +190,8 @@ def plain():
 @pytest.fixture
 def entry(request):
     entry = request.param
+    if entry.dtype == "float64":
+        request.getfixturevalue("float64")
     try:
         importlib.import_module(entry.module)
     except ImportError as error:
@@ -203,13 +236,12 @@ def test_a_model_of_a_package(entry, way, plain):
             "differences": found,
             "of errors in kernels": off,
             "seconds of the first fit": [theirs.seconds, compared.seconds],
-            "convolutions": sum(1 for _ in _whole.whole(theirs.model)),
-            "whole": [one.reason for one in _whole.whole(model)],
+            "convolutions": len(whole(theirs.model)),
+            "whole": whole(model),
         },
     )
     for kind, value in found.items():
-        allowed = FACTOR * off[kind] + LEAST
-        assert allowed < MOST, (kind, allowed)
+        allowed = min(FACTOR * off[kind] + LEAST * unit(), MOST)
         assert value < allowed, (kind, value, allowed)
 
 
