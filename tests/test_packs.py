@@ -108,3 +108,22 @@ def test_frozen_weights_and_parts_of_a_model(strategy, float64):
         keras.Model(m.inputs, m.layers[5].output) for m in (parallel, model)
     ]
     same(slopes(ends[0], x), slopes(ends[1], x), 1e-9)
+
+
+def test_normalization_by_filters_sends_nothing(strategy):
+    """What is computed of its maps is computed where they are."""
+    sent = []
+    for kind in (L.ReLU, L.BatchNormalization):
+        model = keras.Sequential(
+            [
+                keras.Input((8, 8, 16)),
+                L.Conv2D(6, 3, use_bias=False),
+                kind(),
+                L.Conv2D(6, 3, use_bias=False),
+                L.GlobalAveragePooling2D(),
+                L.Dense(3),
+            ]
+        )
+        found = counted(split(model, strategy, {".*": "filters"})).values()
+        sent.append([kinds["_Send"] for kinds in found])
+    assert sent[0] == sent[1]
