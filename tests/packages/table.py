@@ -60,6 +60,8 @@ def markdown(results):
         else:
             said = whole(first)
         name = f"{row['package']} {row['version'] or ''}".strip()
+        if row["dtype"] == "float64":
+            row["model"] += ", float64"
         off = figures({"differences": first.get("of errors in kernels")})
         cells = [name, row["model"], off, *cells, said]
         rows.append(f"| {' | '.join(cells)} |")

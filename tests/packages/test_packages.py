@@ -34,11 +34,12 @@ WAYS = {
 # In units of what a number may be off by, 2**-23 in float32. Direct
 # convolutions are off by some 8 of these, Winograd's algorithm and FFT by up to
 # 40. Kernels that are off by 8 show what becomes of such an error on its way
-# through a model. Other layers are off by their own, and training by what a
-# gradient is that rounding has turned off or on, times its rate.
+# through a model. Other layers are off by their own: 1e-4 in all, in float32.
+# Where a value is all but 0 before a ReLU, rounding turns a gradient off or on.
 ERROR = 8
 FACTOR = 8
 LEAST = 1000
+TURNED = 200_000
 # What is wrong is off by more, however much a model makes of errors.
 MOST = 0.05
 
@@ -146,8 +147,8 @@ def alone(entry):
 def apart(ours, theirs):
     """Largest relative differences, by what is compared.
 
-    Where a value is all but 0 before a ReLU, rounding turns a gradient off or
-    on. What is wrong is wrong in each of three batches.
+    Of gradients the least of three batches: what is wrong is wrong in each, and
+    what rounding has turned off or on is not.
     """
     found = {
         kind: difference(ours[kind], wanted)
@@ -241,7 +242,8 @@ def test_a_model_of_a_package(entry, way, plain):
         },
     )
     for kind, value in found.items():
-        allowed = min(FACTOR * off[kind] + LEAST * unit(), MOST)
+        least = TURNED if kind == "gradients" else LEAST
+        allowed = min(FACTOR * off[kind] + least * unit(), MOST)
         assert value < allowed, (kind, value, allowed)
 
 
