@@ -27,7 +27,6 @@ from tf_convpar.placement._layout import SampleLayout
 from tf_convpar.placement._moves import Place
 from tf_convpar.placement._moves import passes_owner
 from tf_convpar.placement._primitives import broadcast
-from tf_convpar.placement._primitives import concat_shards
 from tf_convpar.placement._primitives import on_device
 from tf_convpar.placement._sharded_tensor import ShardedTensor
 
@@ -242,15 +241,31 @@ def _joined(
     """Joins parts along a layout's axis, on a device."""
     # A part that is known to be empty is not sent.
     parts = [part for part in parts if part.shape[axis] != 0] or parts[:1]
+    native = ops.native_on("ConcatShards", device)
+
+    def run(*parts: tf.Tensor) -> tf.Tensor:
+        return join(parts, axis, dtype, native)
+
+    return on_device(run, device)(*parts)
+
+
+def join(
+    parts: Sequence[tf.Tensor], axis: int, dtype: Any, native: bool | None
+) -> tf.Tensor:
+    """Joins parts on the current device.
+
+    Args:
+        parts: What is joined; dtypes may differ.
+        axis: A layout's axis.
+        dtype: Of the result; None for that of the first part.
+        native: As for `ops.concat_shards`.
+    """
     rank = parts[0].shape.rank
     dtype = dtype or parts[0].dtype
     if dtype.is_floating and rank > 2 and axis in (-1, 1 - rank):
-        return concat_shards(parts, device, -1 if axis == -1 else 1, dtype)
-
-    def join(*parts: tf.Tensor) -> tf.Tensor:
-        return tf.concat([tf.cast(part, dtype) for part in parts], axis)
-
-    return on_device(join, device)(*parts)
+        side = -1 if axis == -1 else 1
+        return ops.concat_shards(parts, side, dtype, native=native)
+    return tf.concat([tf.cast(part, dtype) for part in parts], axis)
 
 
 def _wire(layout: AnyLayout, x: Any, source: str, target: str) -> tf.DType:

@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from tf_convpar import ops
 from tf_convpar._compat.tensorflow import should_record_backprop
+from tf_convpar.placement._exchange import join
 from tf_convpar.placement._in_turn import everywhere_in_turn
 from tf_convpar.placement._in_turn import in_turn
 from tf_convpar.placement._placed_variable import value_of
@@ -222,13 +223,15 @@ def _sent(pack: Sequence[Needed]) -> list[list[tf.Tensor]]:
                     shapes = [tensors[p].shape for p in held[holder]]
                     pieces = _unpacked(one, shapes)
                     parts |= dict(zip(held[holder], pieces, strict=True))
+                shards = [
+                    [parts[p] for p in sorted(parts) if p[0] == k]
+                    for k in range(len(values))
+                ]
                 return [
-                    _whole(
-                        value,
-                        [parts[p] for p in sorted(parts) if p[0] == k],
-                        native,
-                    )
-                    for k, value in enumerate(values)
+                    join(own, value.layout.axis, None, native)
+                    if isinstance(value, ShardedTensor)
+                    else tf.identity(*own)
+                    for own, value in zip(shards, values, strict=True)
                 ]
 
             by_device[device] = on_device(unpack, device)(
@@ -255,18 +258,3 @@ def _unpacked(
         tf.reshape(piece, shape)
         for piece, shape in zip(pieces, shapes, strict=True)
     ]
-
-
-def _whole(
-    value: Any, parts: Sequence[tf.Tensor], native: bool | None
-) -> tf.Tensor:
-    """A weight of its parts, on the current device."""
-    if not isinstance(value, ShardedTensor):
-        return tf.identity(parts[0])
-    axis = value.layout.axis
-    parts = [part for part in parts if part.shape[axis] != 0] or parts[:1]
-    rank = parts[0].shape.rank
-    if parts[0].dtype.is_floating and rank > 2 and axis in (-1, 1 - rank):
-        side = -1 if axis == -1 else 1
-        return ops.concat_shards(parts, side, native=native)
-    return tf.concat(parts, axis)
