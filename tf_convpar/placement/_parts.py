@@ -22,11 +22,11 @@ class Part(NamedTuple):
 
     Attributes:
         fractions: Which part of all samples each device has, `(devices,)`.
-        one_by: 1 / n, of n samples in all; 0 where its own is made up.
+        one_of_n: 1 / n, of n samples in all; 0 where its own is made up.
     """
 
     fractions: Any
-    one_by: Any
+    one_of_n: Any
 
 
 def parts_of_samples(x: ShardedTensor) -> list[Part]:

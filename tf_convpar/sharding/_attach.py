@@ -17,7 +17,7 @@ from tf_convpar.layers import takes_shards
 from tf_convpar.placement import Layout
 from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import ShardedTensor
-from tf_convpar.sharding._later import made_with
+from tf_convpar.sharding._lazy_sum import in_one_pass
 from tf_convpar.sharding.rules import Rule
 from tf_convpar.sharding.rules import SampleRule
 
@@ -53,7 +53,7 @@ class OnShards(Attached):
                 inputs = [x for x in args if isinstance(x, ShardedTensor)]
                 rest = (args,)
             if self._as_expected(inputs):
-                made = made_with(self._layer, inputs)
+                made = in_one_pass(self._layer, inputs)
                 if made is not None:
                     return made
                 return self.rule.call(self._layer, inputs, *rest, **kwargs)
@@ -102,7 +102,7 @@ class OnSamples(Attached):
         given = self.first or any(isinstance(x, ShardedTensor) for x in inputs)
         plain = is_merged() or in_stateless_scope() or not takes_shards()
         if given and not plain:
-            made = made_with(self._layer, inputs)
+            made = in_one_pass(self._layer, inputs)
             if made is not None:
                 return made
             return self.rule.call(self._layer, self.layout, args, kwargs)

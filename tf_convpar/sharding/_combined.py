@@ -3,18 +3,14 @@
 A normalization is a factor and a summand of each channel, once its statistics
 are known. A sum of one or two maps and an activation of it are then one pass.
 
-Where the statistics are those of maps on several devices, gradients are as
-well: what one device computes of its own maps is `Exchange`d. The gradient of
-`combined` then gives what is left to do to `opened`, and no derivatives: the
-gradients of the result, as they came, and their sums for each channel, which
-are added up on their way. So each direction goes over the maps once more than
-on one device only where several results are made of one normalization.
+Where the statistics are those of maps on several devices, what comes back
+through `combined` is no derivative, but what `with_moments` makes the
+derivatives of (`_moments`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -34,12 +30,12 @@ class Exchange:
     Attributes:
         made: The activations of the results that were made of it.
         left: Through which of them gradients have not passed yet where they
-            come back to `opened`.
+            come back to `with_moments`.
         exact: Whether what comes back are derivatives, as they must be from
             when on a tape has recorded them.
         moments: For each device, by its number, the moments of all maps.
-        one_by: For each device 1 / n, of n samples on all devices; 0 where its
-            own do not count.
+        one_of_n: For each device 1 / n, of n samples on all devices; 0 where
+            its own do not count.
     """
 
     def __init__(self) -> None:
@@ -47,7 +43,7 @@ class Exchange:
         self.left = "linear"
         self.exact = False
         self.moments: list[tf.Tensor] = []
-        self.one_by: list[tf.Tensor] = []
+        self.one_of_n: list[tf.Tensor] = []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +152,7 @@ def combined(
                 exchange.exact = exact
             if exact:
                 # What is written out below has no gradient of its own.
-                return _derivatives(
+                return derivatives(
                     lambda *g: _in_tensorflow(
                         regrouped(terms, g), activation, axis
                     ),
@@ -184,8 +180,10 @@ def combined(
                     grads += [dy, *unused, *tf.unstack(sums)]
                     continue
                 n = tf.size(term.maps) // term.maps.shape[axis]
-                one_by = 1 / tf.cast(tf.maximum(n, 1), dy.dtype)
-                grads += _gradients(term, dy, sums, one_by, left, axis, native)
+                one_of_n = 1 / tf.cast(tf.maximum(n, 1), dy.dtype)
+                grads += gradients_of(
+                    term, dy, sums, one_of_n, left, axis, native
+                )
                 if of.learns:
                     ops.leave_balanced(grads[-1 - len(term.weights)])
             return grads
@@ -194,115 +192,6 @@ def combined(
 
     found: tf.Tensor = run(*given)
     return found
-
-
-def opened(
-    x: tf.Tensor,
-    weights: Sequence[tf.Tensor],
-    names: Sequence[str],
-    epsilon: float,
-    exchange: Exchange,
-    number: int,
-    keeps: bool,
-    axis: int = -1,
-    native: bool | None = None,
-) -> list[tf.Tensor]:
-    """Feature maps that are normalized with those of other devices.
-
-    Args:
-        x: The maps on one device.
-        weights: Gamma and beta, as far as there are.
-        names: Their names.
-        epsilon: As for `Statistics`.
-        exchange: What is shared with other devices.
-        number: The number of this device.
-        keeps: Whether gradients by the weights, which all devices know, come
-            from this one.
-        axis: The channel axis.
-        native: As for `ops.scale_channels`.
-
-    Returns:
-        The maps and the weights, of which no other result must be made than by
-        `combined`; before the weights, the moments of these maps.
-    """
-
-    @tf.custom_gradient
-    def run(x: tf.Tensor, *weights: tf.Tensor) -> Any:
-        moments = ops.channel_moments(x, axis, native=native)
-
-        def gradient(
-            dy: tf.Tensor, by_moments: tf.Tensor, *by_weights: tf.Tensor
-        ) -> Sequence[tf.Tensor | None]:
-            if exchange.exact:
-                (dx,) = _derivatives(
-                    lambda x: [
-                        tf.identity(x),
-                        ops.channel_moments(x, axis, native=False),
-                    ],
-                    [x],
-                    [dy, by_moments],
-                )
-                return dx, *by_weights
-            mean, variance = tf.unstack(exchange.moments[number])
-            of = Statistics(mean, variance, epsilon, True, tuple(names))
-            one_by = tf.cast(exchange.one_by[number], x.dtype)
-            dx, *found = _gradients(
-                Term(x, tuple(weights), of),
-                *(dy, by_moments, one_by / _pixels(x, axis)),
-                *(exchange.left, axis, native),
-            )
-            return dx, *(found if keeps else [None] * len(found))
-
-        return (tf.identity(x), moments, *map(tf.identity, weights)), gradient
-
-    found: list[tf.Tensor] = list(run(x, *weights))
-    return found
-
-
-def moments_of_all(
-    rows: Sequence[tf.Tensor], fractions: tf.Tensor, exchange: Exchange
-) -> tf.Tensor:
-    """Moments of all maps, from those of the maps on each device.
-
-    Args:
-        rows: Moments `(2, channels)` of each device's maps.
-        fractions: Which part of all maps each device has, `(devices,)`.
-        exchange: What is shared with other devices.
-    """
-
-    @tf.custom_gradient
-    def run(*rows: tf.Tensor) -> Any:
-        def gradient(by_moments: tf.Tensor) -> Sequence[tf.Tensor]:
-            if exchange.exact:
-                return _derivatives(
-                    lambda *rows: merged_moments(fractions, *rows),
-                    rows,
-                    by_moments,
-                )
-            return [by_moments] * len(rows)
-
-        return merged_moments(fractions, *rows), gradient
-
-    found: tf.Tensor = run(*rows)
-    return found
-
-
-def merged_moments(fractions: tf.Tensor, *rows: tf.Tensor) -> tf.Tensor:
-    """Moments of all maps, from those of the maps on each device."""
-    means, variances = tf.unstack(tf.stack(rows, 1))
-    weights = fractions[:, None]
-    mean = tf.reduce_sum(weights * means, 0)
-    within = variances + tf.square(means - mean)
-    return tf.stack([mean, tf.reduce_sum(weights * within, 0)])
-
-
-def _pixels(x: tf.Tensor, axis: int) -> Any:
-    """How many numbers a channel of a sample has."""
-    left = [n for i, n in enumerate(x.shape) if i not in (0, axis % x.ndim)]
-    if None not in left:
-        return max(1, math.prod(left))
-    numbers = tf.size(x) // (tf.shape(x)[0] * x.shape[axis])
-    return tf.cast(tf.maximum(numbers, 1), x.dtype)
 
 
 def regrouped(terms: Sequence[Term], given: Sequence[tf.Tensor]) -> list[Term]:
@@ -342,11 +231,11 @@ def _sums(
     )
 
 
-def _gradients(
+def gradients_of(
     term: Term,
     dy: tf.Tensor,
     sums: tf.Tensor,
-    one_by: tf.Tensor,
+    one_of_n: tf.Tensor,
     activation: str,
     axis: int,
     native: bool | None,
@@ -361,7 +250,7 @@ def _gradients(
         term: What was normalized.
         dy: Gradients of the result.
         sums: As `_sums` has them, of all maps that were normalized together.
-        one_by: 1 / n.
+        one_of_n: 1 / n.
         activation: f.
         axis: The channel axis.
         native: As for `ops.scale_channels`.
@@ -373,8 +262,8 @@ def _gradients(
     beta, centred = tf.unstack(sums)
     by = {"gamma": centred * inverse, "beta": beta}
     if of.learns:
-        by_maps = -scale * inverse * by["gamma"] * one_by
-        by_all = -scale * beta * one_by - by_maps * of.mean
+        by_maps = -scale * inverse * by["gamma"] * one_of_n
+        by_all = -scale * beta * one_of_n - by_maps * of.mean
     else:
         by_maps = by_all = tf.zeros_like(scale)
     if activation != "linear":
@@ -390,7 +279,7 @@ def _gradients(
     return [dx, *(by[name] for name in of.names)]
 
 
-def _derivatives(
+def derivatives(
     run: Callable[..., Any], given: Sequence[tf.Tensor], upstream: Any
 ) -> Sequence[tf.Tensor]:
     """Gradients of what TensorFlow can differentiate again."""

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tf_convpar._compat.keras import Functional
 from tf_convpar._compat.keras import made_by
@@ -57,6 +58,8 @@ def _in_regions(run: Callable[..., Any]) -> Callable[..., Any]:
 
 def _needed(graph: Functional) -> list[Needed]:
     """The weights that its layers need on several devices, each once."""
+    if tf.executing_eagerly():
+        return []  # Each is sent when it is needed.
     training = not is_inference()
     found: dict[int, Needed] = {}
     for operation in graph.operations:

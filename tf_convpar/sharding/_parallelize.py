@@ -33,11 +33,9 @@ from tf_convpar.sharding._training import place_slots
 from tf_convpar.sharding._training import settle_xla
 from tf_convpar.sharding._whole import left_by_plan
 from tf_convpar.sharding._whole import why_whole
+from tf_convpar.sharding.rules import MOMENTS
 from tf_convpar.strategy.arguments import check_wire_dtype
 from tf_convpar.strategy.strategy import ConvParallelStrategy
-
-# Of which samples a batch normalization by samples takes its moments.
-MOMENTS = ("all", "own")
 
 
 def parallelize(
@@ -119,7 +117,7 @@ def parallelize(
         check_algorithm(algorithm)
     if moments not in MOMENTS:
         raise ValueError(
-            f"Expected `moments` to be one of {MOMENTS}. Received: "
+            f"Expected `moments` to be one of {(*MOMENTS,)}. Received: "
             f"moments={moments!r}."
         )
     asked, plan = plan, _default(plan)

@@ -27,8 +27,6 @@ from tf_convpar.sharding._pooled import pools
 from tf_convpar.sharding._where import leading
 from tf_convpar.sharding._where import works_on_channels
 from tf_convpar.sharding._where import works_on_samples
-from tf_convpar.sharding.rules import MomentsOfAll
-from tf_convpar.sharding.rules import MomentsOfOwn
 
 
 class Regions:
@@ -94,11 +92,9 @@ class Regions:
             return made.join_region(shape, inputs[0])
         by_samples = [x for x in inputs if isinstance(x, SampleLayout)]
         if by_samples:
-            on_samples = works_on_samples(node)
+            on_samples = works_on_samples(node, self._moments)
             if on_samples is None:
                 return None
-            if self._moments == "own" and isinstance(on_samples, MomentsOfAll):
-                on_samples = MomentsOfOwn()
             made.call = OnSamples(made, on_samples, by_samples[0])
             return by_samples[0]
         if id(node) in self._leads_to:

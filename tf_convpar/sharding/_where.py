@@ -47,10 +47,14 @@ def works_on_channels(
     return rule, None if output is CHIEF else output
 
 
-def works_on_samples(node: Any) -> SampleRule | None:
+def works_on_samples(node: Any, moments: str = "all") -> SampleRule | None:
     """The rule by which a layer works on shards of samples; None if none.
 
     Inputs that lie otherwise will be sent to where the samples are.
+
+    Args:
+        node: Call of the layer in the graph.
+        moments: As for `parallelize`.
     """
     layer, tensors = node.operation, node.input_tensors
     if getattr(layer, "quantization_mode", None) is not None:
@@ -62,7 +66,7 @@ def works_on_samples(node: Any) -> SampleRule | None:
     alike = alike and all(map(len, shapes))
     if not alike or not _only(node, len(tensors)) or _arrays(node):
         return None
-    return sample_rule_for(layer, shapes)
+    return sample_rule_for(layer, shapes, moments)
 
 
 def leading(model: Any) -> Mapping[int, Any]:

@@ -26,7 +26,7 @@ from tf_convpar.sharding.rules.each_sample import Recurrent
 from tf_convpar.sharding.rules.each_sample import SampleRule as SampleRule
 from tf_convpar.sharding.rules.merging import Concatenate
 from tf_convpar.sharding.rules.merging import Elementwise
-from tf_convpar.sharding.rules.moments import MomentsOfAll as MomentsOfAll
+from tf_convpar.sharding.rules.moments import MomentsOfAll
 from tf_convpar.sharding.rules.moments import MomentsOfOwn as MomentsOfOwn
 from tf_convpar.sharding.rules.noise import Drawing
 from tf_convpar.sharding.rules.normalization import BatchNormalization
@@ -57,12 +57,15 @@ SAMPLE_RULES: tuple[SampleRule, ...] = (
     AlongAnAxis(),
     Einsum(),
     Activation(),
-    MomentsOfAll(),
     Drawing(),
     Recurrent(),
     Attention(),
     OperationOnSamples(),
 )
+
+
+# Of which samples a batch normalization by samples takes its moments.
+MOMENTS: dict[str, SampleRule] = {"all": MomentsOfAll(), "own": MomentsOfOwn()}
 
 
 def rule_for(layer: Any) -> Rule | None:
@@ -77,14 +80,18 @@ def rule_for(layer: Any) -> Rule | None:
     return None
 
 
-def sample_rule_for(layer: Any, shapes: Sequence[Any]) -> SampleRule | None:
+def sample_rule_for(
+    layer: Any, shapes: Sequence[Any], moments: str = "all"
+) -> SampleRule | None:
     """The rule of a layer for shards of samples; None if it has none.
 
     Args:
         layer: A built layer, or an operation.
         shapes: Shapes of its inputs and outputs, with the batch.
+        moments: Of which samples a batch normalization takes its moments, as
+            for `parallelize`.
     """
-    for rule in SAMPLE_RULES:
+    for rule in (MOMENTS[moments], *SAMPLE_RULES):
         if type(layer) in rule.layers and rule.holds(layer, shapes):
             return rule
     own = OfTheUser()

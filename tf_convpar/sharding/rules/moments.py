@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -25,17 +26,17 @@ from tf_convpar.placement import parts_of_samples
 from tf_convpar.sharding._combined import Exchange
 from tf_convpar.sharding._combined import Statistics
 from tf_convpar.sharding._combined import Term
-from tf_convpar.sharding._combined import merged_moments
-from tf_convpar.sharding._combined import moments_of_all
-from tf_convpar.sharding._combined import opened
-from tf_convpar.sharding._later import made_on
-from tf_convpar.sharding._later import normalized_shards
+from tf_convpar.sharding._lazy_sum import made_on
+from tf_convpar.sharding._lazy_sum import normalized_shards
+from tf_convpar.sharding._moments import merged_moments
+from tf_convpar.sharding._moments import moments_of_all
+from tf_convpar.sharding._moments import with_moments
 from tf_convpar.sharding.rules.each_sample import SampleRule
 from tf_convpar.sharding.rules.each_sample import sent
 from tf_convpar.sharding.rules.normalization import MOVING
+from tf_convpar.sharding.rules.normalization import by_moving
 from tf_convpar.sharding.rules.normalization import moved
 from tf_convpar.sharding.rules.normalization import moved_on
-from tf_convpar.sharding.rules.normalization import normalized
 from tf_convpar.sharding.rules.normalization import own_term
 from tf_convpar.sharding.rules.normalization import widened
 
@@ -71,36 +72,49 @@ class MomentsOfAll(SampleRule):
 
         The input is sent only if it lies elsewhere.
         """
-        found = [sent(layer, shapes[0], lies[0], layout, before, layout)]
         learns = training and layer.trainable
-        names = _names(layer, learns)
-        channels = shapes[0][layer.axis]
+        names, channels = _names(layer, learns), shapes[0][layer.axis]
         devices, owner = layout.devices, layout.owner
+        weights = (len(names), channels)
+        # Moments have the dtype of `widened`, whatever the wire dtype. How many
+        # samples there are is told once in a step, and not counted.
+        wide = max(tf.as_dtype(layer.compute_dtype).size, 4)
+        each = dataclasses.replace(layout, shares=(1,) * len(devices))
+        rows = (len(devices), 2 * channels)
+        keeper = devices[_keeper(layout)]
+        stored_as = tf.as_dtype(layer.variable_dtype).size
+        returns = learns and self._weights_return
+        found = [sent(layer, shapes[0], lies[0], layout, before, layout)]
         if names:
-            rows = (len(names), channels)
-            width = tf.as_dtype(layer.variable_dtype).size
-            # All devices know the gradients by the weights: none returns.
-            found.append(Move(rows, None, devices, owner, width, False))
-            if learns and owner not in devices:
-                found.append(Move(rows, devices[:1], None, owner, width, False))
+            found.append(
+                Move(weights, None, devices, owner, stored_as, returns)
+            )
         if learns:
-            # Moments have the dtype of `widened`, whatever the wire dtype. How
-            # many samples there are is told once in a step, and not counted.
-            wide = max(tf.as_dtype(layer.compute_dtype).size, 4)
-            each = dataclasses.replace(layout, shares=(1,) * len(devices))
-            rows = (len(devices), 2 * channels)
-            returns = before or bool(names)
-            found.append(Move(rows, each, devices, owner, wide, returns))
-            if owner not in devices:
-                rows = (2, channels)
-                found.append(Move(rows, devices[:1], None, owner, wide, False))
+            wanted = self._moments_go_to(layout)
+            back = not returns and (before or bool(names))
+            found.append(Move(rows, each, wanted, owner, wide, back))
+        if learns and keeper != owner:
+            found.append(
+                Move((2, channels), (keeper,), None, owner, wide, False)
+            )
+            if names and not returns:
+                found.append(
+                    Move(weights, (keeper,), None, owner, stored_as, False)
+                )
         return found
+
+    # Whether each device sends the chief gradients by gamma and beta. If all
+    # know them, nobody does.
+    _weights_return = False
+
+    def _moments_go_to(self, layout: SampleLayout) -> tuple[str, ...]:
+        return layout.devices
 
     def needed(
         self, layer: Any, layout: SampleLayout, training: bool
     ) -> list[Needed]:
-        """Gamma and beta, as far as there are, in training."""
-        names = _names(layer, True) if training and layer.trainable else []
+        """Gamma and beta, and what else a call needs."""
+        names = _names(layer, training and layer.trainable)
         return [
             Needed(getattr(layer, name), layout.devices, layout.owner, None)
             for name in names
@@ -118,10 +132,13 @@ class MomentsOfAll(SampleRule):
         axis = layer.axis % x.ndim
         learns = bool(kwargs.get("training") and layer.trainable)
         names = _names(layer, learns)
+        weights = [
+            copies_of(getattr(layer, name), layout.devices, layout.owner)
+            for name in names
+        ]
         if not learns:
-            weights = _weights(layer, names, layout)
             return _by_moving(layer, axis, x, names, weights)
-        terms, moments = self._terms(layer, axis, x, names)
+        terms, moments = self._terms(layer, axis, x, names, weights)
         _learn(layer, layout, moments)
         return normalized_shards(x, terms, axis, layer.compute_dtype)
 
@@ -141,13 +158,25 @@ class MomentsOfAll(SampleRule):
         return [y, *after]
 
     def _terms(
-        self, layer: Any, axis: int, x: ShardedTensor, names: Sequence[str]
+        self,
+        layer: Any,
+        axis: int,
+        x: ShardedTensor,
+        names: Sequence[str],
+        weights: Sequence[Sequence[tf.Tensor]],
     ) -> tuple[list[Term], tf.Tensor]:
         """The samples with their statistics, on each device.
 
         And the moments of all samples, on the device that `_keeper` says.
+
+        Args:
+            layer: The Keras layer.
+            axis: The channel axis.
+            x: The samples.
+            names: Names of gamma and beta, as far as there are.
+            weights: The copies of each of them.
         """
-        return _of_all(layer, axis, x, names)
+        return _of_all(layer, axis, x, names, weights)
 
 
 class MomentsOfOwn(MomentsOfAll):
@@ -158,59 +187,33 @@ class MomentsOfOwn(MomentsOfAll):
     are those of all samples: their moments are sent to the chief.
     """
 
-    def moves(
-        self,
-        layer: Any,
-        layout: SampleLayout,
-        shapes: Sequence[tuple[int, ...]],
-        lies: Sequence[Place],
-        before: bool,
-        training: bool,
-    ) -> list[Move]:
-        """The tensors that are sent: the input, weights, and moments once."""
-        if not (training and layer.trainable):
-            return super().moves(layer, layout, shapes, lies, before, training)
-        found = [sent(layer, shapes[0], lies[0], layout, before, layout)]
-        names = _names(layer, True)
-        channels = shapes[0][layer.axis]
-        devices, owner = layout.devices, layout.owner
-        if names:
-            rows = (len(names), channels)
-            width = tf.as_dtype(layer.variable_dtype).size
-            found.append(Move(rows, None, devices, owner, width, True))
-        wide = max(tf.as_dtype(layer.compute_dtype).size, 4)
-        each = dataclasses.replace(layout, shares=(1,) * len(devices))
-        keeper = devices[_keeper(layout)]
-        rows = (len(devices), 2 * channels)
-        found.append(Move(rows, each, (keeper,), owner, wide, False))
-        if keeper != owner:
-            rows = (2, channels)
-            found.append(Move(rows, (keeper,), None, owner, wide, False))
-        return found
+    _weights_return = True
+
+    def _moments_go_to(self, layout: SampleLayout) -> tuple[str, ...]:
+        return (layout.devices[_keeper(layout)],)
 
     def _terms(
-        self, layer: Any, axis: int, x: ShardedTensor, names: Sequence[str]
+        self,
+        layer: Any,
+        axis: int,
+        x: ShardedTensor,
+        names: Sequence[str],
+        weights: Sequence[Sequence[tf.Tensor]],
     ) -> tuple[list[Term], tf.Tensor]:
-        layout = x.layout
-        weights = [
-            copies_of(getattr(layer, name), layout.devices, layout.owner)
-            for name in names
-        ]
         terms, rows = [], []
-        for number, device in enumerate(layout.devices):
+        for number, device in enumerate(x.layout.devices):
             own = {n: c[number] for n, c in zip(names, weights, strict=True)}
             term = own_term(layer, x.shards[number], axis, own, device)
-            terms.append(term)
             of: Any = term.statistics
-            row = on_device(_stacked, device)(of.mean, of.variance)
-            rows.append(row)
-        keeper = _keeper(layout)
+            terms.append(term)
+            rows.append(on_device(_stacked, device)(of.mean, of.variance))
+        keeper = _keeper(x.layout)
         fractions = parts_of_samples(x)[keeper].fractions
-        device = layout.devices[keeper]
-        moments = on_device(merged_moments, device)(
-            tf.cast(fractions, rows[0].dtype), *rows
-        )
-        return terms, moments
+
+        def merge(*rows: tf.Tensor) -> tf.Tensor:
+            return merged_moments(tf.cast(fractions, rows[0].dtype), *rows)
+
+        return terms, on_device(merge, x.layout.devices[keeper])(*rows)
 
 
 def _stacked(*rows: tf.Tensor) -> tf.Tensor:
@@ -229,32 +232,16 @@ def _names(layer: Any, learns: bool) -> list[str]:
     return names if learns else [*names, "moving_mean", "moving_variance"]
 
 
-def _weights(
-    layer: Any, names: Sequence[str], layout: SampleLayout
-) -> list[tf.Tensor]:
-    """The weights on each device, a row for each name.
-
-    They are stored on the chief, and small.
-    """
-    if not names:
-        return [tf.zeros([0, 1])] * len(layout.devices)
-    values = [tf.convert_to_tensor(stored(getattr(layer, n))) for n in names]
-    rows = on_device(lambda *v: tf.stack(v), layout.owner)(*values)
-    return broadcast(rows, layout.devices, layout.owner)
-
-
 def _of_all(
     layer: Any,
     axis: int,
     x: ShardedTensor,
     names: Sequence[str],
+    weights: Sequence[Sequence[tf.Tensor]],
 ) -> tuple[list[Term], tf.Tensor]:
     """As `MomentsOfAll._terms`: each device is sent what the others have."""
     layout = x.layout
     devices = layout.devices
-    weights = [
-        copies_of(getattr(layer, name), devices, layout.owner) for name in names
-    ]
     # All know the gradients by the weights, so that no message has them.
     keeper = _keeper(layout)
     exchange = Exchange()
@@ -269,7 +256,7 @@ def _of_all(
         ) -> list[tf.Tensor]:
             x = widened(x)
             own = [tf.cast(weight, x.dtype) for weight in weights]
-            return opened(
+            return with_moments(
                 *(x, own, names, layer.epsilon, exchange),
                 *(number, number == keeper, axis, native),
             )
@@ -285,7 +272,7 @@ def _of_all(
     for number, device in enumerate(devices):
         maps, _, *own = found[number]
         part = parts[number]
-        exchange.one_by.append(part.one_by)
+        exchange.one_of_n.append(part.one_of_n)
 
         def combine(*rows: tf.Tensor, part: Any = part) -> tf.Tensor:
             fractions = tf.cast(part.fractions, rows[0].dtype)
@@ -306,20 +293,15 @@ def _by_moving(
     axis: int,
     x: ShardedTensor,
     names: Sequence[str],
-    weights: Sequence[tf.Tensor],
+    weights: Sequence[Sequence[tf.Tensor]],
 ) -> ShardedTensor:
     """Normalizes samples on each device by moving statistics."""
-
-    def run(x: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-        given = dict(zip(names, tf.unstack(rows), strict=True))
-        mean, variance = (given.pop(name) for name in MOVING)
-        return normalized(layer, widened(x), axis, given, mean, variance)
-
+    run = functools.partial(by_moving, layer, axis, names)
     return x.with_shards(
         [
             on_device(run, device)(*own)
             for device, *own in zip(
-                x.layout.devices, x.shards, weights, strict=True
+                x.layout.devices, x.shards, *weights, strict=True
             )
         ]
     )

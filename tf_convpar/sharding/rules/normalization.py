@@ -18,7 +18,7 @@ from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import on_device
 from tf_convpar.sharding._combined import Statistics
 from tf_convpar.sharding._combined import Term
-from tf_convpar.sharding._later import normalized_shards
+from tf_convpar.sharding._lazy_sum import normalized_shards
 from tf_convpar.sharding.rules._rule import Rule
 from tf_convpar.sharding.rules._rule import Shape
 from tf_convpar.sharding.rules._rule import on_shards
@@ -69,7 +69,7 @@ class BatchNormalization(Rule):
         axis, devices = x.layout.axis + x.ndim, x.layout.devices
         given = [{n: values[n][i] for n in names} for i in range(len(devices))]
         if not learns:
-            run = functools.partial(_by_moving, layer, axis, names)
+            run = functools.partial(by_moving, layer, axis, names)
             operands = [values[name] for name in names]
             return on_shards(run, x.layout, x.shards, *operands)
         terms = []
@@ -134,13 +134,14 @@ def moved_on(
     return found
 
 
-def _by_moving(
+def by_moving(
     layer: Any,
     axis: int,
     names: Sequence[str],
     x: tf.Tensor,
     *weights: tf.Tensor,
 ) -> tf.Tensor:
+    """Normalizes maps by moving statistics, on the current device."""
     given = dict(zip(names, weights, strict=True))
     mean, variance = (given.pop(name) for name in MOVING)
     return normalized(layer, widened(x), axis, given, mean, variance)

@@ -1,4 +1,4 @@
-"""Sharded feature maps that are made with what is computed of them.
+"""Sums of sharded feature maps that are made with what is computed of them.
 
 A normalization on shards returns what it is made of. A sum or an activation
 that takes it makes its own result of that, in one pass on each device. For
@@ -23,7 +23,7 @@ from tf_convpar.sharding._combined import regrouped
 from tf_convpar.sharding._fusable import activation_of
 
 
-class Later(ShardedTensor):
+class LazySum(ShardedTensor):
     """A sum of terms, of which some are normalized, made when it is needed.
 
     Args:
@@ -71,7 +71,7 @@ def normalized_shards(
     """
     maps = x.with_shards([term.maps for term in terms])
     if axis == maps.ndim - 1 and maps.dtype == dtype:
-        return Later([[term] for term in terms], maps)
+        return LazySum([[term] for term in terms], maps)
     return x.with_shards(
         [
             made_on(device, [term], "linear", axis, dtype)
@@ -80,7 +80,7 @@ def normalized_shards(
     )
 
 
-def made_with(layer: Any, inputs: Sequence[Any]) -> ShardedTensor | None:
+def in_one_pass(layer: Any, inputs: Sequence[Any]) -> ShardedTensor | None:
     """A sum or an activation of what is made later, in one pass.
 
     Args:
@@ -90,7 +90,7 @@ def made_with(layer: Any, inputs: Sequence[Any]) -> ShardedTensor | None:
     Returns:
         Its result, or None where something else computes that.
     """
-    if not any(isinstance(x, Later) for x in inputs):
+    if not any(isinstance(x, LazySum) for x in inputs):
         return None
     if type(layer) is keras.layers.Add:
         return _added(inputs)
@@ -104,7 +104,7 @@ def made_with(layer: Any, inputs: Sequence[Any]) -> ShardedTensor | None:
     return activated(x, name)
 
 
-def _added(inputs: Sequence[Any]) -> Later | None:
+def _added(inputs: Sequence[Any]) -> LazySum | None:
     first, *others = inputs
     alike = all(
         isinstance(x, ShardedTensor)
@@ -118,17 +118,17 @@ def _added(inputs: Sequence[Any]) -> Later | None:
         [term for part in parts for term in part]
         for parts in zip(*map(_terms_of, inputs), strict=True)
     ]
-    return Later(terms, first) if len(terms[0]) <= MOST_TERMS else None
+    return LazySum(terms, first) if len(terms[0]) <= MOST_TERMS else None
 
 
 def _terms_of(x: ShardedTensor) -> Sequence[Sequence[Term]]:
     """For each device, the terms of which shards are the sum."""
-    if isinstance(x, Later):
+    if isinstance(x, LazySum):
         return x.terms
     return [[Term(shard)] for shard in x.shards]
 
 
-def activated(x: Later, activation: str) -> ShardedTensor:
+def activated(x: LazySum, activation: str) -> ShardedTensor:
     """An activation of a sum, on each device in one pass.
 
     Args:

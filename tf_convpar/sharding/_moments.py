@@ -1,0 +1,134 @@
+"""Moments of feature maps on several devices, by which each normalizes its own.
+
+`with_moments` is the beginning of a normalization on one device, `combined` its
+end; between them devices exchange a row of moments. In the gradient they
+exchange a row of sums, which is added up on its way. The gradient of `combined`
+gives `with_moments` the gradients of the result as they came, through no
+activation, and these sums; that makes the derivatives of both, in one pass over
+the maps. Where several results are made of one normalization, gradients pass
+through the activations first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_convpar import ops
+from tf_convpar.sharding._combined import Exchange
+from tf_convpar.sharding._combined import Statistics
+from tf_convpar.sharding._combined import Term
+from tf_convpar.sharding._combined import derivatives
+from tf_convpar.sharding._combined import gradients_of
+
+
+def with_moments(
+    x: tf.Tensor,
+    weights: Sequence[tf.Tensor],
+    names: Sequence[str],
+    epsilon: float,
+    exchange: Exchange,
+    number: int,
+    keeps: bool,
+    axis: int = -1,
+    native: bool | None = None,
+) -> list[tf.Tensor]:
+    """Feature maps that are normalized with those of other devices.
+
+    Args:
+        x: The maps on one device.
+        weights: Gamma and beta, as far as there are.
+        names: Their names.
+        epsilon: As for `Statistics`.
+        exchange: What is shared with other devices.
+        number: The number of this device.
+        keeps: Whether gradients by the weights, which all devices know, come
+            from this one.
+        axis: The channel axis.
+        native: As for `ops.scale_channels`.
+
+    Returns:
+        The maps and the weights, of which no other result must be made than by
+        `combined`; before the weights, the moments of these maps.
+    """
+
+    @tf.custom_gradient
+    def run(x: tf.Tensor, *weights: tf.Tensor) -> Any:
+        moments = ops.channel_moments(x, axis, native=native)
+
+        def gradient(
+            dy: tf.Tensor, by_moments: tf.Tensor, *by_weights: tf.Tensor
+        ) -> Sequence[tf.Tensor | None]:
+            if exchange.exact:
+                (dx,) = derivatives(
+                    lambda x: [
+                        tf.identity(x),
+                        ops.channel_moments(x, axis, native=False),
+                    ],
+                    [x],
+                    [dy, by_moments],
+                )
+                return dx, *by_weights
+            mean, variance = tf.unstack(exchange.moments[number])
+            of = Statistics(mean, variance, epsilon, True, tuple(names))
+            one_of_n = tf.cast(exchange.one_of_n[number], x.dtype)
+            dx, *found = gradients_of(
+                Term(x, tuple(weights), of),
+                *(dy, by_moments, one_of_n / _pixels(x, axis)),
+                *(exchange.left, axis, native),
+            )
+            return dx, *(found if keeps else [None] * len(found))
+
+        return (tf.identity(x), moments, *map(tf.identity, weights)), gradient
+
+    found: list[tf.Tensor] = list(run(x, *weights))
+    return found
+
+
+def moments_of_all(
+    rows: Sequence[tf.Tensor], fractions: tf.Tensor, exchange: Exchange
+) -> tf.Tensor:
+    """Moments of all maps, from those of the maps on each device.
+
+    Args:
+        rows: Moments `(2, channels)` of each device's maps.
+        fractions: Which part of all maps each device has, `(devices,)`.
+        exchange: What is shared with other devices.
+    """
+
+    @tf.custom_gradient
+    def run(*rows: tf.Tensor) -> Any:
+        def gradient(by_moments: tf.Tensor) -> Sequence[tf.Tensor]:
+            if exchange.exact:
+                return derivatives(
+                    lambda *rows: merged_moments(fractions, *rows),
+                    rows,
+                    by_moments,
+                )
+            return [by_moments] * len(rows)
+
+        return merged_moments(fractions, *rows), gradient
+
+    found: tf.Tensor = run(*rows)
+    return found
+
+
+def merged_moments(fractions: tf.Tensor, *rows: tf.Tensor) -> tf.Tensor:
+    """Moments of all maps, from those of the maps on each device."""
+    means, variances = tf.unstack(tf.stack(rows, 1))
+    weights = fractions[:, None]
+    mean = tf.reduce_sum(weights * means, 0)
+    within = variances + tf.square(means - mean)
+    return tf.stack([mean, tf.reduce_sum(weights * within, 0)])
+
+
+def _pixels(x: tf.Tensor, axis: int) -> Any:
+    """How many numbers a channel of a sample has."""
+    left = [n for i, n in enumerate(x.shape) if i not in (0, axis % x.ndim)]
+    if None not in left:
+        return max(1, math.prod(left))
+    numbers = tf.size(x) // (tf.shape(x)[0] * x.shape[axis])
+    return tf.cast(tf.maximum(numbers, 1), x.dtype)
