@@ -63,6 +63,20 @@ def slopes(model, *inputs, training=True):
     ]
 
 
+def curvature(model, x):
+    """The gradient, by the input and every weight, of what a gradient is."""
+    weights = model.trainable_variables
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(tf.sin(model(x, training=True)))
+        slope = tape.gradient(loss, x)
+        norm = tf.reduce_sum(tf.square(slope))
+    found = outer.gradient(norm, [x, *weights])
+    return [np.asarray(tf.convert_to_tensor(g)) for g in found]
+
+
 def same(ours, theirs, tolerance=1e-10):
     for a, b in zip(ours, theirs, strict=True):
         scale = max(1.0, float(np.abs(b).max(initial=0)))

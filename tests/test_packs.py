@@ -65,7 +65,7 @@ def test_messages_and_ops_of_a_step(strategy):
         # packs of what is there and of gradients.
         most = 2 * (2 * BLOCKS + held / 100e3) + 20
         assert kinds["_Send"] <= most
-        assert kinds.total() <= 2 * one.total()
+        assert kinds.total() <= 1.3 * one.total()
 
 
 @pytest.mark.parametrize("wire", [None, "bfloat16"])

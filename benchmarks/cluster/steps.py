@@ -10,6 +10,9 @@ import statistics
 import sys
 import time
 
+# The variable with a folder in which programs that are timed at once meet.
+MEET = "CONVPAR_BENCHMARK_MEET"
+
 
 def add_arguments(parser):
     """Adds the arguments of every program that makes steps."""
@@ -22,7 +25,6 @@ def add_arguments(parser):
     parser.add_argument(
         "--together", type=int, default=1, help="programs timed at once"
     )
-    parser.add_argument("--meet", help="a folder in which they find each other")
 
 
 def data(options):
@@ -41,8 +43,9 @@ def data(options):
 
 def part(batch, parts, index):
     """The samples of one of `parts` replicas, as equal as can be."""
-    begins = [batch * i // parts for i in range(parts + 1)]
-    return slice(begins[index], begins[index + 1])
+    counts = in_proportion(batch, [1] * parts)
+    begin = sum(counts[:index])
+    return slice(begin, begin + counts[index])
 
 
 def in_proportion(samples, shares):
@@ -58,7 +61,7 @@ def meet(options):
     """Waits until as many programs have come so far as are timed at once."""
     if options.together == 1:
         return
-    folder = pathlib.Path(options.meet)
+    folder = pathlib.Path(os.environ[MEET])
     (folder / str(os.getpid())).touch()
     while len(list(folder.iterdir())) < options.together:
         time.sleep(0.01)

@@ -50,7 +50,7 @@ def apart(nodes, case, options, plan):
     long as steps take as much as their samples do.
     """
     parts = steps.in_proportion(case.batch, case.shares)
-    together = [f"--together={len(nodes)}", f"--meet={tempfile.mkdtemp()}"]
+    together = [f"--together={len(nodes)}"]
     found = []
     for node, samples in zip(nodes, parts, strict=True):
         own = dataclasses.replace(case, batch=samples)
@@ -149,12 +149,13 @@ def measure(programs, timeout, progress):
     """
     with tempfile.TemporaryDirectory() as folder:
         logs = [pathlib.Path(folder) / f"node{i}" for i in range(len(programs))]
+        meet = pathlib.Path(folder) / "meet"
+        meet.mkdir()
         running = []
         try:
             for program, log in zip(programs, logs, strict=True):
-                running.append(
-                    program.node.start(program.command, log, **program.env)
-                )
+                env = {**program.env, steps.MEET: str(meet)}
+                running.append(program.node.start(program.command, log, **env))
             reporting = [
                 log
                 for program, log in zip(programs, logs, strict=True)
