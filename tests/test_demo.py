@@ -312,6 +312,7 @@ def test_plain_keras_beside_a_plan(tmp_path):
     table_lib.print_report(report, settings, console)
     text = console.file.getvalue()
     assert f"{report.faster(report.one):.2f}" in text
+    assert f"{report.adds:.2f}" in text
     assert "stage3_residual_2" in text
     assert max(map(len, text.splitlines()[:-1])) <= 80
 

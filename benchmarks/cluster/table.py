@@ -53,8 +53,8 @@ def table_of(rows):
             row["system"],
             f"{row['step_s'] * 1e3:.0f} ms",
             f"{(high - low) / row['step_s']:.1%} apart",
-            times(row, "nodes_add"),
-            times(row, "speedup"),
+            factor(row, "nodes_add"),
+            factor(row, "speedup"),
             pair(row, "received_mb", "sent_mb"),
             pair(row, "received_theory_mb", "sent_theory_mb"),
             f"{row['predicted_s'] * 1e3:.0f} ms"
@@ -65,7 +65,7 @@ def table_of(rows):
     return table
 
 
-def times(row, name):
+def factor(row, name):
     return f"{row[name]:.2f}x" if name in row else ""
 
 

@@ -65,6 +65,11 @@ class Report:
         """How many times as fast as plain Keras a training's steps are."""
         return self.plain.step_s / training.step_s
 
+    @property
+    def adds(self) -> float:
+        """How many times as fast as on one device steps on several are."""
+        return self.one.step_s / self.many.step_s
+
     def differs(self, training: Training) -> float:
         """Largest relative difference of its losses from plain Keras'."""
         return float(max(differences(self.plain.losses, training.losses)))
@@ -85,6 +90,7 @@ class Report:
         return {
             **dataclasses.asdict(self),
             "faster": {n: self.faster(getattr(self, n)) for n in _PARALLEL},
+            "adds": self.adds,
             "differs": {n: self.differs(getattr(self, n)) for n in _PARALLEL},
         }
 

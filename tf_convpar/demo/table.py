@@ -64,6 +64,7 @@ def _rows(report: Report) -> Iterator[tuple[str, ...]]:
         f"{report.faster(one):.2f}",
         f"{report.faster(many):.2f}",
     )
+    yield "times as fast as on one device", "", "", f"{report.adds:.2f}"
     measured = f"{report.measured_bytes / 1e6:.2f} MB"
     yield f"bytes a step, on {report.counted_on}", "", "", measured
     theory = f"{report.theory_bytes / 1e6:.2f} MB"

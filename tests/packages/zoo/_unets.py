@@ -9,7 +9,7 @@ def unet_of(name, *args, **kwargs):
     return getattr(models, name)((64, 64, 3), *args, **kwargs)
 
 
-@model("keras-unet-collection", "U-Net")
+@model("keras-unet-collection", "U-Net", dtype="float64")
 def _():
     return unet_of("unet_2d", [8, 12, 16], 2, batch_norm=True)
 
@@ -34,7 +34,7 @@ def _():
     return unet_of("att_unet_2d", [8, 12, 16], 2, batch_norm=True)
 
 
-@model("keras-unet-collection", "R2U-Net")
+@model("keras-unet-collection", "R2U-Net", dtype="float64")
 def _():
     return unet_of("r2_unet_2d", [8, 12], 2, batch_norm=True)
 
