@@ -20,8 +20,11 @@ from tf_convpar import machines
 from tf_convpar import ops
 
 
-def options(description, **switches):
-    """The options that all programs here have, and a program's own switches."""
+def options(description, **lists):
+    """The options that all programs here have, and what a program may run.
+
+    Each of `lists` has the names to choose from; all are run without a choice.
+    """
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument(
         "--device",
@@ -33,8 +36,10 @@ def options(description, **switches):
     )
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--json", action="store_true")
-    for name, says in switches.items():
-        parser.add_argument(f"--{name}", action="store_true", help=says)
+    for name, choices in lists.items():
+        parser.add_argument(
+            f"--{name}", nargs="+", choices=[*choices], default=[*choices]
+        )
     return parser.parse_args()
 
 

@@ -13,6 +13,17 @@ import tensorflow as tf
 
 import tf_convpar as convpar
 
+# Where a model is, and its plan.
+CASES = {
+    "one": ("one", "equal"),
+    "two logical, by filters": ("two", "equal"),
+    "two logical, by samples": ("two", {".*": "samples"}),
+    "two logical, planned": ("two", "auto"),
+    "with the CPU, equal": ("CPU", "equal"),
+    "with the CPU, planned": ("CPU", "auto"),
+    "one again": ("one", "equal"),
+}
+
 
 def split_card(given, mib):
     """Two logical devices of one, before TensorFlow starts any."""
@@ -24,6 +35,17 @@ def split_card(given, mib):
             physical[0],
             [tf.config.LogicalDeviceConfiguration(memory_limit=half)] * 2,
         )
+
+
+def places(devices, given):
+    """The devices of a case, where the program runs on `given.device`."""
+    kind = given.device.rpartition(":")[0]
+    others = {
+        "one": [],
+        "two": [f"{kind}:1"],
+        "CPU": ["CPU:1" if kind.upper() == "CPU" else "CPU:0"],
+    }
+    return [given.device, *others[devices]]
 
 
 def step_of(name, image, batch, devices, plan):
@@ -39,27 +61,23 @@ def step_of(name, image, batch, devices, plan):
 
 
 def main():
-    given = card.options(__doc__)
+    given = card.options(__doc__, models=models.MODELS, cases=CASES)
     split_card(given, int(os.environ.get("HALF_OF_A_CARD_MIB", "30000")))
     device = card.wanted(given)
-    other = f"{given.device.rpartition(':')[0]}:1"
-    host = "CPU:1" if given.device.upper().startswith("CPU") else "CPU:0"
     image, batch = (32, 4) if given.small else (224, 64)
-    name = "VGG16" if given.small else "ResNet50"
-    cases = {
-        "one": ([given.device], "equal"),
-        "two logical, equal": ([given.device, other], "equal"),
-        "two logical, planned": ([given.device, other], "auto"),
-        "with the CPU, equal": ([given.device, host], "equal"),
-        "with the CPU, planned": ([given.device, host], "auto"),
-        "one again": ([given.device], "equal"),
-    }
-    steps = [step_of(name, image, batch, *case) for case in cases.values()]
-    times, ratios = card.turns(steps, given.repeats)
-    rows = [
-        {"model": name, "devices": label, "ms": 1e3 * took, "of one": ratio}
-        for label, took, ratio in zip(cases, times, ratios, strict=True)
-    ]
+    rows = []
+    for name in given.models:
+        steps = [
+            step_of(name, image, batch, places(devices, given), plan)
+            for devices, plan in map(CASES.get, given.cases)
+        ]
+        times, ratios = card.turns(steps, given.repeats)
+        rows += [
+            card.told(
+                {"model": name, "devices": case, "ms": 1e3 * took, "of one": to}
+            )
+            for case, took, to in zip(given.cases, times, ratios, strict=True)
+        ]
     card.show(given, device, rows)
 
 

@@ -1,8 +1,8 @@
 """Times training steps of whole models that are parallelized on one card.
 
 Beside Keras' own model, which is timed twice: no difference below that of two
-equal models means anything. With `--xla` also beside the model as Keras
-compiles it on a card where it is left the choice.
+equal models means anything. XLA is what Keras chooses on a card. Times are
+parts of those of the first of the ways.
 """
 
 import card
@@ -12,15 +12,28 @@ import tensorflow as tf
 import tf_convpar as convpar
 
 MODELS = ("ResNet50", "VGG16")
-ALGORITHMS = {"parallelized": "direct", "auto": "auto"}
+POLICIES = ("float32", "mixed_bfloat16")
+# The algorithm, or None for a model of Keras, and whether XLA may compile it.
+WAYS = {
+    f"{name}{xla and ', XLA'}": (algorithm, bool(xla))
+    for xla in ("", "XLA")
+    for name, algorithm in {
+        "Keras": None,
+        "parallelized": "direct",
+        "auto": "auto",
+        "Keras again": None,
+    }.items()
+}
 
 
 def compiled(model, xla=False):
     model.compile(
         keras.optimizers.SGD(0.01, momentum=0.9),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        jit_compile=xla,
+        jit_compile="auto" if xla else False,
     )
+    if xla and tf.config.list_physical_devices("GPU") and not model.jit_compile:
+        raise AssertionError("Expected a model for XLA. Received one for none.")
     return model
 
 
@@ -32,26 +45,23 @@ def plain(name, image):
     )
 
 
-def made(name, image, how, device):
-    """A model as it is trained; `Keras` ones know nothing of this package."""
+def made(name, image, way, device):
+    """A model as it is trained; those of Keras know nothing of this package."""
+    algorithm, xla = WAYS[way]
     keras.utils.set_random_seed(1)
-    if how.startswith("Keras"):
+    if algorithm is None:
         with tf.device(device):
-            return compiled(plain(name, image), xla="XLA" in how)
+            return compiled(plain(name, image), xla)
     with convpar.ConvParallelStrategy(devices=[device]).scope():
-        model = plain(name, image)
-        return compiled(
-            convpar.parallelize(
-                model, plan="equal", algorithm=ALGORITHMS[how], verbose=False
-            )
+        model = convpar.parallelize(
+            plain(name, image), plan="equal", algorithm=algorithm, verbose=False
         )
+        return compiled(model, xla)
 
 
 def row(name, policy, image, batch, device, given):
     keras.mixed_precision.set_dtype_policy(policy)
-    ways = ["Keras", *ALGORITHMS, "Keras again"]
-    ways += ["Keras, XLA"] if given.xla else []
-    models = [made(name, image, how, device) for how in ways]
+    models = [made(name, image, way, device) for way in given.ways]
     x, y = card.images(device, batch, (image, image, 3), 1000)
 
     def step(model):
@@ -62,19 +72,19 @@ def row(name, policy, image, batch, device, given):
     return {
         "model": name,
         "policy": policy,
-        "Keras, ms": 1e3 * times[0],
-        **dict(zip(ways[1:], ratios[1:], strict=True)),
+        f"{given.ways[0]}, ms": 1e3 * times[0],
+        **dict(zip(given.ways[1:], ratios[1:], strict=True)),
     }
 
 
 def main():
-    given = card.options(__doc__, xla="time Keras' model compiled by XLA too")
+    given = card.options(__doc__, models=MODELS, policies=POLICIES, ways=WAYS)
     device = card.wanted(given)
     image, batch = (32, 2) if given.small else (224, 64)
     rows = [
         card.told(row(name, policy, image, batch, device, given))
-        for name in (MODELS[1:] if given.small else MODELS)
-        for policy in ("float32", "mixed_bfloat16")
+        for name in given.models
+        for policy in given.policies
     ]
     card.show(given, device, rows)
 
