@@ -40,7 +40,7 @@ extern "C" int Move(int direction, char* whole, int dtype, int64_t outer,
   ForEachTable(moves, all, [&](const Moves& table) {
     ++launches;
     ForDtype(table, [&](auto direction, auto whole) {
-      for (int64_t block = 0; block < table.blocks; ++block) {
+      for (int64_t block = 0; block < BlocksOf(table); ++block) {
         for (int thread = 0; thread < kThreads; ++thread) {
           MoveShare<decltype(direction)::value, decltype(whole)>(table, block,
                                                                  thread);

@@ -59,6 +59,17 @@ def assert_same_bits(actual, expected):
     )
 
 
+def with_smallest_as_in(actual, array, dtype):
+    """`array` in another dtype, where the smallest numbers may have become 0.
+
+    TensorFlow's threads make 0 of numbers below the least normal float32, and
+    some of a card's instructions do. Others keep them.
+    """
+    actual, exact = np.asarray(actual), converted(array, dtype)
+    smallest = (abs(array.astype(np.float64)) < 2.0**-126) & (actual == 0)
+    return np.where(smallest, actual, exact)
+
+
 def special(dtype):
     """Every kind of number, over two vector lengths and a tail."""
     bits = [0, 1, 0x7F800001, 0x7FC00000, 0x7F800000, 0x7F7FFFFF, 0x007FFFFF]
@@ -77,16 +88,16 @@ def special(dtype):
 def test_conversion_is_that_of_cast(native, source, target):
     rows = np.stack([special(source), special(source)[::-1]])
     random = numbers((2, 2100), source)
-    value = tf.constant(np.concatenate([rows, random], axis=1))
+    value = np.concatenate([rows, random], axis=1)
     widths = [7, 124, 0, 1099, 1001]
-    parts = tf.split(value, widths, -1)
+    parts = np.split(value, np.cumsum(widths)[:-1], -1)
 
     joined = ops.concat_shards(parts, dtype=target, native=native)
-    assert_same_bits(joined, cast(value, target))
+    assert_same_bits(joined, with_smallest_as_in(joined, value, target))
 
     cut = ops.split_shards(value, widths, dtypes=target, native=native)
     for shard, part in zip(cut, parts, strict=True):
-        assert_same_bits(shard, cast(part, target))
+        assert_same_bits(shard, with_smallest_as_in(shard, part, target))
 
 
 @pytest.mark.parametrize("axis", [-1, 1])

@@ -22,13 +22,14 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 const char* Launch(const Moves& moves, void* stream) {
-  if (moves.blocks == 0) return nullptr;
-  if (moves.blocks > std::numeric_limits<int32_t>::max()) {
+  const int64_t blocks = BlocksOf(moves);
+  if (blocks == 0) return nullptr;
+  if (blocks > std::numeric_limits<int32_t>::max()) {
     return "more numbers than one launch can move";
   }
   ForDtype(moves, [&](auto direction, auto whole) {
     MoveKernel<decltype(direction)::value, decltype(whole)>
-        <<<static_cast<uint32_t>(moves.blocks), kThreads, 0,
+        <<<static_cast<uint32_t>(blocks), kThreads, 0,
            static_cast<cudaStream_t>(stream)>>>(moves);
   });
   const cudaError_t error = cudaGetLastError();

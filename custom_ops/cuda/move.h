@@ -18,117 +18,115 @@ struct alignas(sizeof(T) * kWidth) Vector {
   T numbers[kWidth];
 };
 
-// Where a vector lies in the joined tensor, counted in vectors: `skip` vectors
-// of a shard, fewer than kBlockVectors, after that in `row` and `col`. A row of
-// the shard has `cols` vectors, one of the joined tensor has `stride`.
-TF_CONVPAR_HOST_DEVICE inline int64_t PlaceOf(int64_t row, int64_t col,
-                                              int skip, int64_t cols,
-                                              int64_t stride) {
-  col += skip;
-  if (col >= cols) {
-    if (cols >= kBlockVectors) {
-      ++row;
-      col -= cols;
-    } else {
-      // Division of 64 bits would take as long as the move.
-      const auto all = static_cast<uint32_t>(col);
-      const auto part = static_cast<uint32_t>(cols);
-      row += all / part;
-      col = all % part;
-    }
-  }
-  return row * stride + col;
-}
-
 template <Direction kDirection, typename Whole, typename Shard, int kWidth>
 TF_CONVPAR_HOST_DEVICE void MoveVectors(const Moves& moves, const Piece& piece,
-                                        int64_t block, int thread) {
+                                        int64_t band, int64_t block,
+                                        int thread) {
   constexpr bool kJoins = kDirection == Direction::kJoin;
   using From = std::conditional_t<kJoins, Shard, Whole>;
   using To = std::conditional_t<kJoins, Whole, Shard>;
-  auto* const whole = reinterpret_cast<Vector<Whole, kWidth>*>(
-      moves.whole + piece.start * static_cast<int64_t>(sizeof(Whole)));
-  auto* const shard = reinterpret_cast<Vector<Shard, kWidth>*>(piece.data);
   const int64_t cols = piece.size / kWidth, stride = moves.row / kWidth;
+  const int64_t above = band * moves.band;
+  const int64_t below = moves.outer - above;
+  const int64_t rows = below < moves.band ? below : moves.band;
   const int64_t begin = (block - piece.block) * kBlockVectors;
-  const int64_t left = moves.outer * cols - begin;
-  const int64_t row = begin / cols, col = begin % cols;
+  const int64_t left = rows * cols - begin;
+  const int count = left < kBlockVectors ? static_cast<int>(left)
+                                         : static_cast<int>(kBlockVectors);
+  auto* const whole =
+      reinterpret_cast<Vector<Whole, kWidth>*>(
+          moves.whole + piece.start * static_cast<int64_t>(sizeof(Whole))) +
+      above * stride + begin;
+  auto* const shard = reinterpret_cast<Vector<Shard, kWidth>*>(piece.data) +
+                      above * cols + begin;
+  // Between the end of a shard's row and the next in the joined tensor.
+  const auto gap = static_cast<uint32_t>(stride - cols);
+  const auto place = [&](int i) {
+    return i + static_cast<int>(RowOf(begin + i, piece.reciprocal) * gap);
+  };
 
   // All loads are under way before the first store waits for one.
   Vector<From, kWidth> loaded[kVectors];
 #if defined(__CUDA_ARCH__)
 #pragma unroll
 #endif
-  for (int i = 0; i < kVectors; ++i) {
-    const int skip = i * kThreads + thread;
-    if (skip >= left) break;
+  for (int k = 0; k < kVectors; ++k) {
+    const int i = k * kThreads + thread;
+    if (i >= count) break;
     if constexpr (kJoins) {
-      loaded[i] = shard[begin + skip];
+      loaded[k] = shard[i];
     } else {
-      loaded[i] = whole[PlaceOf(row, col, skip, cols, stride)];
+      loaded[k] = whole[place(i)];
     }
   }
 #if defined(__CUDA_ARCH__)
 #pragma unroll
 #endif
-  for (int i = 0; i < kVectors; ++i) {
-    const int skip = i * kThreads + thread;
-    if (skip >= left) break;
+  for (int k = 0; k < kVectors; ++k) {
+    const int i = k * kThreads + thread;
+    if (i >= count) break;
     Vector<To, kWidth> stored;
-    for (int k = 0; k < kWidth; ++k) {
-      stored.numbers[k] = Converted<To>(loaded[i].numbers[k]);
+    for (int n = 0; n < kWidth; ++n) {
+      stored.numbers[n] = Converted<To>(loaded[k].numbers[n]);
     }
     if constexpr (kJoins) {
-      whole[PlaceOf(row, col, skip, cols, stride)] = stored;
+      whole[place(i)] = stored;
     } else {
-      shard[begin + skip] = stored;
+      shard[i] = stored;
     }
   }
 }
 
 template <Direction kDirection, typename Whole, typename Shard>
 TF_CONVPAR_HOST_DEVICE void MovePiece(const Moves& moves, const Piece& piece,
-                                      int64_t block, int thread) {
+                                      int64_t band, int64_t block, int thread) {
   // Numbers of the wider type in a vector, at most.
   constexpr int kMost =
       kVectorBytes /
       (sizeof(Whole) > sizeof(Shard) ? sizeof(Whole) : sizeof(Shard));
   if constexpr (kMost >= 8) {
     if (piece.width == 8) {
-      return MoveVectors<kDirection, Whole, Shard, 8>(moves, piece, block,
+      return MoveVectors<kDirection, Whole, Shard, 8>(moves, piece, band, block,
                                                       thread);
     }
   }
   if constexpr (kMost >= 4) {
     if (piece.width == 4) {
-      return MoveVectors<kDirection, Whole, Shard, 4>(moves, piece, block,
+      return MoveVectors<kDirection, Whole, Shard, 4>(moves, piece, band, block,
                                                       thread);
     }
   }
   if (piece.width == 2) {
-    return MoveVectors<kDirection, Whole, Shard, 2>(moves, piece, block,
+    return MoveVectors<kDirection, Whole, Shard, 2>(moves, piece, band, block,
                                                     thread);
   }
-  MoveVectors<kDirection, Whole, Shard, 1>(moves, piece, block, thread);
+  MoveVectors<kDirection, Whole, Shard, 1>(moves, piece, band, block, thread);
 }
 
 // Moves the share of one thread of one block.
 template <Direction kDirection, typename Whole>
 TF_CONVPAR_HOST_DEVICE void MoveShare(const Moves& moves, int64_t block,
                                       int thread) {
+  // Fewer than 2^31 blocks are launched, and 32 bits are divided faster.
+  const int64_t band =
+      static_cast<uint32_t>(block) / static_cast<uint32_t>(moves.blocks);
+  block -= band * moves.blocks;
   int i = 0;
   while (i + 1 < moves.pieces && moves.piece[i + 1].block <= block) ++i;
   const Piece& piece = moves.piece[i];
   switch (piece.dtype) {
     case Dtype::kHalf:
-      return MovePiece<kDirection, Whole, Half>(moves, piece, block, thread);
+      return MovePiece<kDirection, Whole, Half>(moves, piece, band, block,
+                                                thread);
     case Dtype::kBfloat16:
-      return MovePiece<kDirection, Whole, Bfloat16>(moves, piece, block,
+      return MovePiece<kDirection, Whole, Bfloat16>(moves, piece, band, block,
                                                     thread);
     case Dtype::kFloat:
-      return MovePiece<kDirection, Whole, float>(moves, piece, block, thread);
+      return MovePiece<kDirection, Whole, float>(moves, piece, band, block,
+                                                 thread);
     case Dtype::kDouble:
-      return MovePiece<kDirection, Whole, double>(moves, piece, block, thread);
+      return MovePiece<kDirection, Whole, double>(moves, piece, band, block,
+                                                  thread);
   }
 }
 
