@@ -110,18 +110,30 @@ def test_one_launch_moves_up_to_64_shards(count, launches):
 
 
 @has_compiler
-@pytest.mark.parametrize("size", [1, 1023, 1024, 1025, 5000])
-def test_rows_longer_and_shorter_than_a_block(size):
-    """A block moves 1024 vectors, here of one number each."""
+@pytest.mark.parametrize(
+    ("rows", "size"),
+    [
+        *((7, size) for size in (1, 2047, 2048, 2049)),
+        # Bands of 2^16 - 1 numbers at most: of one row, of four, of 13,107.
+        (3, 30000),
+        (7, 5000),
+        (40000, 1),
+    ],
+)
+def test_rows_longer_and_shorter_than_a_block(rows, size):
+    """A block moves 2048 vectors, here of one number each."""
     shards = [
-        np.random.default_rng(i).normal(size=(7, n)).astype(np.float32)
-        for i, n in enumerate((size, 3, 2 * size + 1))
+        np.random.default_rng(i).normal(size=(rows, n)).astype(np.float32)
+        for i, n in enumerate((size, 1, 2 * size + 1))
     ]
     whole = np.concatenate(shards, 1)
     cut = [np.empty_like(shard) for shard in shards]
     cuda_on_host.move(cuda_on_host.CUT, whole, cut, 1)
     for one, other in zip(cut, shards, strict=True):
         np.testing.assert_array_equal(one, other)
+    joined = np.empty_like(whole)
+    cuda_on_host.move(cuda_on_host.JOIN, joined, shards, 1)
+    np.testing.assert_array_equal(joined, whole)
 
 
 def setup(monkeypatch, **environment):

@@ -17,7 +17,7 @@ enum class Direction : uint8_t { kJoin, kCut };
 
 // Threads of a block, and vectors that each of them moves.
 inline constexpr int kThreads = 256;
-inline constexpr int kVectors = 4;
+inline constexpr int kVectors = 8;
 inline constexpr int kBlockVectors = kThreads * kVectors;
 // No load or store is of more bytes.
 inline constexpr int64_t kVectorBytes = 16;
