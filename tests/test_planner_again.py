@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 from plans_of_graphs import calibration_of
 from plans_of_graphs import residual
+from plans_of_graphs import steps_as_predicted
 
 import tf_convpar as convpar
 from tf_convpar import planner
 from tf_convpar.callbacks import _rebalance
 from tf_convpar.layers import ConvParallel
 from tf_convpar.planner.measure import _calibrate
+from tf_convpar.planner.measure import _whole_steps
 from tf_convpar.sharding import HowSplit
 from tf_convpar.sharding import relayout
 
@@ -50,6 +52,7 @@ def calibration(strategy, monkeypatch):
         speeds=(1.0, 0.8, 0.6),
     )
     monkeypatch.setattr(_calibrate, "calibrate", lambda *_, **__: found)
+    monkeypatch.setattr(_whole_steps, "_timed", steps_as_predicted)
     return found
 
 

@@ -21,7 +21,7 @@ def planned(name, model, strategy, options):
     if name == "auto":
         from tf_convpar import planner
 
-        calibration = planner.calibrate(
+        planner.calibrate(
             model,
             strategy,
             options.batch,
@@ -29,9 +29,17 @@ def planned(name, model, strategy, options):
             fresh=not options.cached,
             report=steps.say,
         )
-        plan = planner.plan(model, calibration, options.wire_dtype)
+        plan = strategy.planner().model(
+            model,
+            options.batch,
+            options.wire_dtype,
+            options.algorithm,
+            options.moments,
+        )
         steps.say(plan.reason)
-        return plan, plan.prediction.step_s
+        chief = plan.devices[:1]
+        alone = plan.single_s[chief[0]] if plan.used == chief else None
+        return plan, alone or plan.prediction.step_s
     try:
         return json.loads(name), None
     except json.JSONDecodeError:

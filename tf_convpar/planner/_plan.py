@@ -23,13 +23,12 @@ from tf_convpar.planner._ways import FILTERS
 from tf_convpar.planner._ways import SAMPLES
 from tf_convpar.planner._ways import filters_of
 from tf_convpar.plans import Plan
-from tf_convpar.plans import Prediction
 from tf_convpar.plans import seconds_text
 
 # A split must be predicted to save this part of the step. Predictions err by as
 # much in the worst of the measured cases (`benchmarks/cluster`), and a model
 # that is not split has no cluster that can fail.
-_WORTH = 0.1
+WORTH = 0.1
 
 
 def plan(
@@ -91,14 +90,56 @@ def plan_graph(
             f"{limits} bytes, in which no split fits. Take smaller batches "
             "or more devices."
         )
-    best = split = min(found, key=lambda f: f.seconds)
+    best = min(found, key=lambda f: f.seconds)
     alone = singles.get(calibration.devices[0].name)
-    if alone is not None and best.seconds > (1 - _WORTH) * alone:
-        choice = dict.fromkeys(best.choice, CHIEF)
-        # A cut with one device, for which none has to wait.
-        cut = _cuts.whole(graph, calibration, wire_dtype)
-        best = _Found(Costs(graph, calibration, cut), choice, alone)
-    return _plan(graph, calibration, best, split, singles)
+    if alone is None or best.seconds <= (1 - WORTH) * alone:
+        reason = _reason(best, singles)
+        return _plan(graph, calibration, best, singles, reason)
+    chief = short(calibration.devices[0].name)
+    reason = f"Not split: {seconds_text(alone)} a step on {chief} alone, "
+    if set(best.choice.values()) == {CHIEF}:
+        reason += "and no split is predicted to be faster."
+    else:
+        reason += (
+            f"and {seconds_text(best.seconds)} predicted with the best split, "
+            "which has to be a tenth faster to be worth it."
+        )
+    return _whole(graph, calibration, wire_dtype, singles, reason)
+
+
+def whole(
+    model: keras.Model,
+    calibration: Calibration,
+    wire_dtype: str | None,
+    reason: str,
+) -> Plan:
+    """The plan that leaves all convolutions on the chief.
+
+    Args:
+        model: Model that was measured, or one like it.
+        calibration: Measurements of the model on the devices.
+        wire_dtype: Dtype in which tensors travel; None for their own.
+        reason: Why, for the plan.
+    """
+    graph = _graph.of_model(model)
+    cut = _cuts.whole(graph, calibration, wire_dtype)
+    singles = singles_of(Costs(graph, calibration, cut))
+    return _whole(graph, calibration, wire_dtype, singles, reason)
+
+
+def _whole(
+    graph: Graph,
+    calibration: Calibration,
+    wire_dtype: str | None,
+    singles: Mapping[str, float],
+    reason: str,
+) -> Plan:
+    # A cut with one device, for which none has to wait.
+    cut = _cuts.whole(graph, calibration, wire_dtype)
+    choice = {call.name: CHIEF for call in graph.convolutions}
+    seconds = singles[calibration.devices[0].name]
+    found = _Found(Costs(graph, calibration, cut), choice, seconds)
+    return _plan(graph, calibration, found, singles, reason)
 
 
 def singles_of(costs: Costs) -> dict[str, float]:
@@ -127,8 +168,8 @@ def _plan(
     graph: Graph,
     calibration: Calibration,
     found: _Found,
-    split: _Found,
     singles: Mapping[str, float],
+    reason: str,
 ) -> Plan:
     prediction = _step.predict(found.costs, found.choice)
     cut = found.costs.cut
@@ -152,30 +193,17 @@ def _plan(
         prediction=prediction,
         single_s=dict(singles),
         equal_s=None,
-        reason=_reason(found, split, singles, prediction),
+        reason=reason,
         fingerprint=_works.fingerprint(graph),
         memory_bytes=tuple(d.memory_bytes for d in calibration.devices),
         layer_bytes={name: (0, 0) for name in allocation},
     )
 
 
-def _reason(
-    found: _Found,
-    split: _Found,
-    singles: Mapping[str, float],
-    prediction: Prediction,
-) -> str:
+def _reason(found: _Found, singles: Mapping[str, float]) -> str:
     """Says in a line what was chosen, and what it gains."""
+    prediction = _step.predict(found.costs, found.choice)
     ways = list(found.choice.values())
-    if set(ways) == {CHIEF}:
-        chief = short(found.costs.cut.devices[0])
-        alone = f"Not split: {seconds_text(found.seconds)} a step on {chief}"
-        if set(split.choice.values()) == {CHIEF}:
-            return f"{alone} alone, and no split is predicted to be faster."
-        return (
-            f"{alone} alone, and {seconds_text(split.seconds)} predicted with "
-            "the best split, which has to be a tenth faster to be worth it."
-        )
     parts = [
         f"{ways.count(way)} by {way}"
         for way in (SAMPLES, FILTERS)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
 from tf_convpar import plans
 from tf_convpar._compat.keras import print_msg
+from tf_convpar.machines import short
 from tf_convpar.planner import _graph
 from tf_convpar.planner import _plan
 from tf_convpar.planner import _plan_of
@@ -19,13 +22,18 @@ from tf_convpar.planner._calibration_file import to_json
 from tf_convpar.planner.measure import _calibrate
 from tf_convpar.planner.measure import _kept
 from tf_convpar.planner.measure import progress
+from tf_convpar.planner.measure import step_seconds
 from tf_convpar.planner.star.measure import LayerByLayer
 from tf_convpar.plans import Plan
+from tf_convpar.plans import seconds_text
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 from tf_convpar.strategy.strategy import plans_layers
 
 # Samples of a step, where a model is built for any batch.
 ASSUMED_BATCH = 32
+# Steps of a split model must be ahead of the chief's alone by half of what has
+# to be predicted: measurements err by less than predictions.
+_AHEAD = _plan.WORTH / 2
 
 
 @plans_layers
@@ -62,8 +70,12 @@ class Automatic:
         batch_size: int | None = None,
         wire_dtype: str | None = None,
         algorithm: str | None = None,
+        moments: str = "all",
     ) -> Plan:
-        """Plans a whole model.
+        """Plans a whole model, and holds a split against the clock.
+
+        Steps of the whole model are timed with the plan and on the chief
+        alone. Where the plan is not ahead, nothing is split.
 
         Args:
             model: Sequential or functional model, built.
@@ -72,6 +84,7 @@ class Automatic:
             wire_dtype: Dtype in which tensors travel; None for the
                 strategy's.
             algorithm: Algorithm of all convolutions; None for their own.
+            moments: As for `parallelize`.
 
         Raises:
             ValueError: The model has no graph, or inputs of unknown size.
@@ -91,10 +104,16 @@ class Automatic:
                 algorithm=algorithm,
                 report=report,
             )
-        wire = wire_dtype or self._strategy.wire_dtype
-        plan = _kept_plan(model, found, wire)
-        self._known[found.model] = _Known(found, wire, plan, algorithm)
-        return plan
+            wire = wire_dtype or self._strategy.wire_dtype
+            plan = _kept_plan(model, found, wire)
+            known = _Known(found, wire, plan, algorithm)
+            chief = found.devices[0].name
+            if plan.used != (chief,) and chief in plan.single_s:
+                known = _by_the_clock(
+                    model, self._strategy, known, moments, report
+                )
+        self._known[found.model] = known
+        return known.plan
 
     def again(
         self,
@@ -123,9 +142,17 @@ class Automatic:
             known = self._measured_again(model, known)
         calibration = known.calibration.among(devices, slower)
         try:
-            return _kept_plan(model, calibration, known.wire_dtype)
+            plan = _kept_plan(model, calibration, known.wire_dtype)
         except (ValueError, RuntimeError):
             return None  # No memory for it, say.
+        alone = plan.single_s.get(devices[0])
+        if alone is None or known.seconds(plan) <= (1 - _AHEAD) * alone:
+            return plan
+        reason = (
+            f"Not split: {seconds_text(alone)} a step on {short(devices[0])} "
+            "alone, and splits took longer than predicted when this was tried."
+        )
+        return _plan.whole(model, calibration, known.wire_dtype, reason)
 
     def _measured_again(self, model: Any, known: _Known) -> _Known:
         """With all of the strategy's devices, some of which are new."""
@@ -176,7 +203,7 @@ class Automatic:
         )
         if now.prediction is None:
             return None
-        return 1 - new.prediction.step_s / now.prediction.step_s
+        return 1 - known.seconds(new) / known.seconds(now)
 
     def _of(self, model: Any) -> _Known | None:
         if not self._known:
@@ -196,6 +223,57 @@ class _Known:
     wire_dtype: str | None
     plan: Plan
     algorithm: str | None
+    # How many times as long as predicted a split step took, beside one on the
+    # chief alone.
+    longer: float = 1.0
+
+    def seconds(self, plan: Plan) -> float:
+        """Seconds of a step with a plan, by what was seen of splits."""
+        if plan.prediction is None:
+            return math.inf
+        split = plan.used != plan.devices[:1]
+        return plan.prediction.step_s * (self.longer if split else 1.0)
+
+
+def _by_the_clock(
+    model: Any,
+    strategy: ConvParallelStrategy,
+    known: _Known,
+    moments: str,
+    report: Callable[[str], None],
+) -> _Known:
+    """Leaves a model whole whose steps are not shorter with its plan."""
+    calibration, plan, wire = known.calibration, known.plan, known.wire_dtype
+    chief = calibration.devices[0].name
+    split_s, alone_s = step_seconds(
+        model,
+        strategy,
+        [plan, _plan.whole(model, calibration, wire, "")],
+        calibration,
+        report=report,
+        algorithm=known.algorithm,
+        wire_dtype=wire,
+        moments=moments,
+    )
+    if math.isinf(alone_s):
+        return known  # No memory for the whole of it.
+    promised_s = known.seconds(plan)
+    longer = (split_s / promised_s) / (alone_s / plan.single_s[chief])
+    said = (
+        f"measured {seconds_text(split_s)} a step, and "
+        f"{seconds_text(alone_s)} on {short(chief)} alone"
+    )
+    if split_s <= (1 - _AHEAD) * alone_s:
+        plan = dataclasses.replace(plan, reason=f"{plan.reason} It was {said}.")
+    else:
+        reason = (
+            f"Not split: {said}, of a plan that was to take "
+            f"{seconds_text(promised_s)}."
+        )
+        plan = _plan.whole(model, calibration, wire, reason)
+    single_s = {**plan.single_s, chief: alone_s}
+    plan = dataclasses.replace(plan, single_s=single_s)
+    return dataclasses.replace(known, plan=plan, longer=longer)
 
 
 def _kept_plan(

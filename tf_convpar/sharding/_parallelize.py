@@ -124,7 +124,9 @@ def parallelize(
     reason = None
     if isinstance(plan, str) and plan == "auto":
         try:
-            planned = _planned(model, batch_size, algorithm, wire_dtype)
+            planned = _planned(
+                model, batch_size, algorithm, wire_dtype, moments
+            )
             plan, reason = _but_own(model, planned), planned.reason
         except (ValueError, tf.errors.OpError) as error:
             if asked is not None:
@@ -219,6 +221,7 @@ def _planned(
     batch_size: int | None,
     algorithm: str | None,
     wire_dtype: Any,
+    moments: str,
 ) -> Plan:
     """The plan that the strategy in scope makes, for `plan="auto"`."""
     strategy = tf.distribute.get_strategy()
@@ -229,7 +232,9 @@ def _planned(
             f"strategy.scope(): ... Received: {type(strategy).__name__}."
         )
     wire = wire_dtype if isinstance(wire_dtype, str) else None
-    made: Plan = strategy.planner().model(model, batch_size, wire, algorithm)
+    made: Plan = strategy.planner().model(
+        model, batch_size, wire, algorithm, moments
+    )
     return made
 
 

@@ -6,7 +6,6 @@ import collections
 import datetime
 import math
 import os
-from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from concurrent import futures
@@ -28,6 +27,7 @@ from tf_convpar.planner._link import Link
 from tf_convpar.planner.measure import _kept
 from tf_convpar.planner.measure import _links
 from tf_convpar.planner.measure import _updates
+from tf_convpar.planner.measure._apart import Report
 from tf_convpar.planner.measure._apart import apart
 from tf_convpar.planner.measure._clock import Clock
 from tf_convpar.planner.measure._works import Works
@@ -37,8 +37,6 @@ from tf_convpar.strategy.strategy import ConvParallelStrategy
 _ALL_LINKS = 4
 # Part of a device's free memory that the model may take.
 _MEMORY_SHARE = 0.8
-
-Report = Callable[[str], None]
 
 
 def calibrate(

@@ -1,0 +1,213 @@
+"""A plan is held against the clock: steps of the whole model are timed."""
+
+import functools
+import random
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from plans_of_graphs import any_split
+from plans_of_graphs import calibration_of
+from plans_of_graphs import residual
+from plans_of_graphs import steps_as_predicted
+
+import tf_convpar as convpar
+from tf_convpar import planner
+from tf_convpar._compat.tensorflow import function_names
+from tf_convpar.layers import ConvParallel
+from tf_convpar.planner.measure import _calibrate
+from tf_convpar.planner.measure import _whole_steps
+from tf_convpar.planner.measure import step_seconds
+
+BATCH = 12
+SECONDS = {"split": 0.080, "whole": 0.100}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TF_CONVPAR_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def network(**compiled):
+    keras.utils.clear_session(free_memory=False)
+    model = residual()
+    model.compile("adam", "mse", **compiled)
+    return model
+
+
+@pytest.fixture
+def calibration(strategy, monkeypatch):
+    """Devices that share no cores, which the CPUs of this process do."""
+    found = calibration_of(
+        network(), strategy.devices, batch=BATCH, rate=1e10, latency=1e-6
+    )
+    monkeypatch.setattr(_calibrate, "calibrate", lambda *_, **__: found)
+    return found
+
+
+def lasting(monkeypatch, **seconds):
+    """Steps take so long, whole and split; returns what has been timed."""
+    timed = []
+
+    def took(model, strategy, plans, batch, how, report):
+        timed.append((batch, how))
+        return [
+            seconds["split" if any_split(plan) else "whole"] for plan in plans
+        ]
+
+    monkeypatch.setattr(_whole_steps, "_timed", took)
+    return timed
+
+
+def made(strategy, **given):
+    plain = network()
+    with strategy.scope():
+        return convpar.parallelize(
+            plain, plan="auto", batch_size=BATCH, **given
+        )
+
+
+def is_split(model):
+    return any(
+        isinstance(layer, ConvParallel) and sum(map(bool, layer.shards)) > 1
+        for layer in model.layers
+    )
+
+
+@pytest.mark.parametrize(
+    ("split", "whole", "stays"),
+    [
+        (0.080, 0.100, True),
+        (0.094, 0.100, True),
+        (0.096, 0.100, False),
+        (0.200, 0.100, False),
+        # It does not fit the chief's memory, or not that of a device.
+        (0.200, float("inf"), True),
+        (float("inf"), 0.100, False),
+    ],
+)
+def test_a_split_stays_that_is_ahead(
+    strategy, calibration, monkeypatch, capsys, split, whole, stays
+):
+    timed = lasting(monkeypatch, split=split, whole=whole)
+    model = made(strategy, moments="own", algorithm="direct")
+    assert is_split(model) == stays
+    how = {"algorithm": "direct", "wire_dtype": None, "moments": "own"}
+    assert timed == [(BATCH, how)]
+    said = capsys.readouterr().out
+    assert ("Not split" in said) != stays
+    plan = strategy.planner().plan_now(network())
+    assert plan.reason in said
+    if whole < float("inf"):
+        assert "100 ms on CPU:0 alone" in said
+        assert plan.single_s[strategy.devices[0]] == whole
+    # What was timed is kept, for other programs as well.
+    other = convpar.ConvParallelStrategy(devices=strategy.devices)
+    assert is_split(made(other, moments="own", algorithm="direct")) == stays
+    assert len(timed) == 1
+    made(strategy)
+    assert len(timed) == 2
+
+
+def test_what_was_seen_counts_when_it_is_planned_again(
+    strategy, calibration, monkeypatch
+):
+    """A split of which steps took three times as long as predicted."""
+    monkeypatch.setattr(
+        _whole_steps, "_timed", functools.partial(steps_as_predicted, longer=3)
+    )
+    model = made(strategy)
+    assert not is_split(model)
+    mine = strategy.planner()
+    chief, *others = strategy.devices
+    assert not any_split(mine.again(network(), strategy.devices))
+    assert mine.saves(network(), {chief: 1.1}) == pytest.approx(0)
+    assert any_split(mine.again(network(), strategy.devices, {chief: 10.0}))
+    assert 0.3 < mine.saves(network(), {chief: 10.0}) < 0.9
+
+
+def test_real_steps_are_timed_and_leave_nothing_behind(strategy, calibration):
+    """Of the plan and of the chief alone, by a copy of the model."""
+    plain = network()
+    split = planner.plan(plain, calibration)
+    assert any_split(split)
+    whole = planner._plan.whole(plain, calibration, None, "")
+    keras.utils.set_random_seed(3)
+    before = [np.array(w) for w in plain.weights]
+    drawn = [random.random(), np.random.rand(), float(tf.random.uniform(()))]
+    keras.utils.set_random_seed(3)
+    said = []
+    # The first time makes what stays: constants, connections.
+    for batch in (BATCH, BATCH + 1):
+        functions = function_names()
+        took = step_seconds(
+            plain,
+            strategy,
+            [split, whole],
+            planner.Calibration(**vars(calibration) | {"batch": batch}),
+            report=said.append,
+            algorithm="auto",
+        )
+    assert len(took) == 2 and 0 < min(took) <= max(took) < 10
+    assert said[-2:] == ["steps on 3 of 3 devices", "steps on 1 of 3 devices"]
+    assert function_names() <= functions
+    for weight, value in zip(plain.weights, before, strict=True):
+        np.testing.assert_array_equal(weight, value)
+    assert int(plain.optimizer.iterations) == 0
+    now = [random.random(), np.random.rand(), float(tf.random.uniform(()))]
+    assert now == drawn
+
+
+@pytest.mark.parametrize("jit", [True, False])
+def test_steps_are_compiled_as_those_of_fit(
+    strategy, calibration, monkeypatch, jit
+):
+    plain = network(jit_compile=jit)
+    compiled = []
+    function = tf.function
+
+    def noted(*args, **kwargs):
+        compiled.append(kwargs.get("jit_compile"))
+        return function(*args, **kwargs)
+
+    monkeypatch.setattr(_whole_steps.tf, "function", noted)
+    split = planner.plan(plain, calibration)
+    whole = planner._plan.whole(plain, calibration, None, "")
+    step_seconds(
+        plain,
+        strategy,
+        [split, whole],
+        calibration,
+        report=lambda now: None,
+        algorithm="direct",
+    )
+    ours = [asked for asked in compiled if asked is not None]
+    # XLA does not compile what is on several devices.
+    assert ours[0] is False
+    assert jit in ours
+
+
+@pytest.mark.parametrize("kind", ["sequential", "mapping", "numbers"])
+def test_inputs_are_those_that_the_model_takes(strategy, kind):
+    x = keras.Input((8, 8, 3), name="image")
+    y = keras.layers.Conv2D(4, 3)(x)
+    y = keras.layers.GlobalAveragePooling2D()(y)
+    if kind == "sequential":
+        model = keras.Sequential(
+            [keras.Input((8, 8, 3)), keras.layers.Conv2D(4, 3)]
+        )
+    elif kind == "mapping":
+        scale = keras.Input((1,), name="scale")
+        model = keras.Model({"image": x, "scale": scale}, {"a": y * scale})
+    else:
+        number = keras.Input((3,), dtype="int32", name="number")
+        z = keras.layers.Flatten()(keras.layers.Embedding(5, 2)(number))
+        model = keras.Model([x, number], [y, z])
+    found = calibration_of(model, strategy.devices, batch=4)
+    whole = planner._plan.whole(model, found, None, "")
+    (took,) = step_seconds(
+        model, strategy, [whole], found, report=lambda now: None
+    )
+    assert 0 < took < 10

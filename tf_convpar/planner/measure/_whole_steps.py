@@ -1,0 +1,183 @@
+"""Times training steps of a whole model, as they run with a plan.
+
+Layers that are measured one by one do not add up to a step: what runs beside
+one another, what TensorFlow, XLA or a card's queue make of the whole, and what
+devices wait for one another is only in the step itself.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_convpar._compat.keras import functional_of
+from tf_convpar._compat.keras import structure_of
+from tf_convpar.files import replace
+from tf_convpar.planner._calibration import Calibration
+from tf_convpar.planner._calibration_file import to_json
+from tf_convpar.planner.measure import _kept
+from tf_convpar.planner.measure._apart import Report
+from tf_convpar.planner.measure._apart import apart
+from tf_convpar.planner.measure._clock import settle
+from tf_convpar.plans import Plan
+from tf_convpar.sharding import parallelize
+from tf_convpar.strategy import graphs
+from tf_convpar.strategy import memory
+from tf_convpar.strategy.strategy import ConvParallelStrategy
+
+# Steps of which the median is taken, and the seconds after which two will do.
+_STEPS, _ENOUGH_S = 9, 10.0
+
+
+def step_seconds(
+    model: keras.Model,
+    strategy: ConvParallelStrategy,
+    plans: Sequence[Plan],
+    calibration: Calibration,
+    *,
+    report: Report,
+    **how: Any,
+) -> list[float]:
+    """Seconds of a training step of a model with each of several plans.
+
+    ```python
+    step_seconds(model, strategy, [plan, whole], calibration, report=print)
+    ```
+
+    The steps are those of a copy. They compute on made-up samples, of which the
+    mean square of what comes out is the loss, and update by the model's
+    optimizer if it is compiled, by SGD otherwise. XLA compiles them if it would
+    compile those of `fit`. The result is kept in the user's cache folder.
+
+    Args:
+        model: Functional or Sequential model, built.
+        strategy: Strategy on whose devices it is to be.
+        plans: Plans, which are timed one after the other.
+        calibration: What the plans were made of.
+        report: Function that is called with what is timed next.
+        how: Other arguments of `parallelize`.
+
+    Returns:
+        The median for each plan; infinity where a device has not the memory.
+    """
+    file = _kept.path(
+        f"{model.name}-{calibration.batch}",
+        (
+            json.dumps(to_json(calibration)),
+            [{name: plan[name] for name in plan} for plan in plans],
+            getattr(model, "jit_compile", None),
+            sorted(how.items()),
+        ),
+        "steps",
+    )
+    found = _kept.find(file, _load)
+    if found is None:
+        with _kept.alone(report):
+            found = apart(
+                _timed,
+                *(model, strategy, plans, calibration.batch, how),
+                report=report,
+            )
+        _kept.keep(found, file, _save)
+    return found
+
+
+def _load(file: pathlib.Path) -> list[float]:
+    return [float(seconds) for seconds in json.loads(file.read_text())]
+
+
+def _save(seconds: list[float], file: pathlib.Path) -> None:
+    replace(file, json.dumps(seconds).encode())
+
+
+def _timed(
+    model: keras.Model,
+    strategy: ConvParallelStrategy,
+    plans: Sequence[Plan],
+    batch: int,
+    how: dict[str, Any],
+    report: Report,
+) -> list[float]:
+    inputs = keras.tree.map_structure(
+        lambda x: _samples(x, batch),
+        structure_of(functional_of(model) or model)[0],
+    )
+    found = []
+    for plan in plans:
+        report(f"steps on {len(plan.used)} of {len(plan.devices)} devices")
+        with strategy.scope():
+            copy = parallelize(model, plan, verbose=False, **how)
+            if not copy.compiled:
+                copy.compile("sgd")
+        steps = _Steps(copy)
+        try:
+            found.append(_median(steps, inputs))
+        except tf.errors.ResourceExhaustedError:
+            found.append(float("inf"))
+        graphs.look()
+        del copy
+        vars(steps).clear()
+        graphs.free(steps, strategy.devices)
+        memory.trim()
+    return found
+
+
+class _Steps:
+    """Training steps of a model that need no labels."""
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+        self.run = tf.function(
+            self._step, autograph=False, jit_compile=bool(model.jit_compile)
+        )
+
+    def _step(self, inputs: Any) -> tf.Tensor:
+        graphs.note(self._step)
+        model = self._model
+        with tf.GradientTape() as tape:
+            outputs = tf.nest.flatten(model(inputs, training=True))
+            loss = tf.add_n(
+                [
+                    tf.reduce_mean(tf.square(tf.cast(y, tf.float32)))
+                    for y in outputs
+                    if y.dtype.is_floating
+                ]
+                + [tf.cast(extra, tf.float32) for extra in model.losses]
+            )
+        variables = model.trainable_variables
+        model.optimizer.apply(tape.gradient(loss, variables), variables)
+        return loss
+
+
+def _median(steps: _Steps, inputs: Any) -> float:
+    def run() -> float:
+        begin = time.perf_counter()
+        steps.run(inputs).numpy()
+        return time.perf_counter() - begin
+
+    for _ in range(2):  # Traces, and races of algorithms.
+        run()
+    if any("GPU" in x.device for x in keras.tree.flatten(inputs)):
+        settle(run)
+    took = [run(), run()]
+    while len(took) < _STEPS and sum(took) < _ENOUGH_S:
+        took.append(run())
+    return statistics.median(took)
+
+
+def _samples(x: Any, batch: int) -> tf.Tensor:
+    """Made-up numbers for an input; zeros if it takes no floats."""
+    shape = (batch, *x.shape[1:])
+    dtype = tf.as_dtype(x.dtype)
+    if not dtype.is_floating:
+        return tf.zeros(shape, dtype)
+    numbers = np.random.default_rng(0).normal(size=shape)
+    return tf.constant(numbers, dtype)
