@@ -91,6 +91,7 @@ def main():
             "sent_theory_mb": traffic.sent / 1e6,
             "predicted_s": predicted,
             "planning_s": planning,
+            "reason": getattr(plan, "reason", None),
         }
     )
 

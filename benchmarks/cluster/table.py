@@ -28,7 +28,8 @@ def compared(rows):
 def in_words(row):
     """A row in a line of text."""
     what = row.get("error") or f"{row['step_s'] * 1e3:.0f} ms"
-    return f"{row['case']}: {row['system']}: {what}"
+    plan = f" ({row['reason']})" if row.get("reason") else ""
+    return f"{row['case']}: {row['system']}: {what}{plan}"
 
 
 def table_of(rows):
