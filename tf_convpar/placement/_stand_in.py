@@ -16,6 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_convpar._compat.tensorflow import stop_recording
 from tf_convpar.placement._cutting import samples
 from tf_convpar.placement._primitives import on_device
 
@@ -82,16 +83,25 @@ def _each(
     ]
 
 
-def _filled(shard: tf.Tensor, count: Any) -> tf.Tensor:
+def _filled(
+    shard: tf.Tensor,
+    count: Any,
+    made: Callable[[tf.Tensor], tf.Tensor] | None = None,
+) -> tf.Tensor:
+    made = made or _made_up
     if isinstance(count, int):
-        return shard if count else _made_up(shard)
+        return shard if count else made(shard)
 
     @tf.custom_gradient
     def fill(shard: tf.Tensor, count: tf.Tensor) -> Any:
         def gradient(dy: tf.Tensor) -> Any:
             return _trimmed(dy, count), None
 
-        return _one_at_least(shard, count), gradient
+        # A tape would trace the branches once more, as functions that are never
+        # freed. What a branch returns unchanged is not copied.
+        with stop_recording():
+            found = tf.cond(count > 0, lambda: shard, lambda: made(shard))
+        return tf.ensure_shape(found, shard.shape), gradient
 
     return fill(shard, count)
 
@@ -102,21 +112,17 @@ def _trimmed(shard: tf.Tensor, count: Any) -> tf.Tensor:
 
     @tf.custom_gradient
     def trim(shard: tf.Tensor, count: tf.Tensor) -> Any:
-        shape = tf.shape(shard)
-
         def gradient(dy: tf.Tensor) -> Any:
-            nothing = functools.partial(tf.zeros, shape, dy.dtype)
-            return tf.cond(count > 0, lambda: dy, nothing), None
+            return _filled(dy, count, _nothing), None
 
         return shard[:count], gradient
 
     return trim(shard, count)
 
 
-def _one_at_least(shard: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    # What a branch returns unchanged is not copied.
-    found = tf.cond(count > 0, lambda: shard, lambda: _made_up(shard))
-    return tf.ensure_shape(found, shard.shape)
+def _nothing(shard: tf.Tensor) -> tf.Tensor:
+    """One sample of zeros."""
+    return tf.zeros(tf.concat([[1], tf.shape(shard)[1:]], 0), shard.dtype)
 
 
 def _made_up(shard: tf.Tensor) -> tf.Tensor:

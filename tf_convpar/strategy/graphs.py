@@ -4,8 +4,9 @@ TensorFlow keeps what it has traced for ever, and with it the variables that the
 step used, wherever they are: a graph and its operations hold on to one another
 out of the garbage collector's sight, and each `tf.custom_gradient` is in a
 table of TensorFlow's by a name of its own. A model that is laid out anew again
-and again would fill the memory of all machines. So would what it leaves of each
-function behind that was on several tasks (see `ops.release_functions`).
+and again would fill the memory of all machines, and so would one model after
+another. So would what it leaves of each function behind that was on several
+tasks (see `ops.release_functions`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ _known: set[str] = set()
 def note(step: Callable[..., Any]) -> None:
     """Remembers the graph that is being traced, if any, for whose step it is.
 
+    It is freed with its owner, or by `free`.
+
     Args:
         step: A method of a model, or a function inside of one, as Keras has
             for `predict`.
@@ -45,8 +48,16 @@ def note(step: Callable[..., Any]) -> None:
     if owner is None and inspect.isfunction(step):
         owner = inspect.getclosurevars(step).nonlocals.get("self")
     if owner is not None:
-        graph = tf.compat.v1.get_default_graph()
-        _of.setdefault(owner, weakref.WeakSet()).add(graph)
+        if owner not in _of:
+            _of[owner] = weakref.WeakSet()
+            gone = weakref.finalize(owner, _dismantled, _of[owner])
+            gone.atexit = False
+        _of[owner].add(tf.compat.v1.get_default_graph())
+
+
+def _dismantled(graphs: Iterable[Any]) -> None:
+    for graph in list(graphs):
+        dismantle(graph)
 
 
 def look() -> None:
@@ -63,8 +74,7 @@ def free(model: Any, devices: Iterable[str]) -> None:
         model: It was laid out anew.
         devices: Devices of its strategy, on whose tasks parts of them are.
     """
-    for graph in list(_of.pop(model, ())):
-        dismantle(graph)
+    _dismantled(_of.pop(model, ()))
     release(devices)
 
 
