@@ -74,30 +74,17 @@ def test_what_is_not_gone_by_name_is_left(strategy):
     assert double(tf.constant(3.0)) == 6.0
 
 
-@pytest.mark.parametrize("plan", ["equal", {".*": "samples"}])
-@pytest.mark.parametrize("algorithm", [None, "auto"])
-def test_what_a_model_traced_goes_with_the_model(strategy, plan, algorithm):
+def test_what_a_model_traced_goes_with_the_model():
     """As in a search of hyperparameters, which makes one after another."""
-    x, y = data()
-
-    def used():
-        with strategy.scope():
-            model = convpar.parallelize(residual(), plan, algorithm=algorithm)
-        # A last batch of another size, smaller than the cluster.
-        few = slice(0, 9)
-        model.fit(x[few], y[few], batch_size=4, epochs=1, verbose=0)
-        model.evaluate(x[few], y[few], batch_size=4, verbose=0)
-        model.predict(x[few], batch_size=4, verbose=0)
-        return weakref.ref(model)
-
-    used()
-    # Some of the last model's may be there until the next one's are.
-    before, named, objects = graphs(), gradients(), len(gc.get_objects())
-    models = [used() for _ in range(2)]
-    assert len(graphs()) <= len(before)
-    assert not any(model() for model in models)
-    assert len(gradients()) <= len(named)
-    assert len(gc.get_objects()) < objects + 2000
+    program = Path(__file__).parent / "programs/models_one_after_another.py"
+    found = forks.found([program], dict(os.environ))
+    assert len(found) == 4
+    for first, last in found.values():
+        # Some of the last model's may be there until the next one's are.
+        assert last[0] <= first[0]
+        assert last[1] <= first[1]
+        assert last[2] < first[2] + 2000
+        assert last[3] == 0
 
 
 def test_steps_are_freed_with_their_variables(strategy):
