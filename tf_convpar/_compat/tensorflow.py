@@ -241,7 +241,9 @@ def function_names() -> set[str]:
 
 
 def dismantle(graph: Any) -> None:
-    """Frees the graph of a function, and gradients that it alone has."""
+    """Frees the graph of a function, and gradients that it alone has, once."""
+    if graph._function_captures is None:
+        return
     known = NAMES["gradient_registry"].found()._registry
     for op in graph.get_operations():
         if op.type == "IdentityN":

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tf_convpar._compat.tensorflow import dismantle
@@ -28,6 +29,8 @@ from tf_convpar.strategy.devices import here_prefix
 _of: weakref.WeakKeyDictionary[Any, weakref.WeakSet[Any]] = (
     weakref.WeakKeyDictionary()
 )
+# The functions of one step that Keras makes for a model.
+_STEPS = ("one_step_on_data", "one_step_on_data_distributed")
 # Functions that were there, by the runtime's names.
 _known: set[str] = set()
 
@@ -35,7 +38,8 @@ _known: set[str] = set()
 def note(step: Callable[..., Any]) -> None:
     """Remembers the graph that is being traced, if any, for whose step it is.
 
-    It is freed with its owner, or by `free`.
+    `free` frees it. A graph of Keras' own functions of a model also goes with
+    the model, which they alone refer to: a program's function may outlive it.
 
     Args:
         step: A method of a model, or a function inside of one, as Keras has
@@ -43,16 +47,17 @@ def note(step: Callable[..., Any]) -> None:
     """
     if tf.executing_eagerly():
         return
+    graph = tf.compat.v1.get_default_graph()
     step = inspect.unwrap(step)
     owner = getattr(step, "__self__", None)
     if owner is None and inspect.isfunction(step):
         owner = inspect.getclosurevars(step).nonlocals.get("self")
-    if owner is not None:
-        if owner not in _of:
-            _of[owner] = weakref.WeakSet()
-            gone = weakref.finalize(owner, _dismantled, _of[owner])
-            gone.atexit = False
-        _of[owner].add(tf.compat.v1.get_default_graph())
+    if owner is None:
+        return
+    _of.setdefault(owner, weakref.WeakSet()).add(graph)
+    if isinstance(owner, keras.Model) and graph.name in _STEPS:
+        gone = weakref.finalize(owner, _dismantled, weakref.WeakSet([graph]))
+        gone.atexit = False
 
 
 def _dismantled(graphs: Iterable[Any]) -> None:
