@@ -35,6 +35,8 @@ def residual():
 
 
 def graphs():
+    # What a model's end frees is garbage from then on.
+    gc.collect()
     gc.collect()
     found = tf.__internal__.FuncGraph
     return {id(o) for o in gc.get_objects() if isinstance(o, found)}
@@ -74,17 +76,46 @@ def test_what_is_not_gone_by_name_is_left(strategy):
     assert double(tf.constant(3.0)) == 6.0
 
 
-def test_what_a_model_traced_goes_with_the_model():
+@pytest.mark.parametrize(
+    ("plan", "algorithm"), [("equal", None), ({".*": "samples"}, "auto")]
+)
+def test_what_a_model_traced_goes_with_it(strategy, plan, algorithm):
     """As in a search of hyperparameters, which makes one after another."""
-    program = Path(__file__).parent / "programs/models_one_after_another.py"
-    found = forks.found([program], dict(os.environ))
-    assert [*found] == ["filters", "samples"]
-    for first, last in found.values():
-        # Some of the last model's may be there until the next one's are.
-        assert last[0] <= first[0]
-        assert last[1] <= first[1]
-        assert last[2] < first[2] + 2000
-        assert last[3] == 0
+    x, y = data()
+
+    def used():
+        with strategy.scope():
+            model = convpar.parallelize(residual(), plan, algorithm=algorithm)
+        # A last batch of another size, smaller than the cluster.
+        few = slice(0, 9)
+        model.fit(x[few], y[few], batch_size=4, epochs=1, verbose=0)
+        model.evaluate(x[few], y[few], batch_size=4, verbose=0)
+        model.predict(x[few], batch_size=4, verbose=0)
+        return weakref.ref(model)
+
+    used()
+    before, named, objects = graphs(), gradients(), len(gc.get_objects())
+    model = used()
+    assert graphs() <= before
+    assert model() is None
+    assert gradients() <= named
+    assert len(gc.get_objects()) < objects + 2000
+
+
+def test_a_function_outlives_whose_method_it_ran(strategy):
+    """Of a program: it goes on with what it was traced with."""
+
+    class Doubling(keras.Model):
+        def step(self, x):
+            return 2 * x
+
+    @tf.function
+    def run(x):
+        return strategy.run(Doubling().step, (x,))
+
+    assert run(tf.constant(2.0)) == 4.0
+    gc.collect()
+    assert run(tf.constant(3.0)) == 6.0
 
 
 def test_steps_are_freed_with_their_variables(strategy):
