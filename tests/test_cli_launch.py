@@ -227,7 +227,7 @@ def test_killed_program_is_started_again_with_its_workers(program):
 
 
 def test_program_that_was_told_to_end_is_not_started_again(program):
-    text = "import time; print('here'); time.sleep(60)"
+    text = "import signal; print('here'); signal.pause()"
     launcher = start([*LAUNCH, "-n", "1", "--restarts", "1", program(text)])
     try:
         read_until(launcher, "[chief] here")
@@ -260,7 +260,7 @@ def test_worker_that_hangs_is_ended_and_started_again(program):
 
 # Answers as a worker does, until it is silent; then it computes for a while.
 BUSY = """
-import concurrent.futures, sys, time, grpc
+import concurrent.futures, signal, sys, time, grpc
 from grpc import GenericRpcHandler, unary_unary_rpc_method_handler
 
 silent = False
@@ -289,7 +289,7 @@ end = time.monotonic() + 3.0
 while time.monotonic() < end:
     pass
 print("idle", flush=True)
-time.sleep(60)
+signal.pause()
 """
 
 

@@ -162,7 +162,7 @@ def test_over_ssh_it_is_asked_for_there(program, ssh, hosts, tmp_path):
 
 def test_over_ssh_one_that_says_nothing_is_ended(program, ssh, hosts):
     changes, _ = ssh
-    silent = "import time; print('begun', flush=True); time.sleep(60)"
+    silent = "import signal; print('begun', flush=True); signal.pause()"
     line = [
         *(*LAUNCH, "--hosts", hosts, "--ssh", "--python", sys.executable),
         program(silent),

@@ -69,7 +69,7 @@ for device in tf.config.list_logical_devices():
     print(device.name, flush=True)
 os._exit(7)
 """
-WAIT = "import time; print('waiting', flush=True); time.sleep(90)"
+WAIT = "import signal; print('waiting', flush=True); signal.pause()"
 CAN_MAKE_MACHINES = os.geteuid() == 0 and all(
     shutil.which(tool, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
     for tool in ("ip", "sshd", "tcpdump", "wg", "wireguard-go")

@@ -105,17 +105,22 @@ def test_what_a_model_traced_goes_with_it(strategy, plan, algorithm):
 def test_a_function_outlives_whose_method_it_ran(strategy):
     """Of a program: it goes on with what it was traced with."""
 
-    class Doubling(keras.Model):
+    factor = tf.Variable(2.0)
+
+    class Scaling(keras.Model):
         def step(self, x):
-            return 2 * x
+            return factor * x
 
     @tf.function
     def run(x):
-        return strategy.run(Doubling().step, (x,))
+        return strategy.run(Scaling().step, (x,))
 
     assert run(tf.constant(2.0)) == 4.0
     gc.collect()
-    assert run(tf.constant(3.0)) == 6.0
+    with tf.GradientTape() as tape:
+        result = run(tf.constant(3.0))
+    # For which the graph is read, now that it is asked for.
+    assert tape.gradient(result, factor) == 3.0
 
 
 def test_steps_are_freed_with_their_variables(strategy):

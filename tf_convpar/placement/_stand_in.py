@@ -83,12 +83,31 @@ def _each(
     ]
 
 
+def _made_up(shard: tf.Tensor) -> tf.Tensor:
+    """One sample with numbers between 0 and 1, at which functions have slopes.
+
+    At zeros a norm, for one, has none, and what is no number stays so when it
+    is multiplied by the gradient of 0 that comes back.
+    """
+    shape = tf.concat([[1], tf.shape(shard)[1:]], 0)
+    if shard.dtype.is_floating:
+        numbers = tf.random.stateless_uniform(shape, seed=(1, 2))
+        return tf.cast(numbers, shard.dtype)
+    # The first row of a table, or what a mask lets pass.
+    made = tf.ones if shard.dtype == tf.bool else tf.zeros
+    return made(shape, shard.dtype)
+
+
+def _nothing(shard: tf.Tensor) -> tf.Tensor:
+    """One sample of zeros."""
+    return tf.zeros(tf.concat([[1], tf.shape(shard)[1:]], 0), shard.dtype)
+
+
 def _filled(
     shard: tf.Tensor,
     count: Any,
-    made: Callable[[tf.Tensor], tf.Tensor] | None = None,
+    made: Callable[[tf.Tensor], tf.Tensor] = _made_up,
 ) -> tf.Tensor:
-    made = made or _made_up
     if isinstance(count, int):
         return shard if count else made(shard)
 
@@ -118,23 +137,3 @@ def _trimmed(shard: tf.Tensor, count: Any) -> tf.Tensor:
         return shard[:count], gradient
 
     return trim(shard, count)
-
-
-def _nothing(shard: tf.Tensor) -> tf.Tensor:
-    """One sample of zeros."""
-    return tf.zeros(tf.concat([[1], tf.shape(shard)[1:]], 0), shard.dtype)
-
-
-def _made_up(shard: tf.Tensor) -> tf.Tensor:
-    """One sample with numbers between 0 and 1, at which functions have slopes.
-
-    At zeros a norm, for one, has none, and what is no number stays so when it
-    is multiplied by the gradient of 0 that comes back.
-    """
-    shape = tf.concat([[1], tf.shape(shard)[1:]], 0)
-    if shard.dtype.is_floating:
-        numbers = tf.random.stateless_uniform(shape, seed=(1, 2))
-        return tf.cast(numbers, shard.dtype)
-    # The first row of a table, or what a mask lets pass.
-    made = tf.ones if shard.dtype == tf.bool else tf.zeros
-    return made(shape, shard.dtype)
