@@ -259,18 +259,15 @@ def _by_the_clock(
         return known  # No memory for the whole of it.
     promised_s = known.seconds(plan)
     longer = (split_s / promised_s) / (alone_s / plan.single_s[chief])
+    took = "too little memory" if math.isinf(split_s) else seconds_text(split_s)
     said = (
-        f"measured {seconds_text(split_s)} a step, and "
-        f"{seconds_text(alone_s)} on {short(chief)} alone"
+        f"Measured: {took} with the best plan ({seconds_text(promised_s)} "
+        f"predicted), {seconds_text(alone_s)} on {short(chief)} alone."
     )
     if split_s <= (1 - _AHEAD) * alone_s:
-        plan = dataclasses.replace(plan, reason=f"{plan.reason} It was {said}.")
+        plan = dataclasses.replace(plan, reason=f"{plan.reason} {said}")
     else:
-        reason = (
-            f"Not split: {said}, of a plan that was to take "
-            f"{seconds_text(promised_s)}."
-        )
-        plan = _plan.whole(model, calibration, wire, reason)
+        plan = _plan.whole(model, calibration, wire, f"Not split. {said}")
     single_s = {**plan.single_s, chief: alone_s}
     plan = dataclasses.replace(plan, single_s=single_s)
     return dataclasses.replace(known, plan=plan, longer=longer)
