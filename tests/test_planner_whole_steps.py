@@ -103,6 +103,10 @@ def test_a_split_stays_that_is_ahead(
     if whole < float("inf"):
         assert "100 ms on CPU:0 alone" in said
         assert plan.single_s[strategy.devices[0]] == whole
+        assert plan.prediction.step_s == (split if stays else whole)
+        assert max(s.end for s in plan.prediction.spans) == pytest.approx(
+            plan.prediction.step_s
+        )
     # What was timed is kept, for other programs as well.
     other = convpar.ConvParallelStrategy(devices=strategy.devices)
     assert is_split(made(other, moments="own", algorithm="direct")) == stays

@@ -37,9 +37,7 @@ def planned(name, model, strategy, options):
             options.moments,
         )
         steps.say(plan.reason)
-        chief = plan.devices[:1]
-        alone = plan.single_s[chief[0]] if plan.used == chief else None
-        return plan, alone or plan.prediction.step_s
+        return plan, plan.prediction.step_s
     try:
         return json.loads(name), None
     except json.JSONDecodeError:

@@ -265,11 +265,16 @@ def _by_the_clock(
         f"predicted), {seconds_text(alone_s)} on {short(chief)} alone."
     )
     if split_s <= (1 - _AHEAD) * alone_s:
+        step_s = split_s
         plan = dataclasses.replace(plan, reason=f"{plan.reason} {said}")
     else:
+        step_s = alone_s
         plan = _plan.whole(model, calibration, wire, f"Not split. {said}")
-    single_s = {**plan.single_s, chief: alone_s}
-    plan = dataclasses.replace(plan, single_s=single_s)
+    plan = dataclasses.replace(
+        plan,
+        prediction=plan.prediction and plan.prediction.taking(step_s),
+        single_s={**plan.single_s, chief: alone_s},
+    )
     return dataclasses.replace(known, plan=plan, longer=longer)
 
 

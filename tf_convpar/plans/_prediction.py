@@ -55,6 +55,17 @@ class Prediction:
     spans: tuple[PredictedSpan, ...]
     sent_bytes: Mapping[str, int]
 
+    def taking(self, step_s: float) -> Prediction:
+        """The same step, all of which takes as much longer as it does."""
+        longer = step_s / self.step_s
+        spans = tuple(
+            dataclasses.replace(
+                span, start=longer * span.start, end=longer * span.end
+            )
+            for span in self.spans
+        )
+        return dataclasses.replace(self, step_s=step_s, spans=spans)
+
     def busy(self) -> dict[str, float]:
         """Busy seconds of each device and link, by name."""
         seconds: dict[str, float] = {}
