@@ -273,45 +273,6 @@ def test_refuses_what_does_not_fit():
         ops.convolution(x, k, stride=0, native=True)
 
 
-@pytest.mark.parametrize(
-    "names", [(), ("gamma",), ("beta",), ("gamma", "beta")]
-)
-@pytest.mark.parametrize("native", [True, False])
-def test_a_normalization_as_factors_and_summands(names, native):
-    mean, gamma, beta = numbers((3, 7), 1)
-    variance = np.square(numbers(7, 2))
-    weights = {"gamma": gamma, "beta": beta}
-    given = {n: tf.constant(weights[n]) for n in names}
-    values = [tf.constant(mean), tf.constant(variance), *given.values()]
-    with tf.GradientTape(persistent=True) as tape:
-        tape.watch(values)
-        found = ops.affine(*values[:2], **given, epsilon=0.5, native=native)
-        total = tf.reduce_sum(found[0] * mean + tf.square(found[1]))
-    scale = (variance + 0.5) ** -0.5
-    scale = scale * gamma if "gamma" in names else scale
-    offset = -mean * scale + (beta if "beta" in names else 0)
-    near(found[0], scale)
-    near(found[1], offset)
-    wide = [tf.cast(v, tf.float64) for v in values]
-    with tf.GradientTape() as exact:
-        exact.watch(wide)
-        own = dict(zip(names, wide[2:], strict=True))
-        s, o = ops.affine(*wide[:2], **own, epsilon=0.5)
-        expected = tf.reduce_sum(s * mean.astype("float64") + tf.square(o))
-    for a, b in zip(
-        tape.gradient(total, values),
-        exact.gradient(expected, wide),
-        strict=True,
-    ):
-        near(a, b.numpy(), 1e-5)
-
-
-def test_a_normalization_must_fit():
-    ones = np.ones(3, "float32")
-    with pytest.raises(tf.errors.InvalidArgumentError, match="Expected means"):
-        ops.affine(ones, ones[:2], native=True)
-
-
 def model():
     keras.utils.set_random_seed(3)
     inputs = keras.Input((5, 6, 96))

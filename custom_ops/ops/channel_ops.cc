@@ -42,26 +42,6 @@ For each channel, which is the last axis, the sum of the gradients, and that of
 their products with the maps less the means.
 )doc");
 
-REGISTER_OP("TfConvpar>Affine")
-    .Input("mean: float")
-    .Input("variance: float")
-    .Input("gamma: float")
-    .Input("beta: float")
-    .Output("scale: float")
-    .Output("offset: float")
-    .Attr("epsilon: float")
-    .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle mean;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &mean));
-      c->set_output(0, mean);
-      c->set_output(1, mean);
-      return absl::OkStatus();
-    })
-    .Doc(R"doc(
-By what a normalization scales each channel, and what it then adds. Gamma or beta
-of no values is none.
-)doc");
-
 REGISTER_OP("TfConvpar>ScaleChannels")
     .Input("maps: N * float")
     .Input("scales: N * float")

@@ -10,7 +10,6 @@ from ._activated import biased as biased
 from ._activated import biased_gradient as biased_gradient
 from ._activated import passed_back as passed_back
 from ._activations import ACTIVATIONS as ACTIVATIONS
-from ._affine import affine as affine
 from ._bias import bias_gradient as bias_gradient
 from ._bias import leave_balanced as leave_balanced
 from ._channels import channel_moments as channel_moments
@@ -36,3 +35,7 @@ from ._pooling import max_pool as max_pool
 from ._pooling import pool as pool
 from ._shards import concat_shards as concat_shards
 from ._shards import split_shards as split_shards
+from ._statistics import affine as affine
+from ._statistics import merged_moments as merged_moments
+from ._statistics import moved_moments as moved_moments
+from ._statistics import normalization_gradient as normalization_gradient

@@ -51,8 +51,7 @@ class Statistics:
     """By what feature maps are normalized, for each channel.
 
     Attributes:
-        mean: Their means.
-        variance: Their variances.
+        moments: Their means and variances, `(2, channels)`.
         epsilon: What is added to variances.
         learns: Whether both are of the maps themselves.
         names: Which weights there are, of `gamma` and `beta`.
@@ -60,8 +59,7 @@ class Statistics:
             as well.
     """
 
-    mean: tf.Tensor
-    variance: tf.Tensor
+    moments: tf.Tensor
     epsilon: float
     learns: bool
     names: tuple[str, ...]
@@ -90,7 +88,7 @@ class Term:
             return ones, tf.zeros_like(ones)
         given = dict(zip(of.names, self.weights, strict=True))
         return ops.affine(
-            *(of.mean, of.variance, given.get("gamma"), given.get("beta")),
+            *(of.moments, given.get("gamma"), given.get("beta")),
             of.epsilon,
             native=native,
         )
@@ -104,7 +102,7 @@ class Term:
         """What gradients are computed by."""
         of = self.statistics
         shared = of is not None and of.exchange is not None
-        moments = [of.mean, of.variance] if of and shared else []
+        moments = [of.moments] if of and shared else []
         return [self.maps, *self.weights, *moments]
 
     def of(self, given: Sequence[tf.Tensor]) -> Term:
@@ -113,8 +111,8 @@ class Term:
         maps, *weights = given[:count]
         of = self.statistics
         if of is not None and len(given) > count:
-            mean, variance = given[count:]
-            of = dataclasses.replace(of, mean=mean, variance=variance)
+            (moments,) = given[count:]
+            of = dataclasses.replace(of, moments=moments)
         return Term(maps, tuple(weights), of)
 
 
@@ -177,10 +175,12 @@ def combined(
                 if of.exchange is not None:
                     of.exchange.left = left
                     unused = map(tf.zeros_like, term.weights)
-                    grads += [dy, *unused, *tf.unstack(sums)]
+                    grads += [dy, *unused, sums]
                     continue
-                n = tf.size(term.maps) // term.maps.shape[axis]
-                one_of_n = 1 / tf.cast(tf.maximum(n, 1), dy.dtype)
+                one_of_n = tf.math.divide_no_nan(
+                    tf.cast(term.maps.shape[axis], dy.dtype),
+                    tf.cast(tf.size(term.maps), dy.dtype),
+                )
                 grads += gradients_of(
                     term, dy, sums, one_of_n, left, axis, native
                 )
@@ -223,11 +223,12 @@ def _sums(
 ) -> tf.Tensor:
     """Of g = dy f'(..), and of g (x - mean), for each channel."""
     of: Any = term.statistics
+    mean = of.moments[0]
     if activation == "linear":
-        return ops.channel_sums(dy, term.maps, of.mean, axis, native=native)
+        return ops.channel_sums(dy, term.maps, mean, axis, native=native)
     scale, offset = term.affine(native)
     return ops.activated_sums(
-        dy, term.maps, of.mean, scale, offset, activation, native=native
+        dy, term.maps, mean, scale, offset, activation, native=native
     )
 
 
@@ -242,9 +243,8 @@ def gradients_of(
 ) -> list[tf.Tensor]:
     """Gradients by the maps and the weights of y = f(scale x + offset).
 
-    With g = dy f'(..), x^ = (x - mean) inverse and n numbers in each channel:
-    d beta = sum g, d gamma = sum g x^, and where mean and variance are of x
-    itself, dx = scale (g - d beta / n - x^ d gamma / n).
+    `ops.normalization_gradient` has the formula, where moments are of x itself;
+    what passes back through the activation takes the place of dy there.
 
     Args:
         term: What was normalized.
@@ -258,13 +258,13 @@ def gradients_of(
     x = term.maps
     of: Any = term.statistics
     scale, offset = term.affine(native)
-    inverse = tf.math.rsqrt(of.variance + of.epsilon)
-    beta, centred = tf.unstack(sums)
-    by = {"gamma": centred * inverse, "beta": beta}
-    if of.learns:
-        by_maps = -scale * inverse * by["gamma"] * one_of_n
-        by_all = -scale * beta * one_of_n - by_maps * of.mean
-    else:
+    given = dict(zip(of.names, term.weights, strict=True))
+    by_maps, by_all, by_gamma = ops.normalization_gradient(
+        *(sums, of.moments, given.get("gamma"), one_of_n, of.epsilon),
+        native=native,
+    )
+    by = {"gamma": by_gamma, "beta": sums[0]}
+    if not of.learns:
         by_maps = by_all = tf.zeros_like(scale)
     if activation != "linear":
         dx = ops.activated_gradient(
@@ -304,8 +304,7 @@ def _in_tensorflow(
             continue
         if of.learns and of.exchange is None:
             moments = ops.channel_moments(x, axis, native=False)
-            mean, variance = tf.unstack(moments)
-            of = dataclasses.replace(of, mean=mean, variance=variance)
+            of = dataclasses.replace(of, moments=moments)
             term = dataclasses.replace(term, statistics=of)  # noqa: PLW2901
         scale, offset = term.affine(native=False)
         parts.append(

@@ -45,7 +45,6 @@ from tf_convpar.sharding._pixels import normalized_pixels
 from tf_convpar.sharding._pixels import product
 from tf_convpar.sharding._pixels import product_in_training
 from tf_convpar.sharding._pixels import rescaled
-from tf_convpar.sharding.rules import moved
 
 _L = keras.layers
 # Where a tensor has its note; and where one that is made again with what
@@ -125,14 +124,13 @@ class Fused(Attached):
         moving = [stored(layer.moving_mean), stored(layer.moving_variance)]
         found = [tf.convert_to_tensor(variable) for variable in moving]
         if learns:
-            moments = tf.unstack(ops.channel_moments(inputs))
-            for variable, new in zip(
-                moving, moved(layer, found, moments), strict=True
-            ):
+            moments = tf.stop_gradient(ops.channel_moments(inputs))
+            after = ops.moved_moments(found, moments, layer.momentum)
+            for variable, new in zip(moving, after, strict=True):
                 variable.assign(new)
-            found = moments
-        mean, variance = map(tf.stop_gradient, found)
-        of = Statistics(mean, variance, layer.epsilon, learns, names)
+        else:
+            moments = tf.stop_gradient(tf.stack(found))
+        of = Statistics(moments, layer.epsilon, learns, names)
         term = Term(inputs, weights, of)
         scaled = note_of(inputs)
         if self._alone and not learns and scaled is not None:

@@ -72,8 +72,8 @@ def with_moments(
                     [dy, by_moments],
                 )
                 return dx, *by_weights
-            mean, variance = tf.unstack(exchange.moments[number])
-            of = Statistics(mean, variance, epsilon, True, tuple(names))
+            moments = exchange.moments[number]
+            of = Statistics(moments, epsilon, True, tuple(names))
             one_of_n = tf.cast(exchange.one_of_n[number], x.dtype)
             dx, *found = gradients_of(
                 Term(x, tuple(weights), of),
@@ -89,7 +89,10 @@ def with_moments(
 
 
 def moments_of_all(
-    rows: Sequence[tf.Tensor], fractions: tf.Tensor, exchange: Exchange
+    rows: Sequence[tf.Tensor],
+    fractions: tf.Tensor,
+    exchange: Exchange,
+    native: bool | None = None,
 ) -> tf.Tensor:
     """Moments of all maps, from those of the maps on each device.
 
@@ -97,6 +100,7 @@ def moments_of_all(
         rows: Moments `(2, channels)` of each device's maps.
         fractions: Which part of all maps each device has, `(devices,)`.
         exchange: What is shared with other devices.
+        native: As for `ops.scale_channels`.
     """
 
     @tf.custom_gradient
@@ -104,25 +108,19 @@ def moments_of_all(
         def gradient(by_moments: tf.Tensor) -> Sequence[tf.Tensor]:
             if exchange.exact:
                 return derivatives(
-                    lambda *rows: merged_moments(fractions, *rows),
+                    lambda *rows: ops.merged_moments(
+                        fractions, rows, native=False
+                    ),
                     rows,
                     by_moments,
                 )
             return [by_moments] * len(rows)
 
-        return merged_moments(fractions, *rows), gradient
+        merged = ops.merged_moments(fractions, rows, native=native)
+        return merged, gradient
 
     found: tf.Tensor = run(*rows)
     return found
-
-
-def merged_moments(fractions: tf.Tensor, *rows: tf.Tensor) -> tf.Tensor:
-    """Moments of all maps, from those of the maps on each device."""
-    means, variances = tf.unstack(tf.stack(rows, 1))
-    weights = fractions[:, None]
-    mean = tf.reduce_sum(weights * means, 0)
-    within = variances + tf.square(means - mean)
-    return tf.stack([mean, tf.reduce_sum(weights * within, 0)])
 
 
 def _pixels(x: tf.Tensor, axis: int) -> Any:

@@ -30,7 +30,6 @@ from tf_convpar.sharding.rules.moments import MomentsOfAll
 from tf_convpar.sharding.rules.moments import MomentsOfOwn as MomentsOfOwn
 from tf_convpar.sharding.rules.noise import Drawing
 from tf_convpar.sharding.rules.normalization import BatchNormalization
-from tf_convpar.sharding.rules.normalization import moved as moved
 from tf_convpar.sharding.rules.operation import Operation
 from tf_convpar.sharding.rules.operation import OperationOnSamples
 from tf_convpar.sharding.rules.spatial import GlobalPooling

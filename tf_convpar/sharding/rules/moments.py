@@ -28,14 +28,12 @@ from tf_convpar.sharding._combined import Statistics
 from tf_convpar.sharding._combined import Term
 from tf_convpar.sharding._lazy_sum import made_on
 from tf_convpar.sharding._lazy_sum import normalized_shards
-from tf_convpar.sharding._moments import merged_moments
 from tf_convpar.sharding._moments import moments_of_all
 from tf_convpar.sharding._moments import with_moments
 from tf_convpar.sharding.rules.each_sample import SampleRule
 from tf_convpar.sharding.rules.each_sample import sent
 from tf_convpar.sharding.rules.normalization import MOVING
 from tf_convpar.sharding.rules.normalization import by_moving
-from tf_convpar.sharding.rules.normalization import moved
 from tf_convpar.sharding.rules.normalization import moved_on
 from tf_convpar.sharding.rules.normalization import own_term
 from tf_convpar.sharding.rules.normalization import widened
@@ -153,7 +151,8 @@ class MomentsOfAll(SampleRule):
         axis = layer.axis % x.ndim
         term = own_term(layer, x, axis, weights, device)
         before = [weights[name] for name in MOVING]
-        after = moved_on(device, layer, before, term.statistics)
+        of: Any = term.statistics
+        after = moved_on(device, layer, before, of.moments)
         y = made_on(device, [term], "linear", axis, layer.compute_dtype)
         return [y, *after]
 
@@ -206,18 +205,18 @@ class MomentsOfOwn(MomentsOfAll):
             term = own_term(layer, x.shards[number], axis, own, device)
             of: Any = term.statistics
             terms.append(term)
-            rows.append(on_device(_stacked, device)(of.mean, of.variance))
+            rows.append(of.moments)
         keeper = _keeper(x.layout)
         fractions = parts_of_samples(x)[keeper].fractions
 
+        device = x.layout.devices[keeper]
+        native = ops.native_on("MergedMoments", device)
+
         def merge(*rows: tf.Tensor) -> tf.Tensor:
-            return merged_moments(tf.cast(fractions, rows[0].dtype), *rows)
+            parts = tf.cast(fractions, rows[0].dtype)
+            return ops.merged_moments(parts, rows, native=native)
 
-        return terms, on_device(merge, x.layout.devices[keeper])(*rows)
-
-
-def _stacked(*rows: tf.Tensor) -> tf.Tensor:
-    return tf.stack(rows)
+        return terms, on_device(merge, device)(*rows)
 
 
 def _keeper(layout: SampleLayout) -> int:
@@ -274,15 +273,18 @@ def _of_all(
         part = parts[number]
         exchange.one_of_n.append(part.one_of_n)
 
-        def combine(*rows: tf.Tensor, part: Any = part) -> tf.Tensor:
+        def combine(
+            *rows: tf.Tensor,
+            part: Any = part,
+            native: bool | None = ops.native_on("MergedMoments", device),
+        ) -> tf.Tensor:
             fractions = tf.cast(part.fractions, rows[0].dtype)
-            return moments_of_all(rows, fractions, exchange)
+            return moments_of_all(rows, fractions, exchange, native)
 
         moments = on_device(combine, device)(*(row[number] for row in rows))
         exchange.moments.append(moments)
-        mean, variance = on_device(tf.unstack, device)(moments)
         statistics = Statistics(
-            mean, variance, layer.epsilon, True, tuple(names), exchange
+            moments, layer.epsilon, True, tuple(names), exchange
         )
         terms.append(Term(maps, tuple(own), statistics))
     return terms, exchange.moments[keeper]
@@ -309,14 +311,8 @@ def _by_moving(
 
 def _learn(layer: Any, layout: SampleLayout, moments: tf.Tensor) -> None:
     """Updates the moving statistics, on the chief."""
-
-    def run(
-        rows: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor
-    ) -> list[tf.Tensor]:
-        return moved(layer, [mean, variance], tf.unstack(rows))
-
     moving = [layer.moving_mean, layer.moving_variance]
     before = [tf.convert_to_tensor(stored(variable)) for variable in moving]
-    after = on_device(run, layout.owner)(moments, *before)
+    after = moved_on(layout.owner, layer, before, moments)
     for variable, value in zip(moving, after, strict=True):
         variable.assign(value)

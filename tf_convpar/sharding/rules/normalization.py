@@ -77,7 +77,8 @@ class BatchNormalization(Rule):
             term = own_term(layer, x.shards[i], axis, given[i], device)
             terms.append(term)
             before = [given[i][name] for name in MOVING]
-            after = moved_on(device, layer, before, term.statistics)
+            of: Any = term.statistics
+            after = moved_on(device, layer, before, of.moments)
             with tf.device(device):
                 for name, value in zip(MOVING, after, strict=True):
                     weights[name].shards[i].assign(value)
@@ -106,31 +107,33 @@ def own_term(
     names = tuple(name for name in ("gamma", "beta") if name in given)
     native = ops.native_on("ScaleChannels", device)
 
-    def of(x: tf.Tensor) -> list[tf.Tensor]:
+    def of(x: tf.Tensor) -> tf.Tensor:
         x = tf.stop_gradient(x)
-        return tf.unstack(ops.channel_moments(x, axis, native=native))
+        return ops.channel_moments(x, axis, native=native)
 
     def wide(x: tf.Tensor, *weights: tf.Tensor) -> list[tf.Tensor]:
         x = widened(x)
         return [x, *(tf.cast(weight, x.dtype) for weight in weights)]
 
     x, *weights = on_device(wide, device)(x, *(given[n] for n in names))
-    mean, variance = on_device(of, device)(x)
-    statistics = Statistics(mean, variance, layer.epsilon, True, names)
+    moments = on_device(of, device)(x)
+    statistics = Statistics(moments, layer.epsilon, True, names)
     return Term(x, tuple(weights), statistics)
 
 
 def moved_on(
-    device: str, layer: Any, moving: Sequence[tf.Tensor], of: Any
+    device: str,
+    layer: Any,
+    moving: Sequence[tf.Tensor],
+    moments: tf.Tensor,
 ) -> list[tf.Tensor]:
-    """New moving statistics on a device, of the `Statistics` of a batch."""
+    """New moving statistics on a device, of the moments of a batch."""
+    native = ops.native_on("MovedMoments", device)
 
-    def run(*given: tf.Tensor) -> list[tf.Tensor]:
-        return moved(layer, given[2:], given[:2])
+    def run(moments: tf.Tensor, *moving: tf.Tensor) -> list[tf.Tensor]:
+        return ops.moved_moments(moving, moments, layer.momentum, native=native)
 
-    found: list[tf.Tensor] = on_device(run, device)(
-        of.mean, of.variance, *moving
-    )
+    found: list[tf.Tensor] = on_device(run, device)(moments, *moving)
     return found
 
 
@@ -172,19 +175,3 @@ def normalized(
         epsilon=layer.epsilon,
     )
     return tf.cast(y, layer.compute_dtype)
-
-
-def moved(
-    layer: Any, moving: Sequence[tf.Tensor], moments: Sequence[tf.Tensor]
-) -> list[tf.Tensor]:
-    """New moving statistics, from old ones and the moments of a batch."""
-    keep, new = layer.momentum, 1.0 - layer.momentum
-    return [
-        tf.cast(
-            tf.stop_gradient(
-                tf.cast(before, moment.dtype) * keep + moment * new
-            ),
-            before.dtype,
-        )
-        for before, moment in zip(moving, moments, strict=True)
-    ]
