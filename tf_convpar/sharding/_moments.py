@@ -73,6 +73,7 @@ def with_moments(
                 )
                 return dx, *by_weights
             moments = exchange.moments[number]
+            by_moments = ops.give_way(by_moments, native=native)
             of = Statistics(moments, epsilon, True, tuple(names))
             one_of_n = tf.cast(exchange.one_of_n[number], x.dtype)
             dx, *found = gradients_of(
@@ -117,7 +118,8 @@ def moments_of_all(
             return [by_moments] * len(rows)
 
         merged = ops.merged_moments(fractions, rows, native=native)
-        return merged, gradient
+        # What the last device has computed leaves before it goes on itself.
+        return ops.give_way(merged, native=native), gradient
 
     found: tf.Tensor = run(*rows)
     return found
