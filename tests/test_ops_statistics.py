@@ -145,3 +145,12 @@ ROWS = tf.ones([2, 3])
 def test_rows_must_fit(run, expected):
     with pytest.raises(tf.errors.InvalidArgumentError, match=expected):
         run(True)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_who_gives_way_changes_nothing(native):
+    for dtype in (tf.float32, tf.float64, tf.bfloat16):
+        value = tf.cast(ROWS, dtype)
+        found = ops.give_way(value, native=native)
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(found, value)

@@ -65,7 +65,40 @@ def test_messages_and_ops_of_a_step(strategy):
         # packs of what is there and of gradients.
         most = 2 * (2 * BLOCKS + held / 100e3) + 20
         assert kinds["_Send"] <= most
+        # Before a device goes on, what it has computed for others is sent.
+        assert kinds["TfConvpar>GiveWay"] == 2 * BLOCKS
         assert kinds.total() <= 1.3 * one.total()
+
+
+def wide(filters):
+    return keras.Sequential(
+        [
+            keras.Input((8, 8, 16)),
+            L.Conv2D(filters, 5, use_bias=False),
+            L.GlobalAveragePooling2D(),
+            L.Dense(3),
+        ]
+    )
+
+
+def test_a_large_kernel_comes_in_pieces(strategy):
+    """What everybody waits for may be behind a message, which is short."""
+    sent = []
+    for filters in (90, 900):
+        parallel = split(wide(filters), strategy, {".*": "samples"})
+        sent.append([k["_Send"] for k in counted(parallel).values()])
+    # 1.44 MB in three pieces: of each third of it, to two others and back.
+    assert [b - a for a, b in zip(*sent, strict=True)] == [8, 8, 8]
+
+
+@pytest.mark.parametrize("shards", [(1, 1, 1), (3, 0, 2)])
+def test_pieces_are_put_together(shards, strategy, float64):
+    model = shaken(wide(701))
+    parallel = split(
+        model, strategy, {".*": {"split": "samples", "shards": shards}}
+    )
+    x = numbers((5, 8, 8, 16))
+    same(slopes(parallel, x), slopes(model, x), 1e-9)
 
 
 @pytest.mark.parametrize("wire", [None, "bfloat16"])

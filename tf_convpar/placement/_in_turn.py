@@ -115,7 +115,7 @@ def _arrived(sent: Sequence[_Sent]) -> Mapping[str, tf.Tensor]:
     """
     on_their_way = 0
     for one in reversed(sent):
-        if on_their_way >= _ON_THEIR_WAY:
-            return one.copies
         on_their_way += one.bytes_
+        if on_their_way > _ON_THEIR_WAY:
+            return one.copies
     return {}

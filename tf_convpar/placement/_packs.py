@@ -12,8 +12,10 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,8 +32,9 @@ from tf_convpar.placement._primitives import broadcast
 from tf_convpar.placement._primitives import on_device
 from tf_convpar.placement._sharded_tensor import ShardedTensor
 
-# Bytes of the weights in the first pack, and in the largest ones.
-_FIRST, _MOST = 1 << 16, 1 << 20
+# Bytes of the weights in the first pack, and in the largest message. Whatever
+# all devices wait for may come behind a message: Gigabit Ethernet takes 4 ms.
+_FIRST, _MOST = 1 << 16, 1 << 19
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -146,7 +149,8 @@ class _Run:
         if number is None:
             return None
         pack = self._packs[number]
-        if len(pack) == 1 or pack[0].alike() != needed.alike():
+        alone = len(pack) == 1 and needed.bytes_ <= _MOST
+        if alone or pack[0].alike() != needed.alike():
             return None
         graph = tf.compat.v1.get_default_graph()
         if number not in self._sent:
@@ -188,73 +192,107 @@ def _sent(pack: Sequence[Needed]) -> list[list[tf.Tensor]]:
         for j, (shard, device) in enumerate(zip(shards, lies, strict=True)):
             held.setdefault(device, []).append((k, j))
             tensors[k, j] = shard
-    total = sum(one.bytes_ for one in pack)
-    with in_turn(total) as turn:
-        flat = {
-            holder: dict(
-                zip(
-                    others,
-                    broadcast(
-                        on_device(_packed, holder)(*(tensors[p] for p in own)),
-                        others,
-                        holder,
-                        first.wire_dtype,
-                        turn.after.get(holder),
-                    ),
-                    strict=True,
-                )
-            )
-            for holder, own in held.items()
-            if (others := [device for device in devices if device != holder])
-        }
-        by_device = {}
-        for device in devices:
-            far = [holder for holder in held if holder != device]
-            own = held.get(device, [])
+    got = _in_pieces(
+        {h: [tensors[p] for p in parts] for h, parts in held.items()},
+        devices,
+        sum(one.bytes_ for one in pack),
+        first.wire_dtype,
+    )
+    by_device = {}
+    for device in devices:
+        own = held.get(device, [])
 
-            def unpack(
-                *given: tf.Tensor,
-                far: Any = far,
-                own: Any = own,
-                native: bool | None = ops.native_on("ConcatShards", device),
-            ) -> list[tf.Tensor]:
-                parts = dict(zip(own, given[len(far) :], strict=True))
-                for holder, one in zip(far, given, strict=False):
-                    shapes = [tensors[p].shape for p in held[holder]]
-                    pieces = _unpacked(one, shapes)
-                    parts |= dict(zip(held[holder], pieces, strict=True))
-                shards = [
-                    [parts[p] for p in sorted(parts) if p[0] == k]
-                    for k in range(len(values))
-                ]
-                return [
-                    join(own, value.layout.axis, None, native)
-                    if isinstance(value, ShardedTensor)
-                    else tf.identity(*own)
-                    for own, value in zip(shards, values, strict=True)
-                ]
+        def unpack(
+            *given: tf.Tensor,
+            far: Any = tuple(got[device]),
+            own: Any = own,
+            native: bool | None = ops.native_on("ConcatShards", device),
+        ) -> list[tf.Tensor]:
+            sent = given[: len(given) - len(own)]
+            parts = dict(zip(own, given[len(sent) :], strict=True))
+            for i, holder in enumerate(far):
+                shapes = [tensors[p].shape for p in held[holder]]
+                count = len(sent) // len(far)
+                found = _unpacked(sent[i * count : (i + 1) * count], shapes)
+                parts |= dict(zip(held[holder], found, strict=True))
+            shards = [
+                [parts[p] for p in sorted(parts) if p[0] == k]
+                for k in range(len(values))
+            ]
+            return [
+                join(own, value.layout.axis, None, native)
+                if isinstance(value, ShardedTensor)
+                else tf.identity(*own)
+                for own, value in zip(shards, values, strict=True)
+            ]
 
-            by_device[device] = on_device(unpack, device)(
-                *(flat[holder][device] for holder in far),
-                *(tensors[p] for p in own),
-            )
-        turn.arrived = {device: own[-1] for device, own in by_device.items()}
+        by_device[device] = on_device(unpack, device)(
+            *(piece for sent in got[device].values() for piece in sent),
+            *(tensors[p] for p in own),
+        )
     return [
         [by_device[device][k] for device in first.devices]
         for k in range(len(pack))
     ]
 
 
-def _packed(*parts: tf.Tensor) -> tf.Tensor:
-    return tf.concat([tf.reshape(part, [-1]) for part in parts], 0)
+def _in_pieces(
+    held: Mapping[str, Sequence[tf.Tensor]],
+    devices: Sequence[str],
+    bytes_: int,
+    wire_dtype: str | None,
+) -> dict[str, dict[str, list[tf.Tensor]]]:
+    """Sends each device what others hold, a piece of each of them in turn.
+
+    Args:
+        held: Tensors on each device that holds any.
+        devices: Names of the devices that need all of them.
+        bytes_: Bytes of all.
+        wire_dtype: The dtype in which they travel; None for their own.
+
+    Returns:
+        For each device the pieces that it got, by who has sent them.
+    """
+    count = math.ceil(bytes_ / _MOST)
+    cut = {
+        holder: on_device(functools.partial(_packed, count), holder)(*own)
+        for holder, own in held.items()
+    }
+    got: dict[str, dict[str, list[tf.Tensor]]] = {
+        device: {holder: [] for holder in held if holder != device}
+        for device in devices
+    }
+    for number in range(count):
+        with in_turn(bytes_ // count) as turn:
+            # On a device that is sent nothing, its own piece.
+            last = {holder: pieces[number] for holder, pieces in cut.items()}
+            for holder, pieces in cut.items():
+                others = [device for device in devices if device != holder]
+                copies = broadcast(
+                    *(pieces[number], others, holder, wire_dtype),
+                    turn.after.get(holder),
+                )
+                for device, copy in zip(others, copies, strict=True):
+                    got[device][holder].append(copy)
+                    last[device] = copy
+            turn.arrived = last
+    return got
+
+
+def _packed(count: int, *parts: tf.Tensor) -> list[tf.Tensor]:
+    """The numbers of some tensors in so many pieces, of about one size."""
+    flat = tf.concat([tf.reshape(part, [-1]) for part in parts], 0)
+    size = math.ceil(flat.shape[0] / count)
+    sizes = [size] * (count - 1)
+    return list(tf.split(flat, [*sizes, flat.shape[0] - sum(sizes)]))
 
 
 def _unpacked(
-    flat: tf.Tensor, shapes: Sequence[tf.TensorShape]
+    pieces: Sequence[tf.Tensor], shapes: Sequence[tf.TensorShape]
 ) -> list[tf.Tensor]:
+    flat = tf.concat(pieces, 0) if len(pieces) > 1 else pieces[0]
     sizes = [math.prod(shape) for shape in shapes]
-    pieces = tf.split(flat, sizes)
     return [
         tf.reshape(piece, shape)
-        for piece, shape in zip(pieces, shapes, strict=True)
+        for piece, shape in zip(tf.split(flat, sizes), shapes, strict=True)
     ]
