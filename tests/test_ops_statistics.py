@@ -96,6 +96,20 @@ def test_moving_averages_are_those_of_keras(native):
         np.testing.assert_array_equal(new, expected)
 
 
+@pytest.mark.parametrize("native", [True, False])
+def test_moving_averages_are_no_part_of_a_loss(native):
+    moments = tf.constant(moments_of(7, 2))
+    with tf.GradientTape() as tape:
+        tape.watch(moments)
+        moved = ops.moved_moments(
+            [moments[0], moments[1]], moments, 0.9, native=native
+        )
+        loss = tf.add_n(moved) + moments[0]
+    by_mean, by_variance = tape.gradient(loss, moments)
+    np.testing.assert_array_equal(by_mean, np.ones(7))
+    np.testing.assert_array_equal(by_variance, np.zeros(7))
+
+
 def test_moving_averages_keep_their_dtype():
     half = [tf.zeros(3, tf.float16), tf.ones(3, tf.float16)]
     found = ops.moved_moments(half, tf.ones([2, 3]), 0.5)
@@ -151,6 +165,10 @@ def test_rows_must_fit(run, expected):
 def test_who_gives_way_changes_nothing(native):
     for dtype in (tf.float32, tf.float64, tf.bfloat16):
         value = tf.cast(ROWS, dtype)
-        found = ops.give_way(value, native=native)
+        with tf.GradientTape() as tape:
+            tape.watch(value)
+            found = ops.give_way(value, native=native)
+            loss = found * found
         assert found.dtype == dtype
         np.testing.assert_array_equal(found, value)
+        np.testing.assert_array_equal(tape.gradient(loss, value), 2 * value)

@@ -69,12 +69,12 @@ class AffineOp : public OpKernel {
     const Tensor& moments = ctx->input(0);
     const Tensor &gamma = ctx->input(1), &beta = ctx->input(2);
     const int64_t channels = moments.dims() == 2 ? moments.dim_size(1) : 0;
-    OP_REQUIRES(ctx,
-                AreTwoRows(moments, channels) &&
-                    AreWeights({&gamma, &beta}, channels),
-                Unexpected("two rows, of means and variances, and gamma and "
-                           "beta of their size, or [0] for none",
-                           ctx));
+    OP_REQUIRES(
+        ctx,
+        AreTwoRows(moments, channels) && AreWeights({&gamma, &beta}, channels),
+        Unexpected("two rows, of means and variances, and gamma and "
+                   "beta of their size, or [0] for none",
+                   ctx));
     Tensor *scale = nullptr, *offset = nullptr;
     const TensorShape shape({channels});
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, shape, &scale));
@@ -108,18 +108,20 @@ class BatchNormalizationGradientOp : public OpKernel {
         ctx,
         AreTwoRows(moments, channels) && AreTwoRows(sums, channels) &&
             AreWeights({&gamma}, channels) && one_of_n.dims() == 0,
-        Unexpected("two rows of sums, two of means and variances, gamma, of one "
-                   "size, or [0] for none, and a scalar",
-                   ctx));
+        Unexpected(
+            "two rows of sums, two of means and variances, gamma, of one "
+            "size, or [0] for none, and a scalar",
+            ctx));
     Tensor* outputs[3];
     for (int i = 0; i < 3; ++i) {
-      OP_REQUIRES_OK(ctx, ctx->allocate_output(i, TensorShape({channels}),
-                                               &outputs[i]));
+      OP_REQUIRES_OK(
+          ctx, ctx->allocate_output(i, TensorShape({channels}), &outputs[i]));
     }
     const auto sum = sums.matrix<float>(), of = moments.matrix<float>();
     const auto g = gamma.flat<float>();
     const float part = one_of_n.scalar<float>()();
-    auto by_maps = outputs[0]->flat<float>(), by_all = outputs[1]->flat<float>();
+    auto by_maps = outputs[0]->flat<float>(),
+         by_all = outputs[1]->flat<float>();
     auto by_gamma = outputs[2]->flat<float>();
     for (int64_t c = 0; c < channels; ++c) {
       const float inverse = 1.0f / std::sqrt(of(1, c) + epsilon_);

@@ -1,8 +1,11 @@
 """Lets other threads of a core go first."""
 
+from typing import Any
+
 import tensorflow as tf
 
 from . import _library
+from ._devices import same_device
 
 
 def give_way(value: tf.Tensor, *, native: bool | None = None) -> tf.Tensor:
@@ -25,3 +28,9 @@ def give_way(value: tf.Tensor, *, native: bool | None = None) -> tf.Tensor:
         found: tf.Tensor = _library.module().tf_convpar_give_way(value=value)
         return found
     return value
+
+
+@tf.RegisterGradient("TfConvpar>GiveWay")
+def _gradient(op: Any, upstream: tf.Tensor) -> tf.Tensor:
+    with same_device(op.outputs[0].device):
+        return tf.identity(upstream)

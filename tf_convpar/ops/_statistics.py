@@ -219,6 +219,10 @@ def moved_moments(
     ]
 
 
+# Like all that Keras assigns in a step, they are no part of the loss.
+tf.no_gradient("TfConvpar>MovedMoments")
+
+
 def _is_native(row: tf.Tensor, native: bool | None) -> bool:
     given = _library.load() if native is None else native
     return row.dtype == tf.float32 and given
