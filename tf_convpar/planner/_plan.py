@@ -107,6 +107,39 @@ def plan_graph(
     return _whole(graph, calibration, wire_dtype, singles, reason)
 
 
+def by_samples(
+    model: keras.Model, calibration: Calibration, wire_dtype: str | None
+) -> Plan | None:
+    """The plan with as much as possible by samples, by the best shares.
+
+    Args:
+        model: Model that was measured, or one like it.
+        calibration: Measurements of the model on the devices.
+        wire_dtype: Dtype in which tensors travel; None for their own.
+
+    Returns:
+        The plan; None if samples can be on one device only.
+    """
+    graph = _graph.of_model(model)
+    found: list[_Found] = []
+    singles: dict[str, float] = {}
+    for cut in _cuts.cuts(graph, calibration, wire_dtype):
+        costs = Costs(graph, calibration, cut)
+        singles = singles or singles_of(costs)
+        choice = {
+            call.name: SAMPLES if SAMPLES in ways else CHIEF
+            for call, ways in zip(graph.calls, costs.of, strict=True)
+            if call in graph.convolutions
+        }
+        if sum(n > 0 for n in cut.shares) > 1 and SAMPLES in choice.values():
+            found.append(_Found(costs, choice, _step.step_s(costs, choice)))
+    if not found:
+        return None
+    best = min(found, key=lambda f: f.seconds)
+    reason = _reason(best, singles)
+    return _plan(graph, calibration, best, singles, reason)
+
+
 def whole(
     model: keras.Model,
     calibration: Calibration,
