@@ -219,6 +219,7 @@ def test_a_training_that_was_taken_up_again_and_interrupted(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_shares_that_move_after_the_last_step(strategy, monkeypatch):
     """The next `fit` trains the model as it lies then."""
 

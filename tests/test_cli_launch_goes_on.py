@@ -144,6 +144,7 @@ def test_one_that_made_steps_and_ends_has_its_own_code(program):
     assert "stopping everything" not in output
 
 
+@pytest.mark.slow
 def test_over_ssh_it_is_asked_for_there(program, ssh, hosts, tmp_path):
     changes, log = ssh
     line = [

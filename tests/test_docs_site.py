@@ -225,6 +225,7 @@ def shown(cell):
     )
 
 
+@pytest.mark.slow
 def test_getting_started_shows_what_it_says(as_for_users):
     cells = notebooks.run(DOCS / "getting-started.ipynb").cells
     text = "".join(map(shown, cells))

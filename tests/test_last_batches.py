@@ -174,7 +174,6 @@ QUICK = [
     (stack, "samples", "auto"),
     (stack, "filters, then samples", None),
     (residual, "samples, then filters", "auto"),
-    (sequences, "samples", None),
     (volumes, "samples", None),
     (written, "samples", "auto"),
 ]

@@ -197,6 +197,7 @@ np.save(sys.argv[2], np.concatenate(found))
 """
 
 
+@pytest.mark.slow
 def test_threads_and_sets_of_instructions(tmp_path, monkeypatch):
     def run(threads):
         to = tmp_path / "found.npy"
