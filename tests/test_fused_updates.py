@@ -84,3 +84,40 @@ def test_whose_updates(algorithm, scaled):
     model.compile(optimizer, "sparse_categorical_crossentropy")
     model.make_train_function()
     assert (inner in fused_updates._fused) == (algorithm == "auto")
+
+
+@pytest.mark.parametrize("plan", ["filters", "samples"])
+@pytest.mark.parametrize(
+    ("make", "op"),
+    [
+        (lambda: keras.optimizers.SGD(0.1, 0.9), "KerasMomentum"),
+        (lambda: keras.optimizers.Adam(0.01), "Adam"),
+    ],
+)
+def test_each_shard_is_updated_by_one_op(plan, make, op, strategy):
+    """Where it lies, and to what one device makes of the weight."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(6, 16, 16, 1)).astype("float32")
+    y = rng.integers(0, 10, 6)
+    found = []
+    for parallel in (False, True):
+        model = small_cnn(False, make())
+        if parallel:
+            with strategy.scope():
+                model = convpar.parallelize(
+                    model, {".*": plan}, algorithm="auto", verbose=False
+                )
+        model.fit(x, y, batch_size=6, epochs=3, shuffle=False, verbose=0)
+        found.append([np.array(w) for w in model.weights])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+    held = [
+        shard
+        for weight in model.trainable_weights
+        for shard in getattr(weight.value, "shards", [weight.value])
+    ]
+    assert len(held) > len(model.trainable_weights)
+    step = tf.function(lambda: model.train_step((x, y)), autograph=False)
+    ops = step.get_concrete_function().graph.get_operations()
+    places = [o.device for o in ops if o.type == f"ResourceApply{op}"]
+    assert sorted(places) == sorted(shard.device for shard in held)

@@ -46,17 +46,21 @@ class Shard:
     def __hash__(self) -> int:
         return self._index
 
+    def of(self, variable: ShardedVariable) -> tf.Variable:
+        """The shard of a variable."""
+        return variable.shards[self._index]
+
     def shape(self, variable: ShardedVariable) -> tf.TensorShape:
         """The shape that a variable has."""
-        return variable.shards[self._index].shape
+        return self.of(variable).shape
 
     def read(self, variable: ShardedVariable) -> tf.Tensor:
         """The value that a variable has."""
-        return variable.shards[self._index].read_value()
+        return self.of(variable).read_value()
 
     def write(self, variable: ShardedVariable, method: str, value: Any) -> None:
         """Does what an assigning method of a variable does."""
-        getattr(variable.shards[self._index], method)(value)
+        getattr(self.of(variable), method)(value)
 
 
 # While set, it has the value of every sharded variable. So an optimizer's
@@ -174,6 +178,11 @@ class ShardedVariable(Tensor):
     def trainable(self) -> bool:
         """Whether gradient tapes watch it."""
         return self._trainable
+
+    def updated_now(self) -> tf.Variable | None:
+        """The shard that this stands for, while one is updated by itself."""
+        shard = _instead.get()
+        return shard.of(self) if isinstance(shard, Shard) else None
 
     @property
     def handle(self) -> _Handles:

@@ -30,8 +30,9 @@ def fuse_updates(ours: Callable[[keras.Model], bool]) -> None:
     fuse_updates(lambda model: model.name == "mine")
     ```
 
-    AdamW decays weights by itself and is Adam in the rest. Sharded weights,
-    sparse gradients and `amsgrad` are updated as Keras does it.
+    AdamW decays weights by itself and is Adam in the rest. Weights in shards
+    are updated shard by shard; sparse gradients, and with `amsgrad`, as Keras
+    does it.
 
     Args:
         ours: Whether it is done for a model.
@@ -61,36 +62,45 @@ def _if_fused(
         variable: Any,
         learning_rate: Any,
     ) -> None:
-        plain = (
-            self in _fused
-            and isinstance(gradient, tf.Tensor)
-            and isinstance(variable, tf.Variable)
-            and not isinstance(variable, ShardedVariable)
-            and not getattr(self, "amsgrad", False)
-        )
-        if not plain:
+        written = []
+        if self in _fused and isinstance(gradient, tf.Tensor):
+            written = [_written(variable)]
+            written += map(_written, slots_of(self, variable))
+        plain = bool(written) and all(v is not None for v in written)
+        if not plain or getattr(self, "amsgrad", False):
             step(self, gradient, variable, learning_rate)
             return
         dtype = variable.dtype
         fused(
             self,
             ops.cast(gradient, dtype),
-            variable,
             ops.cast(learning_rate, dtype),
+            *written,
         )
 
     return wrapped
 
 
+def _written(variable: Any) -> tf.Variable | None:
+    """What an update of a weight or of a slot writes to, if it is one."""
+    if isinstance(variable, ShardedVariable):
+        return variable.updated_now()
+    return variable if isinstance(variable, tf.Variable) else None
+
+
 def _sgd(
-    optimizer: keras.optimizers.SGD, gradient: Any, variable: Any, rate: Any
+    optimizer: keras.optimizers.SGD,
+    gradient: tf.Tensor,
+    rate: tf.Tensor,
+    variable: tf.Variable,
+    *slots: tf.Variable,
 ) -> None:
     if optimizer.momentum == 0:
         tf.raw_ops.ResourceApplyGradientDescent(
             var=variable.handle, alpha=rate, delta=gradient
         )
         return
-    (momentum,) = slots_of(optimizer, variable)
+    (momentum,) = slots
     tf.raw_ops.ResourceApplyKerasMomentum(
         var=variable.handle,
         accum=momentum.handle,
@@ -102,7 +112,11 @@ def _sgd(
 
 
 def _adam(
-    optimizer: keras.optimizers.Adam, gradient: Any, variable: Any, rate: Any
+    optimizer: keras.optimizers.Adam,
+    gradient: tf.Tensor,
+    rate: tf.Tensor,
+    variable: tf.Variable,
+    *slots: tf.Variable,
 ) -> None:
     dtype = variable.dtype
     step = ops.cast(optimizer.iterations + 1, dtype)
@@ -111,7 +125,7 @@ def _adam(
         ops.power(ops.cast(beta, dtype), step)
         for beta in (optimizer.beta_1, optimizer.beta_2)
     )
-    momentum, velocity = slots_of(optimizer, variable)
+    momentum, velocity = slots
     tf.raw_ops.ResourceApplyAdam(
         var=variable.handle,
         m=momentum.handle,
