@@ -206,6 +206,19 @@ def test_normalization_is_measured_as_it_is_computed(algorithm):
     assert ("TfConvpar>ChannelMoments" in kinds) == (algorithm == "auto")
 
 
+@pytest.mark.parametrize("algorithm", ["auto", None])
+def test_what_is_traced_once_names_no_device(algorithm):
+    """It runs on all devices of a kind, on the other tasks of a cluster too."""
+    x = keras.Input((8, 8, 3))
+    y = keras.layers.Conv2D(8, 3)(x)
+    y = keras.layers.ReLU()(keras.layers.BatchNormalization()(y))
+    works = Works(_graph.of_model(keras.Model(x, y)), CHIEF, algorithm)
+    for function in (works._whole, works._on_shards, *works._parts):
+        operations = function.graph.get_operations()
+        assert len(operations) > 10
+        assert {operation.device for operation in operations} == {""}
+
+
 def test_an_equal_processor_has_the_curves_of_the_first():
     fast = Work((2, 4, 8), (1, 2, 5), (2, 4, 8), (0.5, 1), (0.6, 1), (0.7, 1))
     slow = Work((8,), (10,), (24,)).along(fast)

@@ -165,6 +165,29 @@ def test_what_was_seen_counts_when_it_is_planned_again(
     assert 0.3 < mine.saves(network(), {chief: 10.0}) < 0.9
 
 
+def test_shards_are_updated_where_they_lie_as_in_fit(strategy):
+    """An optimizer that was given merged weights would double the bytes."""
+    with strategy.scope():
+        copy = convpar.parallelize(
+            network(), {".*": "samples"}, algorithm="auto", verbose=False
+        )
+    steps = _whole_steps._Steps(copy)
+    inputs = tf.zeros((BATCH, *copy.input_shape[1:]))
+    graph = steps.run.get_concrete_function(inputs).graph
+    found = [
+        op.device
+        for op in graph.get_operations()
+        if op.type == "ResourceApplyAdam"
+    ]
+    held = [
+        shard.device
+        for weight in copy.trainable_weights
+        for shard in getattr(weight.value, "shards", [weight.value])
+    ]
+    assert set(held) == set(strategy.devices)
+    assert sorted(found) == sorted(held)
+
+
 def test_real_steps_are_timed_and_leave_nothing_behind(strategy, calibration):
     """Of the plan and of the chief alone, by a copy of the model."""
     plain = network()

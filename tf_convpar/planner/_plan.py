@@ -110,7 +110,7 @@ def plan_graph(
 def by_samples(
     model: keras.Model, calibration: Calibration, wire_dtype: str | None
 ) -> Plan | None:
-    """The plan with as much as possible by samples, by the best shares.
+    """The plan with as much as possible by samples, by the devices' speeds.
 
     Args:
         model: Model that was measured, or one like it.
@@ -121,23 +121,22 @@ def by_samples(
         The plan; None if samples can be on one device only.
     """
     graph = _graph.of_model(model)
-    found: list[_Found] = []
-    singles: dict[str, float] = {}
-    for cut in _cuts.cuts(graph, calibration, wire_dtype):
-        costs = Costs(graph, calibration, cut)
-        singles = singles or singles_of(costs)
-        choice = {
-            call.name: SAMPLES if SAMPLES in ways else CHIEF
-            for call, ways in zip(graph.calls, costs.of, strict=True)
-            if call in graph.convolutions
-        }
-        if sum(n > 0 for n in cut.shares) > 1 and SAMPLES in choice.values():
-            found.append(_Found(costs, choice, _step.step_s(costs, choice)))
-    if not found:
+    costs = Costs(
+        graph, calibration, _cuts.by_speed(graph, calibration, wire_dtype)
+    )
+    choice = {
+        call.name: SAMPLES if SAMPLES in ways else CHIEF
+        for call, ways in zip(graph.calls, costs.of, strict=True)
+        if call in graph.convolutions
+    }
+    if sum(n > 0 for n in costs.cut.shares) < 2 or SAMPLES not in (
+        choice.values()
+    ):
         return None
-    best = min(found, key=lambda f: f.seconds)
-    reason = _reason(best, singles)
-    return _plan(graph, calibration, best, singles, reason)
+    found = _Found(costs, choice, _step.step_s(costs, choice))
+    singles = singles_of(costs)
+    reason = _reason(found, singles)
+    return _plan(graph, calibration, found, singles, reason)
 
 
 def whole(

@@ -113,7 +113,7 @@ class Automatic:
             plan = _kept_plan(model, found, wire)
             known = _Known(found, wire, plan, algorithm)
             tried = _to_try(model, known)
-            if tried is not None:
+            if tried:
                 known = _by_the_clock(
                     model, self._strategy, known, tried, moments, report
                 )
@@ -247,17 +247,25 @@ class _Known:
         return plan.prediction.step_s * (self.longer if split else 1.0)
 
 
-def _to_try(model: Any, known: _Known) -> Plan | None:
-    """The split that is to be held against the clock, if any."""
+def _to_try(model: Any, known: _Known) -> list[Plan]:
+    """The splits that are to be held against the clock.
+
+    The best plan, and all by samples, where devices wait for each other least:
+    what that costs is what predictions know least about.
+    """
     plan = known.plan
     alone = plan.single_s.get(plan.devices[0])
     if alone is None:
-        return None  # No memory for the whole of it.
-    if plan.used != plan.devices[:1]:
-        return plan
+        return []  # No memory for the whole of it.
+    found = [] if plan.used == plan.devices[:1] else [plan]
     split = _by_samples(model, known)
-    hopeful = split is not None and known.seconds(split) <= _TRIED * alone
-    return split if hopeful else None
+    if split is not None and known.seconds(split) <= _TRIED * alone:
+        same = (split.allocation, split.splits) == (
+            plan.allocation,
+            plan.splits,
+        )
+        found += [] if same else [split]
+    return found
 
 
 def _by_samples(model: Any, known: _Known) -> Plan | None:
@@ -277,17 +285,17 @@ def _by_the_clock(
     model: Any,
     strategy: ConvParallelStrategy,
     known: _Known,
-    plan: Plan,
+    tried: Sequence[Plan],
     moments: str,
     report: Callable[[str], None],
 ) -> _Known:
-    """Leaves a model whole whose steps are not shorter with a plan."""
+    """Leaves a model whole whose steps are not shorter with any plan."""
     calibration, wire = known.calibration, known.wire_dtype
     chief = calibration.devices[0].name
-    split_s, alone_s = step_seconds(
+    *split_s, alone_s = step_seconds(
         model,
         strategy,
-        [plan, _plan.whole(model, calibration, wire, "")],
+        [*tried, _plan.whole(model, calibration, wire, "")],
         calibration,
         report=report,
         algorithm=known.algorithm,
@@ -296,15 +304,18 @@ def _by_the_clock(
     )
     if math.isinf(alone_s):
         return known  # No memory for the whole of it.
+    best_s, plan = min(
+        zip(split_s, tried, strict=True), key=lambda found: found[0]
+    )
     promised_s = known.seconds(plan)
-    longer = (split_s / promised_s) / (alone_s / plan.single_s[chief])
-    took = "too little memory" if math.isinf(split_s) else seconds_text(split_s)
+    longer = (best_s / promised_s) / (alone_s / plan.single_s[chief])
+    took = "too little memory" if math.isinf(best_s) else seconds_text(best_s)
     said = (
         f"Measured: {took} with the best plan ({seconds_text(promised_s)} "
         f"predicted), {seconds_text(alone_s)} on {short(chief)} alone."
     )
-    if split_s <= (1 - _AHEAD) * alone_s:
-        step_s = split_s
+    if best_s <= (1 - _AHEAD) * alone_s:
+        step_s = best_s
         plan = dataclasses.replace(plan, reason=f"{plan.reason} {said}")
     else:
         step_s = alone_s

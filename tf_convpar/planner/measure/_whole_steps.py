@@ -136,9 +136,15 @@ class _Steps:
 
     def __init__(self, model: keras.Model) -> None:
         self._model = model
+        # As `fit` does: the optimizer's variables are made as the weights lie.
+        model.make_train_function()
         self.run = tf.function(
-            self._step, autograph=False, jit_compile=bool(model.jit_compile)
+            self._replica, autograph=False, jit_compile=bool(model.jit_compile)
         )
+
+    def _replica(self, inputs: Any) -> tf.Tensor:
+        # As in `fit`: elsewhere an optimizer is given merged weights.
+        return self._model.distribute_strategy.run(self._step, (inputs,))
 
     def _step(self, inputs: Any) -> tf.Tensor:
         graphs.note(self._step)

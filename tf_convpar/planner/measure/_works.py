@@ -64,6 +64,10 @@ class Works:
     ) -> None:
         self._graph = graph
         self._device = device
+        # What is traced runs on any device of the kind, on whose task it must
+        # then be: one that is named would be sent all maps.
+        kind = device_type(device)
+        self._kind = "" if kind == "CPU" else f"/device:{kind}:*"
         self._algorithm = algorithm
         self._calls: dict[str, Call] = {}
         for call in graph.calls:
@@ -353,7 +357,7 @@ class Works:
         Only for layers with a rule that computes otherwise than the layer.
         """
         values = {variable.name: value for variable, value in state}
-        return _rule(call).on_one(call.layer, inputs[0], values, self._device)
+        return _rule(call).on_one(call.layer, inputs[0], values, self._kind)
 
 
 def _rule(call: Call) -> Any:
