@@ -13,6 +13,8 @@ from by_samples import slopes
 from by_samples import split
 from tensorflow.python.eager import context
 
+from tf_convpar.placement._packs import _packed
+
 L = keras.layers
 BLOCKS = 12
 
@@ -99,6 +101,13 @@ def test_pieces_are_put_together(shards, strategy, float64):
     )
     x = numbers((5, 8, 8, 16))
     same(slopes(parallel, x), slopes(model, x), 1e-9)
+
+
+@pytest.mark.parametrize("numbers", [1, 4, 6, 11])
+def test_a_device_may_hold_hardly_more_numbers_than_there_are_pieces(numbers):
+    pieces = _packed(5, tf.range(numbers, dtype=tf.float32))
+    assert len(pieces) == 5
+    np.testing.assert_array_equal(tf.concat(pieces, 0), range(numbers))
 
 
 @pytest.mark.parametrize("wire", [None, "bfloat16"])

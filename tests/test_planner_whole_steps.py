@@ -115,39 +115,6 @@ def test_a_split_stays_that_is_ahead(
     assert len(timed) == 2
 
 
-def slow_links(strategy, monkeypatch, latency):
-    found = calibration_of(
-        network(), strategy.devices, batch=BATCH, rate=1e10, latency=latency
-    )
-    monkeypatch.setattr(_calibrate, "calibrate", lambda *_, **__: found)
-    assert not any_split(planner.plan(network(), found))
-
-
-@pytest.mark.parametrize(("split", "stays"), [(0.080, True), (0.096, False)])
-def test_samples_are_tried_where_nothing_is_predicted_to_be_ahead(
-    strategy, monkeypatch, capsys, split, stays
-):
-    slow_links(strategy, monkeypatch, latency=0.03)
-    timed = lasting(monkeypatch, split=split, whole=0.100)
-    model = made(strategy)
-    assert len(timed) == 1
-    assert is_split(model) == stays
-    assert ("Not split" in capsys.readouterr().out) != stays
-    mine = strategy.planner()
-    splits = mine.plan_now(network()).splits.values()
-    assert ("samples" in splits) == stays
-    # What was seen of it counts later as well.
-    assert any_split(mine.again(network(), strategy.devices)) == stays
-
-
-def test_what_has_no_hope_is_not_tried(strategy, monkeypatch, capsys):
-    slow_links(strategy, monkeypatch, latency=0.1)
-    timed = lasting(monkeypatch, split=0.080, whole=0.100)
-    assert not is_split(made(strategy))
-    assert not timed
-    assert "no split is predicted to be faster" in capsys.readouterr().out
-
-
 def test_what_was_seen_counts_when_it_is_planned_again(
     strategy, calibration, monkeypatch
 ):

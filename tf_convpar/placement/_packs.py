@@ -13,6 +13,7 @@ import contextlib
 import contextvars
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -32,8 +33,8 @@ from tf_convpar.placement._primitives import broadcast
 from tf_convpar.placement._primitives import on_device
 from tf_convpar.placement._sharded_tensor import ShardedTensor
 
-# Bytes of the weights in the first pack, and in the largest message. Whatever
-# all devices wait for may come behind a message: Gigabit Ethernet takes 4 ms.
+# Bytes of the weights in the first pack, and of what devices send at once.
+# What all of them wait for may come behind that: 4 ms on Gigabit Ethernet.
 _FIRST, _MOST = 1 << 16, 1 << 19
 
 
@@ -257,6 +258,7 @@ def _in_pieces(
     cut = {
         holder: on_device(functools.partial(_packed, count), holder)(*own)
         for holder, own in held.items()
+        if {*devices} - {holder}
     }
     got: dict[str, dict[str, list[tf.Tensor]]] = {
         device: {holder: [] for holder in held if holder != device}
@@ -282,9 +284,8 @@ def _in_pieces(
 def _packed(count: int, *parts: tf.Tensor) -> list[tf.Tensor]:
     """The numbers of some tensors in so many pieces, of about one size."""
     flat = tf.concat([tf.reshape(part, [-1]) for part in parts], 0)
-    size = math.ceil(flat.shape[0] / count)
-    sizes = [size] * (count - 1)
-    return list(tf.split(flat, [*sizes, flat.shape[0] - sum(sizes)]))
+    ends = [flat.shape[0] * i // count for i in range(count + 1)]
+    return list(tf.split(flat, [b - a for a, b in itertools.pairwise(ends)]))
 
 
 def _unpacked(

@@ -16,7 +16,6 @@ from tf_convpar.planner._graph import Call
 from tf_convpar.planner._graph import Graph
 from tf_convpar.planner._ways import Cut
 from tf_convpar.planner._ways import filters_of
-from tf_convpar.plans import whole_shares
 
 # Kernels that fill a vector: with fewer, some of its lanes are idle.
 _QUANTUM = 8
@@ -44,17 +43,6 @@ def cuts(
         shares = _shares(graph, calibration, chosen)
         counts = _counts(graph, calibration, chosen)
         yield Cut(names, calibration.batch, shares, counts, wire)
-
-
-def by_speed(graph: Graph, calibration: Calibration, wire: str | None) -> Cut:
-    """The cut that gives each device as much as it is fast with all of it."""
-    seconds = alone(graph, calibration)
-    names = tuple(seconds)
-    weights = [1 / seconds[name] for name in names]
-    numbers = {filters_of(graph, call) for call in graph.convolutions}
-    counts = {n: whole_shares(weights, n, len(names)) for n in numbers}
-    shares = whole_shares(weights, calibration.batch, len(names))
-    return Cut(names, calibration.batch, shares, counts, wire)
 
 
 def whole(graph: Graph, calibration: Calibration, wire: str | None) -> Cut:

@@ -107,38 +107,6 @@ def plan_graph(
     return _whole(graph, calibration, wire_dtype, singles, reason)
 
 
-def by_samples(
-    model: keras.Model, calibration: Calibration, wire_dtype: str | None
-) -> Plan | None:
-    """The plan with as much as possible by samples, by the devices' speeds.
-
-    Args:
-        model: Model that was measured, or one like it.
-        calibration: Measurements of the model on the devices.
-        wire_dtype: Dtype in which tensors travel; None for their own.
-
-    Returns:
-        The plan; None if samples can be on one device only.
-    """
-    graph = _graph.of_model(model)
-    costs = Costs(
-        graph, calibration, _cuts.by_speed(graph, calibration, wire_dtype)
-    )
-    choice = {
-        call.name: SAMPLES if SAMPLES in ways else CHIEF
-        for call, ways in zip(graph.calls, costs.of, strict=True)
-        if call in graph.convolutions
-    }
-    if sum(n > 0 for n in costs.cut.shares) < 2 or SAMPLES not in (
-        choice.values()
-    ):
-        return None
-    found = _Found(costs, choice, _step.step_s(costs, choice))
-    singles = singles_of(costs)
-    reason = _reason(found, singles)
-    return _plan(graph, calibration, found, singles, reason)
-
-
 def whole(
     model: keras.Model,
     calibration: Calibration,

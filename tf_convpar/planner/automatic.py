@@ -34,10 +34,6 @@ ASSUMED_BATCH = 32
 # Steps of a split model must be ahead of the chief's alone by half of what has
 # to be predicted: measurements err by less than predictions.
 _AHEAD = _plan.WORTH / 2
-# A split is tried that is predicted to take up to so many times as long as the
-# chief alone: steps of MobileNetV2 on two nodes took two thirds of what layers,
-# each timed by itself, add up to.
-_TRIED = 1.5
 
 
 @plans_layers
@@ -79,8 +75,7 @@ class Automatic:
         """Plans a whole model, and holds a split against the clock.
 
         Steps of the whole model are timed with the plan and on the chief
-        alone. Where the plan is not ahead, nothing is split. If no split is
-        predicted to be ahead, one by samples is tried that may be.
+        alone. Where the plan is not ahead, nothing is split.
 
         Args:
             model: Sequential or functional model, built.
@@ -112,10 +107,10 @@ class Automatic:
             wire = wire_dtype or self._strategy.wire_dtype
             plan = _kept_plan(model, found, wire)
             known = _Known(found, wire, plan, algorithm)
-            tried = _to_try(model, known)
-            if tried:
+            chief = found.devices[0].name
+            if plan.used != (chief,) and chief in plan.single_s:
                 known = _by_the_clock(
-                    model, self._strategy, known, tried, moments, report
+                    model, self._strategy, known, moments, report
                 )
         self._known[found.model] = known
         return known.plan
@@ -150,15 +145,8 @@ class Automatic:
             plan = _kept_plan(model, calibration, known.wire_dtype)
         except (ValueError, RuntimeError):
             return None  # No memory for it, say.
-        split: Plan | None = plan
-        if plan.used == plan.devices[:1]:
-            # Steps of another split may have been shorter than predicted.
-            now = dataclasses.replace(known, calibration=calibration)
-            split = _by_samples(model, now) if known.longer < 1 else None
-        alone = plan.single_s.get(devices[0], math.inf)
-        if split and known.seconds(split) <= (1 - _AHEAD) * alone:
-            return split
-        if split is not plan:
+        alone = plan.single_s.get(devices[0])
+        if alone is None or known.seconds(plan) <= (1 - _AHEAD) * alone:
             return plan
         reason = (
             f"Not split: {seconds_text(alone)} a step on {short(devices[0])} "
@@ -247,55 +235,20 @@ class _Known:
         return plan.prediction.step_s * (self.longer if split else 1.0)
 
 
-def _to_try(model: Any, known: _Known) -> list[Plan]:
-    """The splits that are to be held against the clock.
-
-    The best plan, and all by samples, where devices wait for each other least:
-    what that costs is what predictions know least about.
-    """
-    plan = known.plan
-    alone = plan.single_s.get(plan.devices[0])
-    if alone is None:
-        return []  # No memory for the whole of it.
-    found = [] if plan.used == plan.devices[:1] else [plan]
-    split = _by_samples(model, known)
-    if split is not None and known.seconds(split) <= _TRIED * alone:
-        same = (split.allocation, split.splits) == (
-            plan.allocation,
-            plan.splits,
-        )
-        found += [] if same else [split]
-    return found
-
-
-def _by_samples(model: Any, known: _Known) -> Plan | None:
-    """A split by samples, for which devices have the memory."""
-    calibration, wire = known.calibration, known.wire_dtype
-    plan = _plan.by_samples(model, calibration, wire)
-    if plan is None:
-        return None
-    try:
-        _plan_of.plan_of(model, calibration, plan, wire)
-    except ValueError:
-        return None
-    return plan
-
-
 def _by_the_clock(
     model: Any,
     strategy: ConvParallelStrategy,
     known: _Known,
-    tried: Sequence[Plan],
     moments: str,
     report: Callable[[str], None],
 ) -> _Known:
-    """Leaves a model whole whose steps are not shorter with any plan."""
-    calibration, wire = known.calibration, known.wire_dtype
+    """Leaves a model whole whose steps are not shorter with its plan."""
+    calibration, plan, wire = known.calibration, known.plan, known.wire_dtype
     chief = calibration.devices[0].name
-    *split_s, alone_s = step_seconds(
+    split_s, alone_s = step_seconds(
         model,
         strategy,
-        [*tried, _plan.whole(model, calibration, wire, "")],
+        [plan, _plan.whole(model, calibration, wire, "")],
         calibration,
         report=report,
         algorithm=known.algorithm,
@@ -304,18 +257,15 @@ def _by_the_clock(
     )
     if math.isinf(alone_s):
         return known  # No memory for the whole of it.
-    best_s, plan = min(
-        zip(split_s, tried, strict=True), key=lambda found: found[0]
-    )
     promised_s = known.seconds(plan)
-    longer = (best_s / promised_s) / (alone_s / plan.single_s[chief])
-    took = "too little memory" if math.isinf(best_s) else seconds_text(best_s)
+    longer = (split_s / promised_s) / (alone_s / plan.single_s[chief])
+    took = "too little memory" if math.isinf(split_s) else seconds_text(split_s)
     said = (
         f"Measured: {took} with the best plan ({seconds_text(promised_s)} "
         f"predicted), {seconds_text(alone_s)} on {short(chief)} alone."
     )
-    if best_s <= (1 - _AHEAD) * alone_s:
-        step_s = best_s
+    if split_s <= (1 - _AHEAD) * alone_s:
+        step_s = split_s
         plan = dataclasses.replace(plan, reason=f"{plan.reason} {said}")
     else:
         step_s = alone_s
