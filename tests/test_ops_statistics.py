@@ -63,7 +63,7 @@ def test_the_gradient_of_a_normalization_is_that_of_a_tape(gamma, native):
     by_x, by_weight = tape.gradient(y, [wide, weight], dy.astype("float64"))
     moments = ops.channel_moments(x)
     sums = ops.channel_sums(dy, x, moments[0])
-    by_maps, by_all, by_gamma = ops.normalization_gradient(
+    by_maps, by_all, by_gamma = ops.batch_normalization_gradient(
         *(sums, moments, gamma, tf.constant(1 / 12), 0.01), native=native
     )
     scale, _ = ops.affine(moments, gamma, None, 0.01)
@@ -127,13 +127,13 @@ ROWS = tf.ones([2, 3])
         (lambda n: ops.affine(ROWS[:1], native=n), "two rows"),
         (lambda n: ops.affine(tf.ones([3, 3]), native=n), "two rows"),
         (
-            lambda n: ops.normalization_gradient(
+            lambda n: ops.batch_normalization_gradient(
                 ROWS[:, :2], ROWS, None, tf.constant(1.0), 0.1, native=n
             ),
             "two rows of sums",
         ),
         (
-            lambda n: ops.normalization_gradient(
+            lambda n: ops.batch_normalization_gradient(
                 ROWS, ROWS, None, ROWS[0], 0.1, native=n
             ),
             "a scalar",

@@ -37,6 +37,8 @@ from ._pooling import pool as pool
 from ._shards import concat_shards as concat_shards
 from ._shards import split_shards as split_shards
 from ._statistics import affine as affine
+from ._statistics import (
+    batch_normalization_gradient as batch_normalization_gradient,
+)
 from ._statistics import merged_moments as merged_moments
 from ._statistics import moved_moments as moved_moments
-from ._statistics import normalization_gradient as normalization_gradient

@@ -80,7 +80,7 @@ def _gradients(
         ]
 
 
-def normalization_gradient(
+def batch_normalization_gradient(
     sums: tf.Tensor,
     moments: tf.Tensor,
     gamma: tf.Tensor | None,
@@ -93,7 +93,7 @@ def normalization_gradient(
 
     ```python
     moments = channel_moments(x)
-    by_maps, by_all, by_gamma = normalization_gradient(
+    by_maps, by_all, by_gamma = batch_normalization_gradient(
         channel_sums(dy, x, moments[0]), moments, gamma, 1 / n, epsilon
     )
     dx = scale * dy + by_maps * x + by_all

@@ -243,8 +243,8 @@ def gradients_of(
 ) -> list[tf.Tensor]:
     """Gradients by the maps and the weights of y = f(scale x + offset).
 
-    `ops.normalization_gradient` has the formula, where moments are of x itself;
-    what passes back through the activation takes the place of dy there.
+    `ops.batch_normalization_gradient` has the formula, where moments are of x
+    itself; g = dy f'(..) takes the place of dy there.
 
     Args:
         term: What was normalized.
@@ -259,7 +259,7 @@ def gradients_of(
     of: Any = term.statistics
     scale, offset = term.affine(native)
     given = dict(zip(of.names, term.weights, strict=True))
-    by_maps, by_all, by_gamma = ops.normalization_gradient(
+    by_maps, by_all, by_gamma = ops.batch_normalization_gradient(
         *(sums, of.moments, given.get("gamma"), one_of_n, of.epsilon),
         native=native,
     )

@@ -62,12 +62,14 @@ def _if_fused(
         variable: Any,
         learning_rate: Any,
     ) -> None:
-        written = []
-        if self in _fused and isinstance(gradient, tf.Tensor):
-            written = [_written(variable)]
-            written += map(_written, slots_of(self, variable))
-        plain = bool(written) and all(v is not None for v in written)
-        if not plain or getattr(self, "amsgrad", False):
+        plain = (
+            self in _fused
+            and isinstance(gradient, tf.Tensor)
+            and not getattr(self, "amsgrad", False)
+        )
+        held = (variable, *slots_of(self, variable)) if plain else ()
+        written = list(map(_written, held))
+        if not plain or any(v is None for v in written):
             step(self, gradient, variable, learning_rate)
             return
         dtype = variable.dtype

@@ -64,8 +64,8 @@ class Works:
     ) -> None:
         self._graph = graph
         self._device = device
-        # What is traced runs on any device of the kind, on whose task it must
-        # then be: one that is named would be sent all maps.
+        # What is traced once is run on every device of this kind. A device that
+        # it named would be sent the maps of all the others.
         kind = device_type(device)
         self._kind = "" if kind == "CPU" else f"/device:{kind}:*"
         self._algorithm = algorithm
