@@ -122,7 +122,7 @@ def models(draw):
         The model; a plan; the number of images of two batches; an algorithm.
     """
     size, channels = draw(st.sampled_from([(6, 3), (7, 2), (5, 4)]))
-    keras.utils.clear_session()
+    keras.utils.clear_session(free_memory=False)
     x = keras.Input((size, size, channels))
     y = x
     steps = draw(st.lists(st.sampled_from(STEPS), max_size=4))

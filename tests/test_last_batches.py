@@ -102,7 +102,7 @@ def data(model, count):
 
 def compiled(make):
     keras.utils.set_random_seed(5)
-    keras.utils.clear_session()
+    keras.utils.clear_session(free_memory=False)
     model = make()
     model.compile(
         keras.optimizers.SGD(0.05, momentum=0.9),
