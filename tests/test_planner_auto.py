@@ -18,6 +18,7 @@ from tf_convpar.planner import _graph
 from tf_convpar.planner import _plan
 from tf_convpar.planner import _works
 from tf_convpar.planner.measure import _calibrate
+from tf_convpar.planner.measure import _kept
 
 L = keras.layers
 PROGRAM = Path(__file__).parent / "programs" / "planned.py"
@@ -117,6 +118,10 @@ def test_the_cache_knows_what_a_calibration_depends_on(cache, monkeypatch):
     assert len(list(cache.iterdir())) == len(measured) == 5
     planner.calibrate(small(), two(), 4)
     assert len(list(cache.iterdir())) == len(measured) == 5
+    # A later version of this package measures otherwise.
+    monkeypatch.setattr(_kept, "_METHOD", _kept._METHOD + 1)
+    planner.calibrate(small(), two(), 4)
+    assert len(list(cache.iterdir())) == len(measured) == 6
 
 
 def test_a_plan_that_says_so_trains_as_the_model_does(little_time):

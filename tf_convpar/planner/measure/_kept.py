@@ -22,6 +22,10 @@ from tf_convpar.files import cache_folder
 
 Kept = TypeVar("Kept")
 
+# Counts changes of what is measured, or how: what was kept before one is not
+# used after it.
+_METHOD = 2
+
 
 def path(name: str, key: Any, folder: str = "calibrations") -> pathlib.Path:
     """The file in which measurements, or what follows from them, are kept.
@@ -33,7 +37,8 @@ def path(name: str, key: Any, folder: str = "calibrations") -> pathlib.Path:
         key: Everything that the measurements depend on.
         folder: Folder for files of their kind.
     """
-    digest = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
+    known = repr((_METHOD, key))
+    digest = hashlib.sha256(known.encode()).hexdigest()[:16]
     return cache_folder() / folder / f"{name}-{digest}.json"
 
 
