@@ -74,6 +74,7 @@ def members():
     (node,) = of_keras.inbound_nodes(layer)
     extended = "tensorflow.python.distribute.one_device_strategy"
     gradient = "tensorflow.python.framework.composite_tensor_gradient"
+    function = "tensorflow.python.eager.polymorphic_function.concrete_function"
     found = {
         "keras.layers.Layer": layer,
         "keras.optimizers.Adam": adam,
@@ -94,6 +95,10 @@ def members():
         ),
         f"{extended}.OneDeviceExtended": (
             tf.distribute.OneDeviceStrategy("CPU:0").extended
+        ),
+        "tensorflow.RegisterGradient": tf.RegisterGradient("Op"),
+        f"{function}.ConcreteFunctionGarbageCollector": (
+            of_tensorflow.ConcreteFunctionGarbageCollector(None)
         ),
         "tensorflow.Graph": tf.Graph(),
         "tensorflow.python.distribute.distribute_lib": (

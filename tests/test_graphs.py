@@ -102,6 +102,43 @@ def test_what_a_model_traced_goes_with_it(strategy, plan, algorithm):
     assert len(gc.get_objects()) < objects + 2000
 
 
+@pytest.mark.parametrize("held", [False, True])
+def test_what_a_programs_own_loop_traced_goes_with_it(strategy, held):
+    """Though a gradient of its graph may still be asked for, while it is."""
+    x, y = data()
+
+    def used():
+        with strategy.scope():
+            made = convpar.parallelize(residual(), {".*": "samples"})
+        model = keras.Model(made.inputs, made.layers[-2].output)
+
+        @tf.function
+        def loss(x):
+            return tf.reduce_sum(model(x, training=True) ** 2)
+
+        @tf.function
+        def step(x):
+            with tf.GradientTape() as tape:
+                found = loss(x)
+            return tape.gradient(found, model.trainable_variables)
+
+        given = tf.constant(x[:4])
+        step(given)
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            found = loss(given)
+        if held:
+            del loss, step
+            gc.collect()
+        assert np.any(tape.gradient(found, given))
+
+    used()
+    before, named = graphs(), gradients()
+    used()
+    assert graphs() <= before
+    assert gradients() <= named
+
+
 def test_a_function_outlives_whose_method_it_ran(strategy):
     """Of a program: it goes on with what it was traced with."""
 

@@ -36,6 +36,11 @@ NAMES = {
         "CompositeTensorGradient",
         "gradients in shards, which tapes ask for",
     ),
+    "ConcreteFunctionGarbageCollector": Private(
+        "tensorflow.python.eager.polymorphic_function.concrete_function:"
+        "ConcreteFunctionGarbageCollector",
+        "freeing what was traced",
+    ),
     "FuncGraph": Private(
         "tensorflow:__internal__.FuncGraph",
         "tracing an update without running it",
@@ -77,9 +82,8 @@ NAMES = {
         "tensorflow.python.distribute:distribute_lib",
         "what to do about strategies that are mixed, in that error",
     ),
-    "dismantle_func_graph": Private(
-        "tensorflow.python.framework.func_graph:dismantle_func_graph",
-        "freeing what was traced",
+    "func_graph": Private(
+        "tensorflow.python.framework:func_graph", "freeing what was traced"
     ),
     "get_registered_kernels_for_op": Private(
         "tensorflow.python.framework.kernels:get_registered_kernels_for_op",
@@ -174,6 +178,13 @@ MEMBERS: dict[str, dict[str, str]] = {
         "outputs": "freeing what was traced",
         "structured_outputs": "freeing what was traced",
     },
+    "tensorflow.python.eager.polymorphic_function.concrete_function."
+    "ConcreteFunctionGarbageCollector": {
+        "_func_graph": "freeing what was traced",
+    },
+    "tensorflow.RegisterGradient": {
+        "_op_type": "freeing what was traced",
+    },
     "tensorflow.Graph": {
         "_distribution_strategy_stack": "`clear_session` in a scope",
         "_variable_creator_stack": "`clear_session` in a scope",
@@ -244,13 +255,7 @@ def dismantle(graph: Any) -> None:
     """Frees the graph of a function, and gradients that it alone has, once."""
     if graph._function_captures is None:
         return
-    known = NAMES["gradient_registry"].found()._registry
-    for op in graph.get_operations():
-        if op.type == "IdentityN":
-            # Each `tf.custom_gradient` is registered under a name of its own.
-            with contextlib.suppress(ValueError):
-                known.pop(op.get_attr("_gradient_op_type").decode(), None)
-    NAMES["dismantle_func_graph"].found()(graph)
+    NAMES["func_graph"].found().dismantle_func_graph(graph)
     for name in MEMBERS["tensorflow.__internal__.FuncGraph"]:
         setattr(graph, name, None)
 
