@@ -50,7 +50,7 @@ class Dropout(Rule):
         (x,) = inputs
         if not training or layer.rate == 0:
             return x
-        seed = tf.cast(layer.seed_generator.next(), "int32")
+        seed = layer.seed_generator.next()
         axis = x.layout.axis + x.ndim
         shards = []
         first = 0
@@ -59,39 +59,47 @@ class Dropout(Rule):
         ):
 
             def run(shard: tf.Tensor, first: int = first) -> tf.Tensor:
-                mask = _mask(layer, shard, axis, x.layout.total, seed)
-                if mask.shape[axis] != 1:
-                    own = range(first, first + shard.shape[axis])
-                    mask = tf.gather(mask, own, axis=axis)
-                return shard * mask
+                total = x.layout.total
+                return dropped(layer, shard, axis, first, total, seed)
 
             shards.append(on_device(run, device)(shard))
             first += size
         return ShardedTensor(shards, x.layout)
 
 
-def _mask(
-    layer: Any, shard: tf.Tensor, axis: int, total: int, seed: tf.Tensor
+def dropped(
+    layer: Any, shard: tf.Tensor, axis: int, first: Any, total: Any, seed: Any
 ) -> tf.Tensor:
-    """The mask of all channels, zeros and scales; of size 1 on shared axes."""
+    """A shard times its part of the mask of the unsplit layer.
+
+    Args:
+        layer: The Keras layer, one of `Dropout.layers`.
+        shard: Feature maps.
+        axis: The axis along which they are a part of the layer's input.
+        first: The number of the first of them on that axis.
+        total: The size of that axis in the layer's input.
+        seed: What the layer's seed generator has drawn.
+    """
     shape = tf.unstack(tf.shape(shard))
+    size = shard.shape[axis] or shape[axis]
     shape[axis] = total
+    channels = -1
+    if getattr(layer, "data_format", None) == "channels_first":
+        channels = 1
     if type(layer) is _L.Dropout:  # The other types are subclasses of it.
-        noise = layer.noise_shape or [None] * len(shape)
+        noise = list(layer.noise_shape or [None] * len(shape))
     else:
         noise = [None, *[1] * (len(shape) - 1)]
-        noise[axis] = None
+        noise[channels] = None
     kept = [
         n if own is None else own for n, own in zip(shape, noise, strict=True)
     ]
     ones = tf.ones(kept, shard.dtype)
-    ones = tf.ensure_shape(
-        ones,
-        [
-            total if a == axis and own is None else own
-            for a, own in enumerate(noise)
-        ],
+    mask = tf.nn.experimental.stateless_dropout(
+        ones, rate=layer.rate, seed=tf.cast(seed, "int32")
     )
-    return tf.nn.experimental.stateless_dropout(
-        ones, rate=layer.rate, seed=seed
-    )
+    if noise[axis] != 1:
+        own = [slice(None)] * len(shape)
+        own[axis] = slice(first, first + size)
+        mask = mask[tuple(own)]
+    return tf.ensure_shape(shard * mask, shard.shape)

@@ -16,6 +16,8 @@ from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import apart
 from tf_convpar.placement import everywhere
 from tf_convpar.placement import on_device
+from tf_convpar.sharding.rules.dropout import Dropout
+from tf_convpar.sharding.rules.dropout import dropped
 from tf_convpar.sharding.rules.each_sample import SampleRule
 from tf_convpar.sharding.rules.each_sample import sent
 
@@ -25,14 +27,13 @@ _L = keras.layers
 class Drawing(SampleRule):
     """Every device draws for all samples, from one seed, and uses its own.
 
-    The layer's own `call` does so: it gets a whole batch, with zeros in the
-    place of the other devices' samples.
+    Where that is no mask, the layer's own `call` does so: it gets a whole
+    batch, with zeros in the place of the other devices' samples.
     """
 
     layers = (
-        *(_L.Dropout, _L.SpatialDropout1D, _L.SpatialDropout2D),
-        *(_L.SpatialDropout3D, _L.GaussianDropout, _L.GaussianNoise),
-        _L.AlphaDropout,
+        *Dropout.layers,
+        *(_L.GaussianDropout, _L.GaussianNoise, _L.AlphaDropout),
     )
 
     def holds(self, layer: Any, shapes: Sequence[Any]) -> bool:
@@ -81,15 +82,20 @@ class Drawing(SampleRule):
             def run(
                 shard: tf.Tensor, i: int = i, counts: Any = counts[i]
             ) -> tf.Tensor:
-                begin = tf.reduce_sum(counts[:i])
+                first = tf.reduce_sum(counts[:i])
                 after = tf.reduce_sum(counts[i + 1 :])
-                ends = [[begin, after], *[[0, 0]] * (shard.shape.rank - 1)]
+                # One at least, though none of the batch may be here.
+                own = tf.shape(shard)[0]
+                if isinstance(layer, Dropout.layers):
+                    total = first + own + after
+                    return dropped(layer, shard, 0, first, total, seed)
+                ends = [[first, after], *[[0, 0]] * (shard.shape.rank - 1)]
                 whole = tf.pad(shard, ends)
                 with keras.StatelessScope(
                     [(generator.state, seed)], initialize_variables=False
                 ):
                     y = type(layer).call(layer, whole, training=True)
-                y = y[begin : begin + tf.shape(shard)[0]]
+                y = y[first : first + own]
                 return tf.ensure_shape(y, shard.shape)
 
             shards.append(on_device(run, device)(shard))
