@@ -34,7 +34,6 @@ CASES = [
     ("kill", "filters", "train", 1, 0, 1),
     # Calls that it had left when it hung fail when it is back.
     ("echo", "samples", "train", 1, 2, 1),
-    ("new", "filters", "train", 1, 0, 0),
 ]
 OTHERS = [
     # The other one is killed while this one is taken back.
@@ -56,6 +55,7 @@ OTHERS = [
     ("near", "filters", "train", 1, 2, 0),
     ("near", "filters", "train", 1, 5, 0, 1),
     ("new", "samples", "train", 0, 0, 1),
+    ("new", "filters", "train", 1, 0, 0),
     # They do not reach one another, and the later one leaves.
     ("apart", "filters", "train", 1, 2, 1),
     ("apart", "samples", "test", 1, 2, 1),

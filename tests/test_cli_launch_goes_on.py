@@ -126,6 +126,7 @@ def test_a_program_that_makes_steps_is_left_alone(program, cache):
     assert not list((cache / "running").iterdir())
 
 
+@pytest.mark.slow
 def test_one_that_makes_none_any_more_is_ended(program):
     line = [*LAUNCH, "-n", "2", program(STEPS), "0", "60", "0"]
     code, output = launched(line)

@@ -173,8 +173,6 @@ def expected():
 QUICK = [
     (stack, "samples", "auto"),
     (stack, "filters, then samples", None),
-    (residual, "samples, then filters", "auto"),
-    (volumes, "samples", None),
     (written, "samples", "auto"),
 ]
 REST = [

@@ -84,6 +84,7 @@ def test_workers_of_another_launch_are_refused(worker, chiefs, monkeypatch):
             assert (REFUSED in output) is not joins, output
 
 
+@pytest.mark.slow
 def test_one_that_comes_in_the_place_of_a_lost_one_is_refused_once():
     code, output = run(
         [sys.executable, "-c", RETURN, OTHER], **{launches.VARIABLE: OWN}

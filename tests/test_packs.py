@@ -16,7 +16,7 @@ from tensorflow.python.eager import context
 from tf_convpar.placement._packs import _packed
 
 L = keras.layers
-BLOCKS = 12
+BLOCKS = 6
 
 
 def deep(blocks=3):

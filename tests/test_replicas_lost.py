@@ -18,9 +18,9 @@ from tf_convpar.replicas._data import Arrays
 from tf_convpar.strategy.spec import Task
 
 PROGRAM = Path(__file__).parent / "programs/replicas_lost.py"
-METHODS = ["SyncSGD", "AsyncEASGD"]
+METHODS = ["SyncSGD"]
 OTHERS = [
-    *("AsyncMEASGD", "DownpourSGD", "HogwildSGD", "SyncEASGD"),
+    *("AsyncEASGD", "AsyncMEASGD", "DownpourSGD", "HogwildSGD", "SyncEASGD"),
     *("ParallelSGD", "RoundRobinEASGD"),
 ]
 # Seconds of the step in which workers are lost: to notice it, to cut the data
@@ -75,7 +75,9 @@ def test_an_error_names_those_with_whom_the_last_replica_went(
         replicas._survived(fails)
 
 
-@pytest.mark.parametrize("often", [1, 5, 6])
+@pytest.mark.parametrize(
+    "often", [1, pytest.param(5, marks=pytest.mark.slow), 6]
+)
 def test_what_fails_in_passing_is_tried_again(strategy, monkeypatch, often):
     """All are there: a connection failed, or a call left from a hang."""
     cluster = types.SimpleNamespace(lost=list, returned=list)
