@@ -16,6 +16,7 @@ import tf_convpar as convpar
 from tf_convpar import planner
 from tf_convpar._compat.tensorflow import function_names
 from tf_convpar.layers import ConvParallel
+from tf_convpar.planner import _plan
 from tf_convpar.planner.measure import _calibrate
 from tf_convpar.planner.measure import _whole_steps
 from tf_convpar.planner.measure import step_seconds
@@ -113,6 +114,29 @@ def test_a_split_stays_that_is_ahead(
     assert len(timed) == 1
     made(strategy)
     assert len(timed) == 2
+
+
+def test_what_is_hardly_ahead_is_tried_though_no_plan_by_itself(
+    strategy, calibration, monkeypatch
+):
+    """A prediction errs by more than the clock."""
+    monkeypatch.setattr(_plan, "WORTH", 0.99)
+    assert len(convpar.plan(network(), calibration).used) == 1
+    timed = lasting(monkeypatch, **SECONDS)
+    assert is_split(made(strategy))
+    assert len(timed) == 1
+
+
+def test_nothing_is_tried_where_no_split_is_ahead(
+    strategy, monkeypatch, capsys
+):
+    links = {"rate": 10.0, "latency": 1.0}
+    found = calibration_of(network(), strategy.devices, batch=BATCH, **links)
+    monkeypatch.setattr(_calibrate, "calibrate", lambda *_, **__: found)
+    timed = lasting(monkeypatch, **SECONDS)
+    assert not is_split(made(strategy))
+    assert "no split is predicted to be faster" in capsys.readouterr().out
+    assert not timed
 
 
 def test_what_was_seen_counts_when_it_is_planned_again(

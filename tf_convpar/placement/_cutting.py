@@ -17,9 +17,9 @@ from tf_convpar.placement._primitives import on_device
 
 def merge(shards: Sequence[tf.Tensor], layout: AnyLayout) -> tf.Tensor:
     """Joins shards on the owner; each gets its gradient on its own device."""
-    whole = shards[0].dtype
+    dtype = shards[0].dtype
     packed = [
-        on_device(functools.partial(_pack, dtype=_wire(layout, whole)), device)(
+        on_device(functools.partial(_pack, dtype=_wire(layout, dtype)), device)(
             shard
         )
         if device != layout.owner
@@ -29,13 +29,14 @@ def merge(shards: Sequence[tf.Tensor], layout: AnyLayout) -> tf.Tensor:
     rank = shards[0].shape.rank
     if layout.blocks == 1 and rank > 2 and layout.axis in (-1, 1 - rank):
         axis = -1 if layout.axis == -1 else 1
-        if whole.is_floating:
-            return concat_shards(packed, layout.owner, axis, whole)
+        if dtype.is_floating:
+            return concat_shards(packed, layout.owner, axis, dtype)
 
     def join(*shards: tf.Tensor) -> tf.Tensor:
         axis = layout.axis % rank
-        parts = [_in_blocks(tf.cast(s, whole), axis, layout) for s in shards]
-        return _flat(tf.concat(parts, axis + (layout.blocks > 1)), axis, layout)
+        parts = [_in_blocks(tf.cast(s, dtype), axis, layout) for s in shards]
+        whole = concatenated(parts, axis + (layout.blocks > 1))
+        return _flat(whole, axis, layout)
 
     return on_device(join, layout.owner)(*packed)
 
@@ -64,6 +65,20 @@ def cut_between(
     if not all(isinstance(size, int) for size in sizes):
         sizes = tf.stack([tf.cast(size, tf.int64) for size in sizes])
     return list(tf.split(value, sizes, axis=axis, num=len(bounds) - 1))
+
+
+def concatenated(parts: Sequence[tf.Tensor], axis: int) -> tf.Tensor:
+    """As `tf.concat`, but its gradient is cut by one op, not one for each."""
+    sizes = [part.shape[axis] for part in parts]
+
+    @tf.custom_gradient
+    def run(*parts: tf.Tensor) -> Any:
+        return tf.concat(parts, axis), lambda dy: tf.split(dy, sizes, axis)
+
+    if len(parts) == 1 or None in sizes or not parts[0].dtype.is_floating:
+        return tf.concat(parts, axis)
+    joined: tf.Tensor = run(*parts)
+    return joined
 
 
 def samples(value: tf.Tensor) -> Any:

@@ -18,6 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_convpar import ops
+from tf_convpar.placement._cutting import concatenated
 from tf_convpar.placement._cutting import cut
 from tf_convpar.placement._cutting import cut_between
 from tf_convpar.placement._cutting import samples
@@ -265,7 +266,7 @@ def join(
     if dtype.is_floating and rank > 2 and axis in (-1, 1 - rank):
         side = -1 if axis == -1 else 1
         return ops.concat_shards(parts, side, dtype, native=native)
-    return tf.concat([tf.cast(part, dtype) for part in parts], axis)
+    return concatenated([tf.cast(part, dtype) for part in parts], axis)
 
 
 def _wire(layout: AnyLayout, x: Any, source: str, target: str) -> tf.DType:

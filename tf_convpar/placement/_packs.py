@@ -25,6 +25,7 @@ import tensorflow as tf
 
 from tf_convpar import ops
 from tf_convpar._compat.tensorflow import should_record_backprop
+from tf_convpar.placement._cutting import concatenated
 from tf_convpar.placement._exchange import join
 from tf_convpar.placement._in_turn import everywhere_in_turn
 from tf_convpar.placement._in_turn import in_turn
@@ -283,7 +284,7 @@ def _in_pieces(
 
 def _packed(count: int, *parts: tf.Tensor) -> list[tf.Tensor]:
     """The numbers of some tensors in so many pieces, of about one size."""
-    flat = tf.concat([tf.reshape(part, [-1]) for part in parts], 0)
+    flat = concatenated([tf.reshape(part, [-1]) for part in parts], 0)
     ends = [flat.shape[0] * i // count for i in range(count + 1)]
     return list(tf.split(flat, [b - a for a, b in itertools.pairwise(ends)]))
 

@@ -56,6 +56,16 @@ def plan(
             memory of the devices.
         RuntimeError: There is no proof within half a minute.
     """
+    return plan_if_worth(model, calibration, wire_dtype, WORTH)
+
+
+def plan_if_worth(
+    model: keras.Model,
+    calibration: Calibration,
+    wire_dtype: str | None,
+    worth: float,
+) -> Plan:
+    """As `plan`, where a split must be predicted to save so much of a step."""
     graph = _graph.of_model(model)
     expected = _works.fingerprint(graph)
     if calibration.model != expected:
@@ -64,13 +74,16 @@ def plan(
             f"{expected}. Received one of another model, {calibration.model}: "
             "calibrate again."
         )
-    return plan_graph(graph, calibration, wire_dtype)
+    return plan_graph(graph, calibration, wire_dtype, worth)
 
 
 def plan_graph(
-    graph: Graph, calibration: Calibration, wire_dtype: str | None = None
+    graph: Graph,
+    calibration: Calibration,
+    wire_dtype: str | None = None,
+    worth: float = WORTH,
 ) -> Plan:
-    """Plans a graph that has been read; see `plan`."""
+    """Plans a graph that has been read; see `plan_if_worth`."""
     found: list[_Found] = []
     singles: dict[str, float] = {}
     for cut in _cuts.cuts(graph, calibration, wire_dtype):
@@ -92,18 +105,19 @@ def plan_graph(
         )
     best = min(found, key=lambda f: f.seconds)
     alone = singles.get(calibration.devices[0].name)
-    if alone is None or best.seconds <= (1 - WORTH) * alone:
+    splits = set(best.choice.values()) != {CHIEF}
+    if alone is None or (splits and best.seconds <= (1 - worth) * alone):
         reason = _reason(best, singles)
         return _plan(graph, calibration, best, singles, reason)
     chief = short(calibration.devices[0].name)
     reason = f"Not split: {seconds_text(alone)} a step on {chief} alone, "
-    if set(best.choice.values()) == {CHIEF}:
-        reason += "and no split is predicted to be faster."
-    else:
+    if splits:
         reason += (
             f"and {seconds_text(best.seconds)} predicted with the best split, "
-            "which has to be a tenth faster to be worth it."
+            f"which has to be {worth:.0%} faster to be worth it."
         )
+    else:
+        reason += "and no split is predicted to be faster."
     return _whole(graph, calibration, wire_dtype, singles, reason)
 
 

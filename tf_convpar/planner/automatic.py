@@ -105,7 +105,9 @@ class Automatic:
                 report=report,
             )
             wire = wire_dtype or self._strategy.wire_dtype
-            plan = _kept_plan(model, found, wire)
+            # Any split that is predicted to be ahead is tried: the clock errs
+            # by less than a prediction.
+            plan = _kept_plan(model, found, wire, worth=0.0)
             known = _Known(found, wire, plan, algorithm)
             chief = found.devices[0].name
             if plan.used != (chief,) and chief in plan.single_s:
@@ -279,7 +281,10 @@ def _by_the_clock(
 
 
 def _kept_plan(
-    model: Any, calibration: Calibration, wire_dtype: str | None
+    model: Any,
+    calibration: Calibration,
+    wire_dtype: str | None,
+    worth: float = _plan.WORTH,
 ) -> Plan:
     """Plans a model, unless that has been done with these measurements.
 
@@ -291,7 +296,7 @@ def _kept_plan(
         (
             # In memory there are tuples, and lists in what a file has given.
             json.dumps(to_json(calibration)),
-            wire_dtype,
+            (wire_dtype, worth),
             graph.tensors,
             [(c.before, c.splits, c.leads_to) for c in graph.calls],
             [call.name for call in graph.convolutions],
@@ -300,6 +305,6 @@ def _kept_plan(
     )
     plan = _kept.find(file, plans.load)
     if plan is None:
-        plan = _plan.plan(model, calibration, wire_dtype)
+        plan = _plan.plan_if_worth(model, calibration, wire_dtype, worth)
         _kept.keep(plan, file, Plan.save)
     return plan
