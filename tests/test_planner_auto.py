@@ -78,7 +78,7 @@ def test_a_model_is_planned_when_it_is_parallelized(
     monkeypatch.setattr(_calibrate, "_measured", None)
     asked = []
     monkeypatch.setattr(
-        _plan, "plan_if_worth", lambda *args: asked.append(args[2]) or plan
+        _plan, "plan_graph", lambda *args: asked.append(args[2]) or plan
     )
     with two().scope():
         again = convpar.parallelize(network(), plan="auto", batch_size=8)

@@ -25,8 +25,8 @@ def free_with_their_functions() -> None:
     """Lets TensorFlow do so, for functions that are traced from now on."""
     kind = tf.RegisterGradient
     kind.__call__ = _noted(kind.__call__)
-    # What a function shares with its gradients calls the first, by its name in
-    # that module, when none of them is left.
+    # A function and what computes its gradients share an object, whose end
+    # calls this by its name in that module.
     func_graph.dismantle_func_graph = _and_gradients(
         func_graph.dismantle_func_graph
     )

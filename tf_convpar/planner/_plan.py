@@ -56,16 +56,6 @@ def plan(
             memory of the devices.
         RuntimeError: There is no proof within half a minute.
     """
-    return plan_if_worth(model, calibration, wire_dtype, WORTH)
-
-
-def plan_if_worth(
-    model: keras.Model,
-    calibration: Calibration,
-    wire_dtype: str | None,
-    worth: float,
-) -> Plan:
-    """As `plan`, where a split must be predicted to save so much of a step."""
     graph = _graph.of_model(model)
     expected = _works.fingerprint(graph)
     if calibration.model != expected:
@@ -74,7 +64,7 @@ def plan_if_worth(
             f"{expected}. Received one of another model, {calibration.model}: "
             "calibrate again."
         )
-    return plan_graph(graph, calibration, wire_dtype, worth)
+    return plan_graph(graph, calibration, wire_dtype, WORTH)
 
 
 def plan_graph(
@@ -83,7 +73,10 @@ def plan_graph(
     wire_dtype: str | None = None,
     worth: float = WORTH,
 ) -> Plan:
-    """Plans a graph that has been read; see `plan_if_worth`."""
+    """Plans a graph that has been read; see `plan`.
+
+    `worth` is which part of a step a split must be predicted to save.
+    """
     found: list[_Found] = []
     singles: dict[str, float] = {}
     for cut in _cuts.cuts(graph, calibration, wire_dtype):
@@ -111,10 +104,10 @@ def plan_graph(
         return _plan(graph, calibration, best, singles, reason)
     chief = short(calibration.devices[0].name)
     reason = f"Not split: {seconds_text(alone)} a step on {chief} alone, "
-    if splits:
+    if splits and best.seconds < alone:
         reason += (
             f"and {seconds_text(best.seconds)} predicted with the best split, "
-            f"which has to be {worth:.0%} faster to be worth it."
+            f"which has to save {100 * worth:.0f} % to be worth it."
         )
     else:
         reason += "and no split is predicted to be faster."

@@ -305,6 +305,6 @@ def _kept_plan(
     )
     plan = _kept.find(file, plans.load)
     if plan is None:
-        plan = _plan.plan_if_worth(model, calibration, wire_dtype, worth)
+        plan = _plan.plan_graph(graph, calibration, wire_dtype, worth)
         _kept.keep(plan, file, Plan.save)
     return plan
