@@ -167,6 +167,32 @@ def test_seeds_go_on_from_where_they_are(strategy):
     assert np.asarray(expected == 0).any()
 
 
+class ByTrying(L.Layer):
+    """Tells the shape of its output by computing one."""
+
+    def __init__(self):
+        super().__init__()
+        self.dropout = L.Dropout(0.5)
+
+    def call(self, x, training=False):
+        return self.dropout(x, training=training)
+
+    def compute_output_shape(self, shape):
+        zeros = keras.ops.zeros((1, *shape[1:]))
+        return (None, *self.call(zeros, training=True).shape[1:])
+
+
+def test_what_a_graph_draws_while_it_is_copied_is_not_lost(strategy):
+    x = keras.Input((8, 8, 3))
+    model = keras.Model(x, ByTrying()(L.Conv2D(6, 3)(x)))
+    parallel, merged = both_ways(model, strategy)
+    expected = model(X, training=True)
+    for other in (parallel, merged):
+        np.testing.assert_allclose(
+            other(X, training=True), expected, 1e-5, 1e-5
+        )
+
+
 def test_layers_added_one_by_one(strategy):
     """Keras keeps the graphs of all the models that it was in between."""
     model = sequential(L.Conv2D(6, 3))

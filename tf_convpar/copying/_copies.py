@@ -144,6 +144,7 @@ class Copies:
             }
             args, kwargs = node.arguments.fill_in(inputs)
             self.of(model)(*args, **kwargs)
+        self._reset_states()
 
     def as_kind(self, layer: Any, kind: Any) -> Any:
         """A copy of a layer, of class `kind` and with the same attributes."""
@@ -155,6 +156,21 @@ class Copies:
         self.pairs.append((layer, new))
         self._fill(new, layer, _WRAPPED)
         return new
+
+    def _reset_states(self) -> None:
+        """Gives copies the states of the originals, such as those of seeds.
+
+        Some layers compute when a graph is run through, and draw for that.
+        """
+        for old, new in list(self._made.values()):
+            if (
+                isinstance(new, keras.Variable)
+                and not isinstance(new, PlacedVariable)
+                and not new.trainable
+                and private.stored(new) is not None
+            ):
+                with tf.init_scope():
+                    new.assign(old.numpy())
 
     def _remember(self, old: Any, new: Any) -> Any:
         self._made[id(old)] = old, new
