@@ -83,6 +83,8 @@ def test_wire_dtype_and_latency(model):
     assert 0 < half < full
     _, slower = received("--latency=1ms")
     assert slower > seconds
+    _, own = received("--latency=1ms", "--moments=own")
+    assert own < slower
 
 
 def test_the_sweeps_are_the_planners():

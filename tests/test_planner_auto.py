@@ -17,6 +17,7 @@ from tf_convpar import plans
 from tf_convpar.planner import _graph
 from tf_convpar.planner import _plan
 from tf_convpar.planner import _works
+from tf_convpar.planner._ways import Settings
 from tf_convpar.planner.measure import _calibrate
 from tf_convpar.planner.measure import _kept
 
@@ -88,7 +89,7 @@ def test_a_model_is_planned_when_it_is_parallelized(
         convpar.parallelize(
             network(), plan="auto", batch_size=8, wire_dtype="bfloat16"
         )
-    assert asked == ["bfloat16"]
+    assert asked == [Settings("bfloat16")]
     for before, after in zip(model.layers, again.layers, strict=True):
         for name in ("_layout", "_samples"):
             assert getattr(before, name, None) == getattr(after, name, None)

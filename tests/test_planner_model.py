@@ -18,6 +18,7 @@ from tf_convpar.planner import _plan
 from tf_convpar.planner import _step
 from tf_convpar.planner import _works
 from tf_convpar.planner._costs import Costs
+from tf_convpar.planner._ways import Settings
 from tf_convpar.sharding import step_traffic
 
 
@@ -59,23 +60,27 @@ def test_nothing_is_better_than_the_plan(name, rate, seed):
     calibration = calibration_of(
         model, devices, seed=seed, rate=rate, speeds=speeds
     )
-    for cut in _cuts.cuts(graph, calibration, None):
+    for cut in _cuts.cuts(graph, calibration):
         costs = Costs(graph, calibration, cut)
         found = _step.step_s(costs, _choose.choose(costs))
         best = min(_step.step_s(costs, c) for c in choices(costs))
         assert found == pytest.approx(best, rel=1e-9)
 
 
-@pytest.mark.parametrize("wire", [None, "bfloat16"])
+@pytest.mark.parametrize(
+    "settings",
+    [Settings(), Settings("bfloat16"), Settings(moments="own")],
+    ids=str,
+)
 @pytest.mark.parametrize("name", MODELS)
-def test_what_is_planned_to_move_is_what_moves(name, wire, strategy):
+def test_what_is_planned_to_move_is_what_moves(name, settings, strategy):
     """Of many plans the bytes of each link are those of the model made."""
     model = MODELS[name]()
     graph = _graph.of_model(model)
     calibration = calibration_of(
         model, strategy.devices, speeds=[1.0, 0.5, 2.0], rate=1e6
     )
-    *_, cut = _cuts.cuts(graph, calibration, wire)
+    *_, cut = _cuts.cuts(graph, calibration, settings)
     costs = Costs(graph, calibration, cut)
     every = list(choices(costs))
     rng = np.random.default_rng(1)
@@ -88,7 +93,7 @@ def test_what_is_planned_to_move_is_what_moves(name, wire, strategy):
             for layer, way in every[i].items()
         }
         with strategy.scope():
-            parallel = convpar.parallelize(model, plan, wire_dtype=wire)
+            parallel = convpar.parallelize(model, plan, **vars(settings))
         links = step_traffic(parallel, calibration.batch).links
         moved = {f"{a} -> {b}": n for (a, b), n in links.items()}
         assert moved == prediction.sent_bytes, every[i]
@@ -226,7 +231,7 @@ def test_no_device_is_given_more_than_it_can_hold():
         return dataclasses.replace(free, devices=tuple(devices))
 
     graph = _graph.of_model(model)
-    (*_, cut) = _cuts.cuts(graph, free, None)
+    (*_, cut) = _cuts.cuts(graph, free)
     costs = Costs(graph, free, cut)
 
     def needed(choice):

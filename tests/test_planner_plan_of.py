@@ -50,7 +50,7 @@ def test_any_choice_is_predicted_as_its_step(name):
     model = MODELS[name]()
     graph = _graph.of_model(model)
     calibration = calibration_of(model, names(2), speeds=[1, 0.6])
-    *_, cut = _cuts.cuts(graph, calibration, None)
+    *_, cut = _cuts.cuts(graph, calibration)
     costs = Costs(graph, calibration, cut)
     plan = planner.plan(model, calibration)
     for choice in list(choices(costs))[::5]:

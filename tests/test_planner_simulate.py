@@ -16,7 +16,9 @@ from tf_convpar.planner import _plan
 from tf_convpar.planner import _simulate
 from tf_convpar.planner import _step
 from tf_convpar.planner import _sweep
+from tf_convpar.planner import described as described_as
 from tf_convpar.planner import descriptions
+from tf_convpar.planner import plan_of
 from tf_convpar.planner import simulate
 from tf_convpar.planner._costs import Costs
 from tf_convpar.planner._program import NoSolution
@@ -124,6 +126,22 @@ def test_slow_links_leave_it_whole():
     assert plan.reason.startswith("Not split")
 
 
+def test_nobody_waits_for_moments_of_own_samples():
+    """Where messages are slow, what does not wait for them is split."""
+    x = y = keras.Input((16, 16, 3))
+    for _ in range(8):
+        y = L.BatchNormalization()(L.Conv2D(16, 3, padding="same")(y))
+    model = keras.Model(x, y)
+    cluster = "2xcpu:1GFLOPS", "1GB", "1ms"
+    plan = simulate(model, *cluster, moments="own")
+    assert set(plan.splits.values()) == {"samples"}
+    waiting = plan_of(model, described_as(model, *cluster), plan)
+    # Eight rows, and eight of their gradients, of a millisecond each.
+    assert waiting.prediction.step_s > plan.prediction.step_s + 15.9e-3
+    with pytest.raises(ValueError, match="moments='both'"):
+        simulate(model, moments="both")
+
+
 def test_what_is_hardly_faster_leaves_it_whole():
     """At the step of one device, which waits for nobody."""
     model = MODELS["chain"]()
@@ -134,7 +152,7 @@ def test_what_is_hardly_faster_leaves_it_whole():
         rate = math.sqrt(low * high)
         found = _simulate.describe(graph, given, rate, 0, 16)
         alone = _cuts.alone(graph, found)["cpu:0"]
-        *_, cut = _cuts.cuts(graph, found, None)
+        *_, cut = _cuts.cuts(graph, found)
         costs = Costs(graph, found, cut)
         split_s = _step.step_s(costs, _choose.choose(costs))
         if split_s > 0.99 * alone:
@@ -176,7 +194,7 @@ def test_what_is_known_leaves_out_nothing_better(name, rate):
         model, names(3), rate=rate, speeds=[0.8, 1.0, 0.5]
     )
     seconds = []
-    for cut in _cuts.cuts(graph, calibration, None):
+    for cut in _cuts.cuts(graph, calibration):
         costs = Costs(graph, calibration, cut)
         choice = _choose.choose(costs)
         seconds.append(_step.step_s(costs, choice))

@@ -17,6 +17,7 @@ from tf_convpar import planner
 from tf_convpar._compat.tensorflow import function_names
 from tf_convpar.layers import ConvParallel
 from tf_convpar.planner import _plan
+from tf_convpar.planner._ways import DEFAULTS
 from tf_convpar.planner.measure import _calibrate
 from tf_convpar.planner.measure import _whole_steps
 from tf_convpar.planner.measure import step_seconds
@@ -184,7 +185,7 @@ def test_real_steps_are_timed_and_leave_nothing_behind(strategy, calibration):
     plain = network()
     split = planner.plan(plain, calibration)
     assert any_split(split)
-    whole = planner._plan.whole(plain, calibration, None, "")
+    whole = planner._plan.whole(plain, calibration, DEFAULTS, "")
     keras.utils.set_random_seed(3)
     before = [np.array(w) for w in plain.weights]
     drawn = [random.random(), np.random.rand(), float(tf.random.uniform(()))]
@@ -225,7 +226,7 @@ def test_steps_are_compiled_as_those_of_fit(
 
     monkeypatch.setattr(_whole_steps.tf, "function", noted)
     split = planner.plan(plain, calibration)
-    whole = planner._plan.whole(plain, calibration, None, "")
+    whole = planner._plan.whole(plain, calibration, DEFAULTS, "")
     step_seconds(
         plain,
         strategy,
@@ -257,7 +258,7 @@ def test_inputs_are_those_that_the_model_takes(strategy, kind):
         z = keras.layers.Flatten()(keras.layers.Embedding(5, 2)(number))
         model = keras.Model([x, number], [y, z])
     found = calibration_of(model, strategy.devices, batch=4)
-    whole = planner._plan.whole(model, found, None, "")
+    whole = planner._plan.whole(model, found, DEFAULTS, "")
     (took,) = step_seconds(
         model, strategy, [whole], found, report=lambda now: None
     )

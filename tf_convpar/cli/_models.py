@@ -109,6 +109,12 @@ wire_dtype = click.option(
     type=click.Choice(["float32", "bfloat16", "float16"]),
     help="The dtype in which feature maps and kernels travel.",
 )
+moments = click.option(
+    "--moments",
+    type=click.Choice(["all", "own"]),
+    help="Whose samples' moments a batch normalization takes that is split by "
+    "samples: those of all devices, by default, or of each its own.",
+)
 
 
 @functools.cache

@@ -33,6 +33,7 @@ _INPUT = click.Path(exists=True, dir_okay=False, path_type=pathlib.Path)
 )
 @_models.imported
 @_models.wire_dtype
+@_models.moments
 @click.option(
     "--quantum",
     type=click.IntRange(min=1),
@@ -52,6 +53,7 @@ def command(
     calibration: pathlib.Path,
     model: str | None,
     wire_dtype: str | None,
+    moments: str | None,
     quantum: int | None,
     existing: pathlib.Path | None,
     output: pathlib.Path | None,
@@ -78,11 +80,18 @@ def command(
     ways: Sequence[Way] = ()
     with messages_only():
         if files.kind_of(calibration) == star.KIND:
-            _refuse("of a whole model", model=model, wire_dtype=wire_dtype)
+            _refuse(
+                "of a whole model",
+                model=model,
+                wire_dtype=wire_dtype,
+                moments=moments,
+            )
             found = _of_star(calibration, quantum, existing)
         else:
             _refuse("of a star", quantum=quantum)
-            found, ways = _of_model(calibration, model, wire_dtype, existing)
+            found, ways = _of_model(
+                calibration, model, wire_dtype, moments or "all", existing
+            )
     _plans.show(found, output, png, as_json, ways)
 
 
@@ -112,6 +121,7 @@ def _of_model(
     calibration: pathlib.Path,
     model: str | None,
     wire_dtype: str | None,
+    moments: str,
     existing: pathlib.Path | None,
 ) -> tuple[Plan, Sequence[Way]]:
     from tf_convpar import planner
@@ -134,6 +144,7 @@ def _of_model(
         )
     wire = wire_dtype or facts.get("wire_dtype")
     if given is not None:
-        return planner.plan_of(loaded, measured, given, wire), ()
-    plan = planner.plan(loaded, measured, wire)
-    return plan, planner.compare(loaded, measured, wire, plan)
+        return planner.plan_of(loaded, measured, given, wire, moments), ()
+    plan = planner.plan(loaded, measured, wire, moments)
+    ways = planner.compare(loaded, measured, wire, plan, moments)
+    return plan, ways

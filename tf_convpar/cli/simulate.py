@@ -65,6 +65,7 @@ HEADS = {"devices": "Devices", "bandwidth": "Links", "batch": "Batch"}
 @_models.image
 @_models.imported
 @_models.wire_dtype
+@_models.moments
 @click.option(
     "--sweep",
     type=click.Choice(SWEEPS),
@@ -88,6 +89,7 @@ def command(
     batch: int,
     image: int | None,
     wire_dtype: str | None,
+    moments: str | None,
     sweep: str | None,
     values: str | None,
     output: pathlib.Path | None,
@@ -138,19 +140,21 @@ def command(
         loaded = _models.load(model, image)
     from rich.console import Console
 
-    words = (devices, link, latency, batch, wire_dtype)
+    words = (devices, link, latency, batch)
+    settings = (wire_dtype, moments or "all")
     status = Console(stderr=True).status("Planning")
     with messages_only(), status:
         if sweep is None:
-            found = planner.described(loaded, *words[:-1])
-            plan = planner.plan(loaded, found, wire_dtype)
-            ways = planner.compare(loaded, found, wire_dtype, plan)
+            found = planner.described(loaded, *words)
+            plan = planner.plan(loaded, found, *settings)
+            ways = planner.compare(loaded, found, wire_dtype, plan, settings[1])
         else:
             rows = planner.sweep(
                 loaded,
                 sweep,
                 wanted,
                 *words,
+                *settings,
                 report=lambda label: status.update(
                     f"Planning for {sweep} {label}"
                 ),

@@ -29,6 +29,7 @@ from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import MeasuredDevice
 from tf_convpar.planner._costs import Costs
 from tf_convpar.planner._graph import Graph
+from tf_convpar.planner._ways import Settings
 from tf_convpar.plans import Plan
 from tf_convpar.plans import Prediction
 from tf_convpar.plans import seconds_text
@@ -87,6 +88,7 @@ def compare(
     calibration: Calibration,
     wire_dtype: str | None = None,
     plan: Plan | None = None,
+    moments: str = "all",
 ) -> tuple[Way, ...]:
     """Ways to train a model, those that learn from most samples a second first.
 
@@ -102,6 +104,7 @@ def compare(
         wire_dtype: Dtype in which tensors travel in split models; None for
             their own.
         plan: What `plan` returned for them; None to plan.
+        moments: As for `parallelize`, in split models.
 
     Returns:
         The fastest device alone; the model split over all of them; a replica
@@ -113,12 +116,13 @@ def compare(
         ValueError: The calibration is of another model.
         RuntimeError: A plan has no proof within half a minute.
     """
-    plan = plan or _plan.plan(model, calibration, wire_dtype)
-    return ways_of(_graph.of_model(model), calibration, plan, wire_dtype)
+    plan = plan or _plan.plan(model, calibration, wire_dtype, moments)
+    settings = Settings(wire_dtype, moments)
+    return ways_of(_graph.of_model(model), calibration, plan, settings)
 
 
 def ways_of(
-    graph: Graph, calibration: Calibration, plan: Plan, wire: str | None
+    graph: Graph, calibration: Calibration, plan: Plan, settings: Settings
 ) -> tuple[Way, ...]:
     """The ways for a graph that has been read; see `compare`."""
     found = []
@@ -148,7 +152,7 @@ def ways_of(
         if number >= len(calibration.devices):
             break
         with contextlib.suppress(ValueError):
-            found.append(_groups(graph, calibration, number, wire))
+            found.append(_groups(graph, calibration, number, settings))
     return tuple(sorted(found, key=lambda way: -way.samples_per_s))
 
 
@@ -306,7 +310,7 @@ class _Wire:
 
 
 def _groups(
-    graph: Graph, calibration: Calibration, number: int, wire: str | None
+    graph: Graph, calibration: Calibration, number: int, settings: Settings
 ) -> Way:
     """SyncEASGD of so many groups, as equally fast as can be.
 
@@ -318,7 +322,7 @@ def _groups(
     """
     parts = _alike(_cuts.alone(graph, calibration), number)
     found = [
-        _split(graph, calibration, part, calibration.batch, wire)
+        _split(graph, calibration, part, calibration.batch, settings)
         for part in parts
     ]
     # Faster groups get larger batches, as `shares="auto"` gives them.
@@ -330,7 +334,7 @@ def _groups(
         ],
     )
     found = [
-        _split(graph, calibration, part, max(1, n), wire)
+        _split(graph, calibration, part, max(1, n), settings)
         for part, n in zip(parts, batches, strict=True)
     ]
     names = [part[0] for part in parts]
@@ -363,7 +367,7 @@ def _split(
     calibration: Calibration,
     names: Sequence[str],
     batch: int,
-    wire: str | None,
+    settings: Settings,
 ) -> tuple[Prediction, int]:
     """The step of a group, and bytes of weights that its first device lacks.
 
@@ -371,7 +375,7 @@ def _split(
         ValueError: The devices lack the memory.
     """
     own = dataclasses.replace(_part(calibration, names), batch=batch)
-    plan = _plan.plan_graph(graph, own, wire)
+    plan = _plan.plan_graph(graph, own, settings)
     if plan.prediction is None:
         raise ValueError(plan.reason)
     return plan.prediction, _WIDTH * _stored_away(graph, plan)
@@ -423,4 +427,4 @@ def _weights(graph: Graph) -> int:
 
 
 def _whole(graph: Graph, calibration: Calibration) -> Costs:
-    return Costs(graph, calibration, _cuts.whole(graph, calibration, None))
+    return Costs(graph, calibration, _cuts.whole(graph, calibration))

@@ -14,7 +14,9 @@ from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import Work
 from tf_convpar.planner._graph import Call
 from tf_convpar.planner._graph import Graph
+from tf_convpar.planner._ways import DEFAULTS
 from tf_convpar.planner._ways import Cut
+from tf_convpar.planner._ways import Settings
 from tf_convpar.planner._ways import filters_of
 
 # Kernels that fill a vector: with fewer, some of its lanes are idle.
@@ -24,12 +26,14 @@ _PARTS = 4096
 
 
 def cuts(
-    graph: Graph, calibration: Calibration, wire: str | None
+    graph: Graph,
+    calibration: Calibration,
+    settings: Settings = DEFAULTS,
 ) -> Iterator[Cut]:
     """Cuts to try: the fastest device alone, the two fastest, and so on.
 
     ```python
-    next(cuts(graph, calibration, None)).shares  # (64, 0): one device alone
+    next(cuts(graph, calibration)).shares  # (64, 0): one device alone
     ```
 
     The shares of a cut let its devices finish at about the same time. So do its
@@ -42,10 +46,12 @@ def cuts(
         chosen = set(order[:number])
         shares = _shares(graph, calibration, chosen)
         counts = _counts(graph, calibration, chosen)
-        yield Cut(names, calibration.batch, shares, counts, wire)
+        yield Cut(names, calibration.batch, shares, counts, settings)
 
 
-def whole(graph: Graph, calibration: Calibration, wire: str | None) -> Cut:
+def whole(
+    graph: Graph, calibration: Calibration, settings: Settings = DEFAULTS
+) -> Cut:
     """The cut that leaves all work on the chief."""
     names = tuple(device.name for device in calibration.devices)
     rest = (0,) * (len(names) - 1)
@@ -55,7 +61,7 @@ def whole(graph: Graph, calibration: Calibration, wire: str | None) -> Cut:
         calibration.batch,
         (calibration.batch, *rest),
         {filters: (filters, *rest) for filters in numbers},
-        wire,
+        settings,
     )
 
 

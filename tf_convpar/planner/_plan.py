@@ -19,8 +19,10 @@ from tf_convpar.planner._costs import Costs
 from tf_convpar.planner._graph import Graph
 from tf_convpar.planner._program import NoSolution
 from tf_convpar.planner._ways import CHIEF
+from tf_convpar.planner._ways import DEFAULTS
 from tf_convpar.planner._ways import FILTERS
 from tf_convpar.planner._ways import SAMPLES
+from tf_convpar.planner._ways import Settings
 from tf_convpar.planner._ways import filters_of
 from tf_convpar.plans import Plan
 from tf_convpar.plans import seconds_text
@@ -32,7 +34,10 @@ WORTH = 0.1
 
 
 def plan(
-    model: keras.Model, calibration: Calibration, wire_dtype: str | None = None
+    model: keras.Model,
+    calibration: Calibration,
+    wire_dtype: str | None = None,
+    moments: str = "all",
 ) -> Plan:
     """The plan with the shortest step that these measurements allow.
 
@@ -46,6 +51,7 @@ def plan(
         model: Model that was measured, or one like it.
         calibration: Measurements of the model on the devices.
         wire_dtype: Dtype in which tensors travel; None for their own.
+        moments: As for `parallelize`.
 
     Returns:
         The plan. All convolutions stay on the chief unless a split is
@@ -64,13 +70,14 @@ def plan(
             f"{expected}. Received one of another model, {calibration.model}: "
             "calibrate again."
         )
-    return plan_graph(graph, calibration, wire_dtype, WORTH)
+    settings = Settings(wire_dtype, moments)
+    return plan_graph(graph, calibration, settings, WORTH)
 
 
 def plan_graph(
     graph: Graph,
     calibration: Calibration,
-    wire_dtype: str | None = None,
+    settings: Settings = DEFAULTS,
     worth: float = WORTH,
 ) -> Plan:
     """Plans a graph that has been read; see `plan`.
@@ -79,7 +86,7 @@ def plan_graph(
     """
     found: list[_Found] = []
     singles: dict[str, float] = {}
-    for cut in _cuts.cuts(graph, calibration, wire_dtype):
+    for cut in _cuts.cuts(graph, calibration, settings):
         costs = Costs(graph, calibration, cut)
         singles = singles or singles_of(costs)
         with contextlib.suppress(NoSolution):
@@ -111,13 +118,13 @@ def plan_graph(
         )
     else:
         reason += "and no split is predicted to be faster."
-    return _whole(graph, calibration, wire_dtype, singles, reason)
+    return _whole(graph, calibration, settings, singles, reason)
 
 
 def whole(
     model: keras.Model,
     calibration: Calibration,
-    wire_dtype: str | None,
+    settings: Settings,
     reason: str,
 ) -> Plan:
     """The plan that leaves all convolutions on the chief.
@@ -125,24 +132,24 @@ def whole(
     Args:
         model: Model that was measured, or one like it.
         calibration: Measurements of the model on the devices.
-        wire_dtype: Dtype in which tensors travel; None for their own.
+        settings: What else changes what travels.
         reason: Why, for the plan.
     """
     graph = _graph.of_model(model)
-    cut = _cuts.whole(graph, calibration, wire_dtype)
+    cut = _cuts.whole(graph, calibration, settings)
     singles = singles_of(Costs(graph, calibration, cut))
-    return _whole(graph, calibration, wire_dtype, singles, reason)
+    return _whole(graph, calibration, settings, singles, reason)
 
 
 def _whole(
     graph: Graph,
     calibration: Calibration,
-    wire_dtype: str | None,
+    settings: Settings,
     singles: Mapping[str, float],
     reason: str,
 ) -> Plan:
     # A cut with one device, for which none has to wait.
-    cut = _cuts.whole(graph, calibration, wire_dtype)
+    cut = _cuts.whole(graph, calibration, settings)
     choice = {call.name: CHIEF for call in graph.convolutions}
     seconds = singles[calibration.devices[0].name]
     found = _Found(Costs(graph, calibration, cut), choice, seconds)

@@ -17,6 +17,7 @@ from tf_convpar.planner._graph import Graph
 from tf_convpar.planner._ways import FILTERS
 from tf_convpar.planner._ways import SAMPLES
 from tf_convpar.planner._ways import Cut
+from tf_convpar.planner._ways import Settings
 from tf_convpar.planner._ways import filters_of
 from tf_convpar.plans import Plan
 from tf_convpar.plans import seconds_text
@@ -27,6 +28,7 @@ def plan_of(
     calibration: Calibration,
     plan: Plan,
     wire_dtype: str | None = None,
+    moments: str = "all",
 ) -> Plan:
     """A plan that somebody has made or edited, with its prediction.
 
@@ -43,6 +45,7 @@ def plan_of(
             filters, and have as many of them, must have the same counts. Plans
             of `planner.plan` are like that.
         wire_dtype: Dtype in which tensors travel; None for their own.
+        moments: As for `parallelize`.
 
     Returns:
         The plan, with a prediction by the function that `planner.plan`
@@ -70,7 +73,7 @@ def plan_of(
             f"Expected a plan for the calibration's devices, "
             f"{', '.join(names)}. Received one for {', '.join(plan.devices)}."
         )
-    cut = _cut(graph, calibration, plan, wire_dtype)
+    cut = _cut(graph, calibration, plan, Settings(wire_dtype, moments))
     costs = Costs(graph, calibration, cut)
     choice = {call.name: plan.way(call.name) for call in graph.convolutions}
     for i, call in enumerate(graph.calls):
@@ -101,7 +104,7 @@ def plan_of(
 
 
 def _cut(
-    graph: Graph, calibration: Calibration, plan: Plan, wire: str | None
+    graph: Graph, calibration: Calibration, plan: Plan, settings: Settings
 ) -> Cut:
     """The cut of a plan: one for samples, one for each number of filters."""
     layers = {call.name: filters_of(graph, call) for call in graph.convolutions}
@@ -112,7 +115,7 @@ def _cut(
             f"Expected the layers {', '.join(layers)}. Received a plan "
             f"without {missing}, and with {unknown} besides."
         )
-    whole = _cuts.whole(graph, calibration, wire)
+    whole = _cuts.whole(graph, calibration, settings)
     shares, counts = whole.shares, dict(whole.counts)
     of_shares = ""
     of_counts: dict[int, str] = {}

@@ -49,6 +49,7 @@ def simulate(
     latency: str = LATENCY,
     batch_size: int = 32,
     wire_dtype: str | None = None,
+    moments: str = "all",
 ) -> Plan:
     """Plans a model for devices that nobody has.
 
@@ -73,6 +74,7 @@ def simulate(
         latency: Time of a small message, such as `"0.1ms"`.
         batch_size: Samples of a step.
         wire_dtype: Dtype in which tensors travel; None for their own.
+        moments: As for `parallelize`.
 
     Returns:
         The plan. Its devices have names such as `"cpu:0"`, `"cpu:1"` and
@@ -83,7 +85,7 @@ def simulate(
         RuntimeError: There is no proof within half a minute.
     """
     found = described(model, devices, link, latency, batch_size)
-    return _plan.plan(model, found, wire_dtype)
+    return _plan.plan(model, found, wire_dtype, moments)
 
 
 def described(

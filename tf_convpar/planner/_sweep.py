@@ -18,6 +18,7 @@ from tf_convpar.planner import _simulate
 from tf_convpar.planner import descriptions
 from tf_convpar.planner import units
 from tf_convpar.planner._simulate import DEVICES
+from tf_convpar.planner._ways import Settings
 from tf_convpar.planner.descriptions import LATENCY
 from tf_convpar.planner.descriptions import LINK
 from tf_convpar.planner.descriptions import Described
@@ -99,6 +100,7 @@ def sweep(
     latency: str = LATENCY,
     batch_size: int = 32,
     wire_dtype: str | None = None,
+    moments: str = "all",
     report: Callable[[str], None] = lambda label: None,
 ) -> tuple[SweepRow, ...]:
     """Plans a model for each value of one setting.
@@ -118,6 +120,7 @@ def sweep(
         latency: Time of a small message; see `simulate`.
         batch_size: Samples of a step.
         wire_dtype: Dtype in which tensors travel; None for their own.
+        moments: As for `parallelize`.
         report: Function that is called with each value, as text for readers,
             before it is planned.
 
@@ -138,6 +141,7 @@ def sweep(
     low = [value for value in wanted if not value > 0]
     if low or not wanted:
         raise ValueError(f"Expected {over} above 0. Received: {list(wanted)}.")
+    settings = Settings(wire_dtype, moments)
     graph = _graph.of_model(model)
     described = descriptions.devices(devices)
     rate, delay = descriptions.link(link, latency)
@@ -153,7 +157,7 @@ def sweep(
             samples = int(value)
         report(label)
         found = _simulate.describe(graph, now, bytes_per_s, delay, samples)
-        made = _plan.plan_graph(graph, found, wire_dtype)
+        made = _plan.plan_graph(graph, found, settings)
         rows.append(SweepRow(value, label, made))
     return tuple(rows)
 

@@ -32,6 +32,29 @@ STATES = (CHIEF, FILTERS, SAMPLES)
 
 
 @dataclasses.dataclass(frozen=True)
+class Settings:
+    """What `parallelize` is given, besides a plan, that changes what travels.
+
+    ```python
+    parallelize(model, plan, **vars(Settings(moments="own")))
+    ```
+
+    Attributes:
+        wire_dtype: Dtype in which tensors travel; None for their own.
+        moments: Of which samples batch normalization takes the moments.
+    """
+
+    wire_dtype: str | None = None
+    moments: str = "all"
+
+    def __post_init__(self) -> None:
+        sharding.check_moments(self.moments)
+
+
+DEFAULTS = Settings()
+
+
+@dataclasses.dataclass(frozen=True)
 class Cut:
     """How work is cut, wherever it is cut.
 
@@ -42,14 +65,14 @@ class Cut:
         counts: Filters of each device, by the layer's number of filters.
             Layers with the same number are cut alike, so that feature maps
             that are added lie alike.
-        wire: Dtype in which tensors travel; None for their own.
+        settings: What else changes what travels.
     """
 
     devices: tuple[str, ...]
     batch: int
     shares: tuple[int, ...]
     counts: Mapping[int, tuple[int, ...]]
-    wire: str | None = None
+    settings: Settings = DEFAULTS
 
     @property
     def chief(self) -> str:
@@ -66,8 +89,9 @@ class Way:
         takes: For each input, the move that must come first, by the input's
             state; None where nothing moves.
         during: Other moves, when the call runs.
-        ahead: Moves that may happen at any time before the call: weights.
-            Their gradients return at any time after it.
+        ahead: Moves for which nobody has to wait: weights may travel at any
+            time before the call, and their gradients return at any time after
+            it.
         stored: Fraction of the weights that each device stores and updates;
             empty where the chief has all.
     """
@@ -106,7 +130,8 @@ class Ways:
             (d, n) for d, n in zip(cut.devices, cut.shares, strict=True) if n
         ]
         devices, shares = zip(*pairs, strict=True)
-        self._samples = SampleLayout(cut.chief, devices, shares, cut.wire)
+        wire = cut.settings.wire_dtype
+        self._samples = SampleLayout(cut.chief, devices, shares, wire)
         self.split: dict[str, dict[str, Split]] = {}
         self.of: list[dict[str, Way]] = [self._ways(c) for c in graph.calls]
 
@@ -157,7 +182,8 @@ class Ways:
             SAMPLES: Split(SAMPLES, cut.shares),
         }
         self.split[call.name] = splits
-        wire = getattr(call.layer, "wire_dtype", None) or cut.wire
+        wire = getattr(call.layer, "wire_dtype", None)
+        wire = wire or cut.settings.wire_dtype
         found = {}
         for name, split in splits.items():
             shape = self._graph.tensors[x].of(cut.batch)
@@ -231,7 +257,7 @@ class Ways:
         return {FILTERS: Way(gives, takes, during=tuple(moves))}
 
     def _on_samples(self, call: Call) -> dict[str, Way]:
-        rule = works_on_samples(call.node)
+        rule = works_on_samples(call.node, self._cut.settings.moments)
         if rule is None:
             return {}
         shapes = self._shapes(call)
@@ -255,10 +281,15 @@ class Ways:
             for i, x in enumerate(call.inputs)
         )
         others = by_state[SAMPLES][len(call.inputs) :]
-        # Weights may travel early. Moments are known only when the layer runs.
-        weights = [m for m in others if isinstance(m.lies, Layout | None)]
-        rest = [m for m in others if m not in weights]
-        return {SAMPLES: Way(SAMPLES, takes, tuple(rest), tuple(weights))}
+        # Weights may travel early, and what nobody waits for at any time.
+        # Moments of all are known only when the layer runs.
+        ahead = [
+            m
+            for m in others
+            if isinstance(m.lies, Layout | None) or not rule.waits
+        ]
+        during = [m for m in others if m not in ahead]
+        return {SAMPLES: Way(SAMPLES, takes, tuple(during), tuple(ahead))}
 
 
 def filters_of(graph: Graph, call: Call) -> int:

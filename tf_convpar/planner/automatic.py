@@ -19,6 +19,7 @@ from tf_convpar.planner import _plan_of
 from tf_convpar.planner import _works
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration_file import to_json
+from tf_convpar.planner._ways import Settings
 from tf_convpar.planner.measure import _calibrate
 from tf_convpar.planner.measure import _kept
 from tf_convpar.planner.measure import progress
@@ -104,16 +105,16 @@ class Automatic:
                 algorithm=algorithm,
                 report=report,
             )
-            wire = wire_dtype or self._strategy.wire_dtype
+            settings = Settings(
+                wire_dtype or self._strategy.wire_dtype, moments
+            )
             # Any split that is predicted to be ahead is tried: the clock errs
             # by less than a prediction.
-            plan = _kept_plan(model, found, wire, worth=0.0)
-            known = _Known(found, wire, plan, algorithm)
+            plan = _kept_plan(model, found, settings, worth=0.0)
+            known = _Known(found, settings, plan, algorithm)
             chief = found.devices[0].name
             if plan.used != (chief,) and chief in plan.single_s:
-                known = _by_the_clock(
-                    model, self._strategy, known, moments, report
-                )
+                known = _by_the_clock(model, self._strategy, known, report)
         self._known[found.model] = known
         return known.plan
 
@@ -144,7 +145,7 @@ class Automatic:
             known = self._measured_again(model, known)
         calibration = known.calibration.among(devices, slower)
         try:
-            plan = _kept_plan(model, calibration, known.wire_dtype)
+            plan = _kept_plan(model, calibration, known.settings)
         except (ValueError, RuntimeError):
             return None  # No memory for it, say.
         alone = plan.single_s.get(devices[0])
@@ -154,7 +155,7 @@ class Automatic:
             f"Not split: {seconds_text(alone)} a step on {short(devices[0])} "
             "alone, and splits took longer than predicted when this was tried."
         )
-        return _plan.whole(model, calibration, known.wire_dtype, reason)
+        return _plan.whole(model, calibration, known.settings, reason)
 
     def _measured_again(self, model: Any, known: _Known) -> _Known:
         """With all of the strategy's devices, some of which are new."""
@@ -201,7 +202,7 @@ class Automatic:
             model,
             known.calibration.among(devices, slower),
             known.plan,
-            known.wire_dtype,
+            **vars(known.settings),
         )
         if now.prediction is None:
             return None
@@ -222,7 +223,7 @@ class _Known:
     """How a model was measured, and the last plan that was made of that."""
 
     calibration: Calibration
-    wire_dtype: str | None
+    settings: Settings
     plan: Plan
     algorithm: str | None
     # How many times as long as predicted a split step took, beside one on the
@@ -241,21 +242,19 @@ def _by_the_clock(
     model: Any,
     strategy: ConvParallelStrategy,
     known: _Known,
-    moments: str,
     report: Callable[[str], None],
 ) -> _Known:
     """Leaves a model whole whose steps are not shorter with its plan."""
-    calibration, plan, wire = known.calibration, known.plan, known.wire_dtype
+    calibration, plan = known.calibration, known.plan
     chief = calibration.devices[0].name
     split_s, alone_s = step_seconds(
         model,
         strategy,
-        [plan, _plan.whole(model, calibration, wire, "")],
+        [plan, _plan.whole(model, calibration, known.settings, "")],
         calibration,
         report=report,
         algorithm=known.algorithm,
-        wire_dtype=wire,
-        moments=moments,
+        **vars(known.settings),
     )
     if math.isinf(alone_s):
         return known  # No memory for the whole of it.
@@ -271,7 +270,9 @@ def _by_the_clock(
         plan = dataclasses.replace(plan, reason=f"{plan.reason} {said}")
     else:
         step_s = alone_s
-        plan = _plan.whole(model, calibration, wire, f"Not split. {said}")
+        plan = _plan.whole(
+            model, calibration, known.settings, f"Not split. {said}"
+        )
     plan = dataclasses.replace(
         plan,
         prediction=plan.prediction and plan.prediction.taking(step_s),
@@ -283,7 +284,7 @@ def _by_the_clock(
 def _kept_plan(
     model: Any,
     calibration: Calibration,
-    wire_dtype: str | None,
+    settings: Settings,
     worth: float = _plan.WORTH,
 ) -> Plan:
     """Plans a model, unless that has been done with these measurements.
@@ -296,7 +297,7 @@ def _kept_plan(
         (
             # In memory there are tuples, and lists in what a file has given.
             json.dumps(to_json(calibration)),
-            (wire_dtype, worth),
+            (settings, worth),
             graph.tensors,
             [(c.before, c.splits, c.leads_to) for c in graph.calls],
             [call.name for call in graph.convolutions],
@@ -305,6 +306,6 @@ def _kept_plan(
     )
     plan = _kept.find(file, plans.load)
     if plan is None:
-        plan = _plan.plan_graph(graph, calibration, wire_dtype, worth)
+        plan = _plan.plan_graph(graph, calibration, settings, worth)
         _kept.keep(plan, file, Plan.save)
     return plan

@@ -26,3 +26,4 @@ from tf_convpar.sharding._where import leading as leading
 from tf_convpar.sharding._where import works_on_channels as works_on_channels
 from tf_convpar.sharding._where import works_on_samples as works_on_samples
 from tf_convpar.sharding._whole import why_whole as why_whole
+from tf_convpar.sharding.rules import check_moments as check_moments

@@ -33,7 +33,7 @@ from tf_convpar.sharding._training import place_slots
 from tf_convpar.sharding._training import settle_xla
 from tf_convpar.sharding._whole import left_by_plan
 from tf_convpar.sharding._whole import why_whole
-from tf_convpar.sharding.rules import MOMENTS
+from tf_convpar.sharding.rules import check_moments
 from tf_convpar.strategy.arguments import check_wire_dtype
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 
@@ -115,11 +115,7 @@ def parallelize(
     check_model(model)
     if algorithm is not None:
         check_algorithm(algorithm)
-    if moments not in MOMENTS:
-        raise ValueError(
-            f"Expected `moments` to be one of {(*MOMENTS,)}. Received: "
-            f"moments={moments!r}."
-        )
+    check_moments(moments)
     asked, plan = plan, _default(plan)
     reason = None
     if isinstance(plan, str) and plan == "auto":

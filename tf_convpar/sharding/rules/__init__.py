@@ -67,6 +67,15 @@ SAMPLE_RULES: tuple[SampleRule, ...] = (
 MOMENTS: dict[str, SampleRule] = {"all": MomentsOfAll(), "own": MomentsOfOwn()}
 
 
+def check_moments(moments: str) -> None:
+    """Raises ValueError for what is none of `MOMENTS`."""
+    if moments not in MOMENTS:
+        raise ValueError(
+            f"Expected `moments` to be one of {(*MOMENTS,)}. Received: "
+            f"moments={moments!r}."
+        )
+
+
 def rule_for(layer: Any) -> Rule | None:
     """The rule of a layer for shards of channels; None if it has none.
 

@@ -40,6 +40,8 @@ class SampleRule:
     layers: tuple[type, ...] = ()
     # Whether devices compute otherwise than by the layer's own `call`.
     computes = False
+    # Whether devices wait for what others make of their samples in the call.
+    waits = True
 
     def holds(self, layer: Any, shapes: Sequence[Any]) -> bool:
         """Whether the rule holds for a layer as it is set up.

@@ -186,6 +186,7 @@ class MomentsOfOwn(MomentsOfAll):
     are those of all samples: their moments are sent to the chief.
     """
 
+    waits = False
     _weights_return = True
 
     def _moments_go_to(self, layout: SampleLayout) -> tuple[str, ...]:
