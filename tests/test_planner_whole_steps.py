@@ -117,6 +117,35 @@ def test_a_split_stays_that_is_ahead(
     assert len(timed) == 2
 
 
+@pytest.mark.parametrize(
+    ("by_samples", "taken"), [(0.070, True), (0.090, False)]
+)
+def test_samples_only_are_tried_besides_a_mixture(
+    strategy, calibration, monkeypatch, capsys, by_samples, taken
+):
+    mixture = convpar.plan(network(), calibration)
+    assert set(mixture.splits.values()) == {"samples", "filters"}
+
+    def took(model, strategy, plans, batch, how, report):
+        seconds = {"whole": 0.1, "samples": by_samples, "mixture": 0.08}
+        return [seconds[kind_of(plan)] for plan in plans]
+
+    def kind_of(plan):
+        if not any_split(plan):
+            return "whole"
+        by = {plan.way(name) for name in plan} - {"chief"}
+        return "samples" if by == {"samples"} else "mixture"
+
+    monkeypatch.setattr(_whole_steps, "_timed", took)
+    made(strategy)
+    plan = strategy.planner().plan_now(network())
+    assert kind_of(plan) == ("samples" if taken else "mixture")
+    assert plan.prediction.step_s == min(by_samples, 0.08)
+    said = capsys.readouterr().out
+    assert "80 ms with the best plan" in said
+    assert f"{1e3 * by_samples:.0f} ms by samples only" in said
+
+
 def test_what_is_hardly_ahead_is_tried_though_no_plan_by_itself(
     strategy, calibration, monkeypatch
 ):

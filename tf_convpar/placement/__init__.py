@@ -16,6 +16,7 @@ from tf_convpar.placement._layout import Layout as Layout
 from tf_convpar.placement._layout import SampleLayout as SampleLayout
 from tf_convpar.placement._moves import Move as Move
 from tf_convpar.placement._moves import Place as Place
+from tf_convpar.placement._packs import PACK_BYTES as PACK_BYTES
 from tf_convpar.placement._packs import Needed as Needed
 from tf_convpar.placement._packs import copies_of as copies_of
 from tf_convpar.placement._packs import packed as packed

@@ -34,9 +34,10 @@ from tf_convpar.placement._primitives import broadcast
 from tf_convpar.placement._primitives import on_device
 from tf_convpar.placement._sharded_tensor import ShardedTensor
 
-# Bytes of the weights in the first pack, and of what devices send at once.
-# What all of them wait for may come behind that: 4 ms on Gigabit Ethernet.
-_FIRST, _MOST = 1 << 16, 1 << 19
+# Bytes of the weights in the first pack, and in later ones. A weight that is
+# larger is sent in pieces of as many. What all devices wait for may come behind
+# that: 4 ms on Gigabit Ethernet.
+_FIRST, PACK_BYTES = 1 << 16, 1 << 19
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -127,7 +128,7 @@ class _Run:
             held = sum(other.bytes_ for other in pack or ())
             if pack is None or held + one.bytes_ > limit:
                 if pack is not None:
-                    limits[key] = min(2 * limit, _MOST)
+                    limits[key] = min(2 * limit, PACK_BYTES)
                 pack = open_packs[key] = []
                 self._packs.append(pack)
             pack.append(one)
@@ -151,7 +152,7 @@ class _Run:
         if number is None:
             return None
         pack = self._packs[number]
-        alone = len(pack) == 1 and needed.bytes_ <= _MOST
+        alone = len(pack) == 1 and needed.bytes_ <= PACK_BYTES
         if alone or pack[0].alike() != needed.alike():
             return None
         graph = tf.compat.v1.get_default_graph()
@@ -255,7 +256,7 @@ def _in_pieces(
     Returns:
         For each device the pieces that it got, by who has sent them.
     """
-    count = math.ceil(bytes_ / _MOST)
+    count = math.ceil(bytes_ / PACK_BYTES)
     cut = {
         holder: on_device(functools.partial(_packed, count), holder)(*own)
         for holder, own in held.items()

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
+from tf_convpar.placement import PACK_BYTES
+from tf_convpar.placement import Layout
 from tf_convpar.placement import Move
 from tf_convpar.planner import _works
 from tf_convpar.planner._calibration import Calibration
@@ -149,10 +151,11 @@ class Costs:
             )
         ]
         return Cost(
-            self._beside(forward, [there for there, _ in ahead]),
+            self._beside(forward, way.ahead, 0),
             self._beside(
                 [a + b for a, b in zip(backward, updates, strict=True)],
-                [back for _, back in ahead],
+                way.ahead,
+                1,
             ),
             hides=hides if learns else 0.0,
             sends=sum(self._seconds(there) for there, _ in during),
@@ -228,22 +231,25 @@ class Costs:
     def _beside(
         self,
         seconds: Iterable[float],
-        moves: Sequence[Mapping[tuple[str, str], int]],
+        moves: Sequence[Move],
+        back: int,
     ) -> tuple[float, ...]:
-        """Time of computing, with the delay by what travels meanwhile."""
-        found = []
-        for s, device in zip(seconds, self.calibration.devices, strict=True):
-            messages = [
-                n
-                for bytes_ in moves
-                for pair, n in bytes_.items()
-                if n and device.name in pair
-            ]
-            found.append(
-                s
-                + device.byte_s * sum(messages)
-                + device.message_s * len(messages)
-            )
+        """Time of computing, with the delay by what travels meanwhile.
+
+        Args:
+            seconds: Time of computing alone, on each device.
+            moves: What travels.
+            back: 1 if gradients of these return, else 0.
+        """
+        found = list(seconds)
+        for move in moves:
+            messages = _messages(move)
+            for pair, n in _both(move)[back].items():
+                for d, device in enumerate(self.calibration.devices):
+                    if n and device.name in pair:
+                        found[d] += (
+                            device.byte_s * n + device.message_s * messages
+                        )
         return tuple(found)
 
     def _seconds(self, bytes_: Mapping[tuple[str, str], int]) -> float:
@@ -275,6 +281,13 @@ def _both(
     if not move.returns:
         return there, {}
     return there, {(b, a): n for (a, b), n in there.items()}
+
+
+def _messages(move: Move) -> float:
+    """Messages of what nobody waits for; weights travel in packs."""
+    if not isinstance(move.lies, Layout | None):
+        return 1.0
+    return move.width * math.prod(move.shape) / PACK_BYTES
 
 
 def _added(

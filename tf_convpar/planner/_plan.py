@@ -121,6 +121,40 @@ def plan_graph(
     return _whole(graph, calibration, settings, singles, reason)
 
 
+def by_samples(
+    model: keras.Model, calibration: Calibration, settings: Settings
+) -> Plan | None:
+    """The shortest plan by samples only; None if devices lack the memory.
+
+    A layer that has no samples of its own to give stays on the chief.
+
+    Args:
+        model: Model that was measured, or one like it.
+        calibration: Measurements of the model on the devices.
+        settings: What else changes what travels.
+    """
+    graph = _graph.of_model(model)
+    found = []
+    for cut in _cuts.cuts(graph, calibration, settings):
+        costs = Costs(graph, calibration, cut)
+        choice = {
+            call.name: SAMPLES if SAMPLES in ways else CHIEF
+            for call, ways in zip(graph.calls, costs.ways.of, strict=True)
+            if call.splits
+        }
+        needed = _step.memory_bytes(costs, choice)
+        if all(
+            device.memory_bytes is None or bytes_ <= device.memory_bytes
+            for device, bytes_ in zip(calibration.devices, needed, strict=True)
+        ):
+            found.append(_Found(costs, choice, _step.step_s(costs, choice)))
+    if not found:
+        return None
+    best = min(found, key=lambda f: f.seconds)
+    singles = singles_of(best.costs)
+    return _plan(graph, calibration, best, singles, _reason(best, singles))
+
+
 def whole(
     model: keras.Model,
     calibration: Calibration,

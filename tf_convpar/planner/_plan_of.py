@@ -155,13 +155,11 @@ def _same(
 
 
 def _check_memory(costs: Costs, choice: _step.Choice) -> None:
-    names, _ = _step.follow(costs, choice)
-    for d, device in enumerate(costs.calibration.devices):
-        needed = sum(
-            of[name].memory[d]
-            for of, name in zip(costs.of, names, strict=True)
-            if of[name].memory
-        )
+    for device, needed in zip(
+        costs.calibration.devices,
+        _step.memory_bytes(costs, choice),
+        strict=True,
+    ):
         limit = device.memory_bytes
         if limit is not None and needed > limit:
             raise ValueError(

@@ -110,6 +110,16 @@ def sendings(
     return list(found.values())
 
 
+def memory_bytes(costs: Costs, choice: Choice) -> list[float]:
+    """Bytes that each device needs for a step."""
+    names, _ = follow(costs, choice)
+    used = [of[name].memory for of, name in zip(costs.of, names, strict=True)]
+    return [
+        sum(own[d] for own in used if own)
+        for d in range(len(costs.calibration.devices))
+    ]
+
+
 def step_s(costs: Costs, choice: Choice) -> float:
     """Predicted seconds of a step."""
     return predict(costs, choice).step_s

@@ -244,35 +244,48 @@ def _by_the_clock(
     known: _Known,
     report: Callable[[str], None],
 ) -> _Known:
-    """Leaves a model whole whose steps are not shorter with its plan."""
-    calibration, plan = known.calibration, known.plan
+    """Takes what is shortest by the clock: a plan by samples, or no split.
+
+    Where a plan goes another way with a few layers, maps travel and less is
+    fused, which costs more than is predicted.
+    """
+    calibration, settings = known.calibration, known.settings
     chief = calibration.devices[0].name
-    split_s, alone_s = step_seconds(
+    alone = known.plan.single_s[chief]
+    tried = {"with the best plan": known.plan}
+    simple = _plan.by_samples(model, calibration, settings)
+    if (
+        simple is not None
+        and dict(simple) != dict(known.plan)
+        and known.seconds(simple) < alone
+    ):
+        tried["by samples only"] = simple
+    *split_s, alone_s = step_seconds(
         model,
         strategy,
-        [plan, _plan.whole(model, calibration, known.settings, "")],
+        [*tried.values(), _plan.whole(model, calibration, settings, "")],
         calibration,
         report=report,
         algorithm=known.algorithm,
-        **vars(known.settings),
+        **vars(settings),
     )
     if math.isinf(alone_s):
         return known  # No memory for the whole of it.
-    promised_s = known.seconds(plan)
-    longer = (split_s / promised_s) / (alone_s / plan.single_s[chief])
-    took = "too little memory" if math.isinf(split_s) else seconds_text(split_s)
-    said = (
-        f"Measured: {took} with the best plan ({seconds_text(promised_s)} "
-        f"predicted), {seconds_text(alone_s)} on {short(chief)} alone."
+    said = "; ".join(
+        f"{'too little memory' if math.isinf(s) else seconds_text(s)} {how} "
+        f"({seconds_text(known.seconds(plan))} predicted)"
+        for (how, plan), s in zip(tried.items(), split_s, strict=True)
     )
-    if split_s <= (1 - _AHEAD) * alone_s:
-        step_s = split_s
+    said = f"Measured: {said}, {seconds_text(alone_s)} on {short(chief)} alone."
+    step_s, plan = min(
+        zip(split_s, tried.values(), strict=True), key=lambda pair: pair[0]
+    )
+    longer = (step_s / known.seconds(plan)) / (alone_s / alone)
+    if step_s <= (1 - _AHEAD) * alone_s:
         plan = dataclasses.replace(plan, reason=f"{plan.reason} {said}")
     else:
         step_s = alone_s
-        plan = _plan.whole(
-            model, calibration, known.settings, f"Not split. {said}"
-        )
+        plan = _plan.whole(model, calibration, settings, f"Not split. {said}")
     plan = dataclasses.replace(
         plan,
         prediction=plan.prediction and plan.prediction.taking(step_s),
