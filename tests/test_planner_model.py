@@ -99,6 +99,34 @@ def test_what_is_planned_to_move_is_what_moves(name, settings, strategy):
         assert moved == prediction.sent_bytes, every[i]
 
 
+def test_weights_are_as_many_messages_as_there_are_packs():
+    """Of 2.4 MB, which come in packs of half a megabyte, or in pieces."""
+    x = y = keras.Input((8, 8, 64))
+    for _ in range(16):
+        y = keras.layers.Conv2D(64, 3, padding="same", use_bias=False)(y)
+    model = keras.Model(x, y)
+    graph = _graph.of_model(model)
+    calibration = calibration_of(model, names(2), rate=1e9)
+
+    def seconds(message_s):
+        devices = [
+            dataclasses.replace(device, byte_s=0.0, message_s=message_s)
+            for device in calibration.devices
+        ]
+        own = dataclasses.replace(calibration, devices=tuple(devices))
+        *_, cut = _cuts.cuts(graph, own)
+        costs = Costs(graph, own, cut)
+        return sum(
+            max(cost["samples"].forward)
+            for cost in costs.of
+            if "samples" in cost
+        )
+
+    # Each device sends one and is sent one.
+    packs = 16 * 9 * 64 * 64 * 4 / 2**19
+    assert seconds(1.0) - seconds(0.0) == pytest.approx(2 * packs)
+
+
 def _shards(costs, layer, way):
     split = costs.ways.split[layer][way]
     return split.shards
