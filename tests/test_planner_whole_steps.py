@@ -144,6 +144,10 @@ def test_samples_only_are_tried_besides_a_mixture(
     said = capsys.readouterr().out
     assert "80 ms with the best plan" in said
     assert f"{1e3 * by_samples:.0f} ms by samples only" in said
+    # Predictions do not bring back what the clock has refused.
+    again = strategy.planner().again(network(), strategy.devices)
+    assert kind_of(again) == kind_of(plan)
+    assert strategy.planner().saves(network(), {}) == pytest.approx(0)
 
 
 def test_what_is_hardly_ahead_is_tried_though_no_plan_by_itself(

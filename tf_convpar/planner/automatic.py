@@ -144,8 +144,11 @@ class Automatic:
         if not measured.issuperset(devices):
             known = self._measured_again(model, known)
         calibration = known.calibration.among(devices, slower)
+        plan = None
+        if known.by_samples:
+            plan = _plan.by_samples(model, calibration, known.settings)
         try:
-            plan = _kept_plan(model, calibration, known.settings)
+            plan = plan or _kept_plan(model, calibration, known.settings)
         except (ValueError, RuntimeError):
             return None  # No memory for it, say.
         alone = plan.single_s.get(devices[0])
@@ -229,6 +232,9 @@ class _Known:
     # How many times as long as predicted a split step took, beside one on the
     # chief alone.
     longer: float = 1.0
+    # Whether the split that was shortest by the clock is one by samples only,
+    # though another one was predicted to be shorter.
+    by_samples: bool = False
 
     def seconds(self, plan: Plan) -> float:
         """Seconds of a step with a plan, by what was seen of splits."""
@@ -281,6 +287,7 @@ def _by_the_clock(
         zip(split_s, tried.values(), strict=True), key=lambda pair: pair[0]
     )
     longer = (step_s / known.seconds(plan)) / (alone_s / alone)
+    only_samples = plan is simple
     if step_s <= (1 - _AHEAD) * alone_s:
         plan = dataclasses.replace(plan, reason=f"{plan.reason} {said}")
     else:
@@ -291,7 +298,9 @@ def _by_the_clock(
         prediction=plan.prediction and plan.prediction.taking(step_s),
         single_s={**plan.single_s, chief: alone_s},
     )
-    return dataclasses.replace(known, plan=plan, longer=longer)
+    return dataclasses.replace(
+        known, plan=plan, longer=longer, by_samples=only_samples
+    )
 
 
 def _kept_plan(
