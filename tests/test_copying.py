@@ -173,9 +173,10 @@ class ByTrying(L.Layer):
     def __init__(self):
         super().__init__()
         self.dropout = L.Dropout(0.5)
+        self.random = tf.random.Generator.from_seed(3)
 
     def call(self, x, training=False):
-        return self.dropout(x, training=training)
+        return self.dropout(x, training=training) + self.random.normal([])
 
     def compute_output_shape(self, shape):
         zeros = keras.ops.zeros((1, *shape[1:]))

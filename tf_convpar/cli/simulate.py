@@ -141,20 +141,21 @@ def command(
     from rich.console import Console
 
     words = (devices, link, latency, batch)
-    settings = (wire_dtype, moments or "all")
+    moments = moments or "all"
     status = Console(stderr=True).status("Planning")
     with messages_only(), status:
         if sweep is None:
             found = planner.described(loaded, *words)
-            plan = planner.plan(loaded, found, *settings)
-            ways = planner.compare(loaded, found, wire_dtype, plan, settings[1])
+            plan = planner.plan(loaded, found, wire_dtype, moments)
+            ways = planner.compare(loaded, found, wire_dtype, plan, moments)
         else:
             rows = planner.sweep(
                 loaded,
                 sweep,
                 wanted,
                 *words,
-                *settings,
+                wire_dtype,
+                moments,
                 report=lambda label: status.update(
                     f"Planning for {sweep} {label}"
                 ),

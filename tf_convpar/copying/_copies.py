@@ -161,15 +161,20 @@ class Copies:
         """Gives copies the states of the originals, such as those of seeds.
 
         Some layers compute when a graph is run through, and draw for that.
+        Optimizers do not, and have the most to copy.
         """
-        for old, new in list(self._made.values()):
-            if (
-                isinstance(new, keras.Variable)
-                and not isinstance(new, PlacedVariable)
-                and not new.trainable
-                and private.stored(new) is not None
-            ):
-                with tf.init_scope():
+        of_optimizers = {id(v) for o in self.optimizers for v in o.variables}
+        with tf.init_scope():
+            for old, new in list(self._made.values()):
+                if isinstance(new, tf.random.Generator):
+                    new.reset(old.state)
+                elif (
+                    isinstance(new, keras.Variable)
+                    and not isinstance(new, PlacedVariable)
+                    and not new.trainable
+                    and private.stored(new) is not None
+                    and id(new) not in of_optimizers
+                ):
                     new.assign(old.numpy())
 
     def _remember(self, old: Any, new: Any) -> Any:

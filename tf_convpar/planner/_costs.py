@@ -137,8 +137,9 @@ class Costs:
         hides = _KERNELS_PART * min((s for s in backward if s), default=0.0)
         during = [_both(move) for move in way.during]
         ahead = [_both(move) for move in way.ahead]
-        early = _added(there for there, _ in ahead)
-        late = _added(back for _, back in ahead)
+        messages = [_messages(move) for move in way.ahead]
+        there, back = ([move[k] for move in ahead] for k in range(2))
+        early, late = _added(there), _added(back)
         weights = sum(
             math.prod(weight.shape)
             for weight in getattr(call.layer, "trainable_weights", ())
@@ -151,11 +152,11 @@ class Costs:
             )
         ]
         return Cost(
-            self._beside(forward, way.ahead, 0),
+            self._beside(forward, there, messages),
             self._beside(
                 [a + b for a, b in zip(backward, updates, strict=True)],
-                way.ahead,
-                1,
+                back,
+                messages,
             ),
             hides=hides if learns else 0.0,
             sends=sum(self._seconds(there) for there, _ in during),
@@ -231,25 +232,22 @@ class Costs:
     def _beside(
         self,
         seconds: Iterable[float],
-        moves: Sequence[Move],
-        back: int,
+        moves: Sequence[Mapping[tuple[str, str], int]],
+        messages: Sequence[float],
     ) -> tuple[float, ...]:
         """Time of computing, with the delay by what travels meanwhile.
 
         Args:
             seconds: Time of computing alone, on each device.
-            moves: What travels.
-            back: 1 if gradients of these return, else 0.
+            moves: Bytes over each link, for each thing that travels.
+            messages: In how many messages each of them does.
         """
         found = list(seconds)
-        for move in moves:
-            messages = _messages(move)
-            for pair, n in _both(move)[back].items():
+        for bytes_, count in zip(moves, messages, strict=True):
+            for pair, n in bytes_.items():
                 for d, device in enumerate(self.calibration.devices):
                     if n and device.name in pair:
-                        found[d] += (
-                            device.byte_s * n + device.message_s * messages
-                        )
+                        found[d] += device.byte_s * n + device.message_s * count
         return tuple(found)
 
     def _seconds(self, bytes_: Mapping[tuple[str, str], int]) -> float:
