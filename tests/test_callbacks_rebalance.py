@@ -238,7 +238,7 @@ def test_time_is_that_of_the_slowest_device():
     layers = {
         "a": ("filters", (2, 1, 1), None, None),
         "b": ("samples", None, None, None),
-        "c": None,
+        "c": ("chief", None, None, None),
     }
     split = HowSplit(("x", "y", "z"), layers)
     assert split.time({}, "xyz") == pytest.approx(2 / 4 + 1 / 3)
@@ -248,7 +248,7 @@ def test_time_is_that_of_the_slowest_device():
     other = HowSplit(("x", "y", "z"), layers, {"z": 0.25})
     assert other.time({"z": 4.0}, "xyz") == pytest.approx(2 / 3.25 + 1 / 2.25)
     assert other.on("xz")["a"] == {"split": "filters", "shards": (2, 0.25)}
-    assert other.on("xz")["c"] is None
+    assert other.on("xz")["c"] == "chief"
 
 
 def test_speeds_are_measured():

@@ -145,7 +145,31 @@ def test_plans_by_regular_expressions(strategy):
         )
     assert parallel.get_layer("stem")._layout.sizes == (3, 9)
     assert parallel.get_layer("shared")._layout.sizes == (3, 9)
-    assert type(parallel.get_layer("inner").layers[0]) is L.Conv2D
+    whole = parallel.get_layer("inner").layers[0]
+    assert whole.split == "chief" and not whole.is_spread
+
+
+@pytest.mark.parametrize("chief", ["chief", None])
+def test_what_a_plan_leaves_to_the_chief_has_its_algorithm(strategy, chief):
+    """All that makes one device faster is done there too."""
+    model = residual(False)
+    with strategy.scope():
+        left = convpar.parallelize(model, {".*": chief}, algorithm="auto")
+        again = convpar.parallelize(left, {".*": chief})
+    for one in (left, again):
+        kinds = [x for x in one._flatten_layers() if "conv" in x.name]
+        assert kinds and {x.algorithm for x in kinds} == {"auto"}
+        assert not any(x.is_spread for x in kinds)
+    x, y = data(8)
+    for one in (model, left):
+        one.compile(
+            keras.optimizers.SGD(0.1, 0.9),
+            "sparse_categorical_crossentropy",
+            jit_compile=False,
+        )
+        one.fit(x, y, batch_size=4, epochs=2, shuffle=False, verbose=0)
+    for ours, theirs in zip(left.weights, model.weights, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
 
 
 def test_a_name_goes_before_patterns(strategy):

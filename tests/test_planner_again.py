@@ -251,17 +251,30 @@ def test_who_is_new_is_measured_and_planned_in(
     } == {"gemm"}
 
 
+def test_what_stays_on_the_chief_keeps_its_algorithm(strategy):
+    plain = network()
+    with strategy.scope():
+        model = convpar.parallelize(plain, {".*": "chief"}, algorithm="direct")
+    how = HowSplit.last(model, strategy.devices)
+    plain = convpar.merge(model)
+    strategy.change_devices(strategy.devices[:2])
+    relayout(model, plain, how, strategy)
+    found = [x for x in model.layers if isinstance(x, ConvParallel)]
+    assert found
+    assert {(x.algorithm, x.is_spread) for x in found} == {("direct", False)}
+
+
 def test_who_is_new_has_a_share_as_others_have():
     how = HowSplit(
         ("a", "b"),
         {
             "one": ("filters", (3, 1), "direct", None),
             "two": ("samples", None, "direct", None),
-            "three": None,
+            "three": ("chief", None, "auto", None),
         },
     )
     plan = how.joined_by(["b", "c"]).on(["a", "b", "c"])
     assert plan["one"] == {"split": "filters", "shards": (3, 1, 2)}
     assert plan["two"] == {"split": "samples", "shards": (1, 1, 1)}
-    assert plan["three"] is None
+    assert plan["three"] == "chief"
     assert how.joined_by([]) == how

@@ -116,6 +116,7 @@ def test_plans_that_leave_it_to_the_chief():
     planned = "the plan leaves it to the chief"
     layer = L.Conv2D(6, 3, name="x")
     assert reason(layer, {"x": None}) == planned
+    assert reason(layer, {"x": "chief"}) == planned
     strategy = convpar.ConvParallelStrategy(devices=DEVICES, plan={"x": None})
     with strategy.scope():
         own = model_of(convpar.ConvParallel2D(6, 3, name="x"))

@@ -182,7 +182,8 @@ class Conv2D(Convolution, keras.layers.Conv2D):
             the feature maps of all samples, and feature maps travel. With
             `"samples"` each makes all feature maps of some samples, and
             kernels travel, which are fewer numbers in the early layers of most
-            networks; kernels are stored in shards all the same. None stands
+            networks; kernels are stored in shards all the same. With
+            `"chief"` nothing is cut, and the chief computes it. None stands
             for `"filters"` if `shards` are given, otherwise for what the
             strategy's plan says.
 

@@ -45,7 +45,7 @@ class Separable(ConvParallel):
 
     def lay_out(
         self,
-        split: Split | None,
+        split: Split,
         devices: Sequence[str],
         owner: str,
         input_shape: Any,

@@ -10,10 +10,11 @@ from typing import TypeVar
 
 from tf_convpar.placement import Layout
 from tf_convpar.placement import SampleLayout
+from tf_convpar.plans import CHIEF
 from tf_convpar.plans import check_shares
 from tf_convpar.plans import whole_shares
 
-SPLITS = ("filters", "samples")
+SPLITS = ("filters", "samples", CHIEF)
 # The number of parts in which samples are given out if `shards` are fractions.
 _PARTS = 1000
 _Kind = TypeVar("_Kind", Layout, SampleLayout)
@@ -30,12 +31,14 @@ class Split:
     Args:
         by: `"filters"`: each device has some of the filters, and makes their
             feature maps of all samples; feature maps travel. `"samples"`: each
-            makes all feature maps of some samples; kernels travel.
+            makes all feature maps of some samples; kernels travel. `"chief"`:
+            nothing is cut, and the chief has all of it.
         shards: One number per device, not negative and not all 0; None for
             equal parts.
 
     Raises:
-        ValueError: `by` is neither, or `shards` are no such numbers.
+        ValueError: `by` is none of these, or `shards` are no such numbers, or
+            are given for the chief.
     """
 
     by: str = "filters"
@@ -48,6 +51,11 @@ class Split:
                 f"split={self.by!r}."
             )
         object.__setattr__(self, "shards", check_shares("shards", self.shards))
+        if self.by == CHIEF and self.shards is not None:
+            raise ValueError(
+                f"Expected no `shards` with split={CHIEF!r}, which leaves a "
+                f"layer whole. Received: shards={self.shards}."
+            )
 
     @classmethod
     def of(cls, value: Any) -> Split:

@@ -118,7 +118,7 @@ class InShards(keras.layers.Layer):
 
     def lay_out(
         self,
-        split: Split | None,
+        split: Split,
         devices: Sequence[str],
         owner: str,
         input_shape: Any,
@@ -128,14 +128,14 @@ class InShards(keras.layers.Layer):
         """Settles how weights and samples lie.
 
         Args:
-            split: Split that says how the work is cut; None if it is not.
+            split: How the work is cut.
             devices: Names of the devices that share the work.
             owner: The chief's device.
             input_shape: Shape of the layer's input, with the batch.
             incoming: Layout of its input; None if that is on the chief.
             wire: The dtype in which tensors travel; None for their own.
         """
-        if split is None:
+        if split.by == CHIEF:
             self._layout = self._layout_by_filters(None, input_shape, incoming)
             return
         total = self._given_out(input_shape)
@@ -170,32 +170,27 @@ class InShards(keras.layers.Layer):
     def _layout_of_maps(self, layout: Layout, input_shape: Any) -> Layout:
         return dataclasses.replace(layout, axis=self._channel_axis())
 
-    def _given(
-        self, input_shape: Any
-    ) -> tuple[Split | None, tuple[str, ...], str]:
+    def _given(self, input_shape: Any) -> tuple[Split, tuple[str, ...], str]:
         """The layer's split, the devices, and the chief's device.
 
         The layer's own shards go first, then the strategy's plan, then the
         strategy's shares.
         """
         strategy = tf.distribute.get_strategy()
-        split = None
+        split = Split(CHIEF)
         if self.shards is not None or self.split is not None:
             split = Split(self.split or "filters", self.shards)
+        elif isinstance(strategy, ConvParallelStrategy):
+            split = Split.of(strategy.planned(self, input_shape))
         if isinstance(strategy, ConvParallelStrategy):
             devices, owner = strategy.devices, strategy.chief_device
             strategy.note(self.name)
-            if split is None:
-                planned = strategy.planned(self, input_shape)
-                if planned == CHIEF:
-                    return None, devices, owner
-                split = Split.of(planned)
             if split.shards is None and strategy.shares is not None:
                 split = self._shared(split, strategy.shares, input_shape)
         else:
             devices = tuple(default_devices())
             owner = devices[0]
-        if split and split.shards and len(split.shards) > len(devices):
+        if split.shards and len(split.shards) > len(devices):
             warnings.warn(
                 f"Layer '{self.name}' has {len(split.shards)} shards and this "
                 f"program {len(devices)} devices: shards share devices. "
@@ -211,6 +206,8 @@ class InShards(keras.layers.Layer):
         input_shape: Sequence[int | None],
     ) -> Split:
         """The split by the strategy's shares, where the layer has none."""
+        if split.by == CHIEF:
+            return split
         if split.by == "samples":
             return Split(split.by, shares)
         total = self._given_out(input_shape)

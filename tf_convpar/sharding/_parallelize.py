@@ -18,6 +18,7 @@ from tf_convpar.layers import ConvParallel
 from tf_convpar.layers import Split
 from tf_convpar.layers import chief
 from tf_convpar.placement import device_type
+from tf_convpar.plans import CHIEF
 from tf_convpar.plans import ByLayer
 from tf_convpar.plans import Plan
 from tf_convpar.plans import load
@@ -31,7 +32,6 @@ from tf_convpar.sharding._predict import divide_predictions
 from tf_convpar.sharding._regions import Regions
 from tf_convpar.sharding._training import place_slots
 from tf_convpar.sharding._training import settle_xla
-from tf_convpar.sharding._whole import left_by_plan
 from tf_convpar.sharding._whole import why_whole
 from tf_convpar.sharding.rules import check_moments
 from tf_convpar.strategy.arguments import check_wire_dtype
@@ -75,8 +75,9 @@ def parallelize(
             as for `ConvParallelStrategy`. Names may be regular expressions
             (`re.fullmatch`). Numbers are kernels per device. `"samples"` is
             equal shares of the samples. A mapping says both, such as
-            `{"split": "samples", "shards": (3, 1)}`. None leaves a layer on
-            the chief, as in `{"stem.*": None, "block[1-3].*": "samples"}`.
+            `{"split": "samples", "shards": (3, 1)}`. `"chief"`, or
+            None, leaves a layer whole on the chief, as in
+            `{"stem.*": None, "block[1-3].*": "samples"}`.
             Layers that are not named are split as the strategy in scope says,
             else equally. `plan="auto"` measures the devices and their links
             and plans the whole model; it prints a line that says what was
@@ -145,20 +146,13 @@ def parallelize(
     def change(layer: Any, held_by: Sequence[Any]) -> Any:
         if not _twins.is_convolution(layer) or why_whole(layer, held_by):
             return None
-        found = splits.find(layer.name)
-        if found is not None or not splits.names(layer.name):
-            asked = {
-                "algorithm": algorithm,
-                "wire_dtype": wires.find(layer.name),
-            }
-            own = {k: v for k, v in asked.items() if v is not None}
-            if found is not None:
-                split = Split.of(found)
-                own |= {"split": split.by, "shards": split.shards}
-            return _twins.parallel(layer, copies, **own)
-        if isinstance(layer, ConvParallel):
-            return _twins.plain(layer, copies)
-        return None
+        asked = {"algorithm": algorithm, "wire_dtype": wires.find(layer.name)}
+        own = {k: v for k, v in asked.items() if v is not None}
+        if splits.names(layer.name):
+            found = splits.find(layer.name)
+            split = Split.of(CHIEF if found is None else found)
+            own |= {"split": split.by, "shards": split.shards}
+        return _twins.parallel(layer, copies, **own)
 
     def enter(model: Any) -> None:
         # Weights are cut before layers are called: a `tf.function` in one of
@@ -186,7 +180,6 @@ def parallelize(
     settle()
     settle_xla(copies.pairs)
     follow(copies.pairs)
-    left_by_plan(made for _, made in copies.pairs)
     if fuses and chief()[1]:
         divide_predictions(new)
     _told.warn(new, algorithm)

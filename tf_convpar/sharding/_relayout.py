@@ -35,9 +35,9 @@ class HowSplit:
 
     Attributes:
         devices: Devices that shares refer to.
-        layers: For each convolution its name, whether it is cut by
-            `"filters"` or `"samples"`, the share of each device (None: equal)
-            and its algorithm and wire dtype; None for one that is whole.
+        layers: For each convolution its name, how it is cut (`Split.by`), the
+            share of each device (None: equal, or of the chief alone), and its
+            algorithm and wire dtype.
         speeds: How fast devices are now, where that differs: 0.5 for half as
             fast as when the shares were chosen.
         planned: Convolutions whose shares the strategy's planner has chosen,
@@ -46,7 +46,7 @@ class HowSplit:
     """
 
     devices: tuple[str, ...]
-    layers: dict[str, tuple[str, Sequence[float] | None, Any, Any] | None]
+    layers: dict[str, tuple[str, Sequence[float] | None, Any, Any]]
     speeds: Mapping[str, float] = dataclasses.field(default_factory=dict)
     planned: frozenset[str] = frozenset()
     moments: str = "all"
@@ -72,19 +72,16 @@ class HowSplit:
         for layer in layers_of(model):
             if isinstance(layer, ConvParallel):
                 asked = _asked(layer, model.distribute_strategy)
-                found[layer.name] = asked and (
+                found[layer.name] = (
                     asked.by,
                     asked.shards,
                     layer.algorithm,
                     layer.wire_dtype,
                 )
-                if asked is None:
-                    continue
-                split = Split(*found[layer.name][:2])
-                if layer.name in plan and Split.of(plan[layer.name]) == split:
+                if layer.name in plan and Split.of(plan[layer.name]) == asked:
                     planned.add(layer.name)
             elif _twins.is_convolution(layer):
-                found[layer.name] = None
+                found[layer.name] = (CHIEF, None, None, None)
         own = any(
             isinstance(
                 getattr(vars(layer).get("call"), "rule", None), MomentsOfOwn
@@ -106,7 +103,7 @@ class HowSplit:
         new = [device for device in devices if device not in self.devices]
         layers = dict(self.layers)
         for name, layer in layers.items():
-            if layer is not None and layer[1] is not None:
+            if layer[1] is not None:
                 mean = sum(layer[1]) / len(layer[1])
                 shares = (*layer[1], *[mean] * len(new))
                 layers[name] = (layer[0], shares, *layer[2:])
@@ -122,13 +119,10 @@ class HowSplit:
         """
         plan: dict[str, Any] = {}
         for name, layer in self.layers.items():
-            plan[name] = None
-            if layer is None:
-                continue
-            plan[name] = {
-                "split": layer[0],
-                "shards": self._shares(layer[1], devices),
-            }
+            shares = self._shares(layer[1], devices)
+            plan[name] = layer[0]
+            if layer[0] != CHIEF:
+                plan[name] = {"split": layer[0], "shards": shares}
         return plan
 
     def _shares(
@@ -158,7 +152,7 @@ class HowSplit:
         own = [d for d in self.devices if d in devices]
         total = 0.0
         for layer in self.layers.values():
-            if layer is not None:
+            if layer[0] != CHIEF:
                 shares = self._shares(layer[1], devices)
                 total += max(
                     share * slower.get(device, 1.0)
@@ -198,10 +192,10 @@ def relayout(
     wires = {
         name: layer[3]
         for name, layer in how.layers.items()
-        if layer is not None and layer[3] is not None
+        if layer[3] is not None
     }
     plan = how.on(strategy.devices) | _again(plain, how, strategy)
-    algorithms = {layer[2] for layer in how.layers.values() if layer}
+    algorithms = {layer[2] for layer in how.layers.values()}
     with strategy.scope():
         new = parallelize(
             plain,
@@ -227,18 +221,14 @@ def relayout(
     _last[model] = how
 
 
-def _asked(layer: Any, strategy: ConvParallelStrategy) -> Split | None:
-    """The split that was asked for; None if the layer was to stay whole.
-
-    By the layer itself, or else by the strategy's plan or shares.
-    """
+def _asked(layer: Any, strategy: ConvParallelStrategy) -> Split:
+    """The split that the layer, or else the strategy's plan or shares, asks."""
     if layer.split is not None or layer.shards is not None:
         split = Split(layer.split or "filters", layer.shards)
     else:
-        entry = strategy.entry(layer.name)
-        if entry == CHIEF:
-            return None
-        split = Split.of(entry)
+        split = Split.of(strategy.entry(layer.name))
+    if split.by == CHIEF:
+        return split
     return Split(split.by, split.shards or strategy.shares)
 
 

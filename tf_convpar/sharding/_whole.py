@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pathlib
 import sys
-import weakref
-from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
@@ -26,8 +24,6 @@ _RECURRENT = (
 )
 _KINDS = (*_twins.KINDS, *_RECURRENT)
 _LEFT = "the plan leaves it to the chief"
-# Layers of Keras that `parallelize` has made, as the plan left them.
-_left: weakref.WeakSet[Any] = weakref.WeakSet()
 # Folders of packages that were installed, and are nobody's own program.
 _INSTALLED = {"site-packages", "dist-packages"}
 
@@ -79,15 +75,6 @@ def why_whole(layer: Any, held_by: Sequence[Any]) -> str | None:
     return None
 
 
-def left_by_plan(made: Iterable[Any]) -> None:
-    """Notes layers of a model that `parallelize` has made.
-
-    Its convolutions that are those of Keras could not be spread, or were not
-    to be.
-    """
-    _left.update(layer for layer in made if isinstance(layer, _KINDS))
-
-
 def whole(model: Any) -> Iterator[Whole]:
     """The convolutions of a model that are not spread."""
     seen: set[int] = set()
@@ -110,9 +97,9 @@ def whole(model: Any) -> Iterator[Whole]:
 def _why_left(layer: Any, model: Any) -> str:
     """Why a convolution that can be spread is not."""
     if not isinstance(layer, ConvParallel):
-        if layer in _left:
-            return _LEFT
         return f"is a {type(layer).__name__} of Keras: parallelize the model"
+    if layer.split == CHIEF:
+        return _LEFT
     strategy = getattr(model, "distribute_strategy", None)
     if not isinstance(strategy, ConvParallelStrategy):
         return "was made in the scope of no ConvParallelStrategy"
@@ -123,10 +110,9 @@ def _why_left(layer: Any, model: Any) -> str:
         return "has no input shape yet, and is split when it has"
     by, shares = layer.split, layer.shards
     if by is None and shares is None:
-        entry = strategy.entry(layer.name)
-        if entry == CHIEF:
+        split = Split.of(strategy.entry(layer.name))
+        if split.by == CHIEF:
             return _LEFT
-        split = Split.of(entry)
         by, shares = split.by, split.shards or strategy.shares
     given_out = layer._given_out(layer.get_build_config()["input_shape"])
     if by != "samples" and given_out < count:
