@@ -13,8 +13,6 @@ from by_samples import slopes
 from by_samples import split
 from tensorflow.python.eager import context
 
-from tf_convpar.placement._packs import _packed
-
 L = keras.layers
 BLOCKS = 6
 
@@ -70,8 +68,9 @@ def test_messages_and_ops_of_a_step(strategy):
         # Before a device goes on, what it has computed for others is sent.
         assert kinds["TfConvpar>GiveWay"] == 2 * BLOCKS
         assert kinds.total() <= 1.3 * one.total()
-        # Gradients of what was joined are cut by one op for all parts.
-        assert not kinds["Slice"]
+        # All weights of a pack are one op on each device, both ways.
+        assert kinds["TfConvpar>ToPieces"] == kinds["TfConvpar>FromPieces"]
+        assert not kinds["Slice"] + kinds["TfConvpar>ConcatShards"]
 
 
 def wide(filters):
@@ -103,13 +102,6 @@ def test_pieces_are_put_together(shards, strategy, float64):
     )
     x = numbers((5, 8, 8, 16))
     same(slopes(parallel, x), slopes(model, x), 1e-9)
-
-
-@pytest.mark.parametrize("numbers", [1, 4, 6, 11])
-def test_a_device_may_hold_hardly_more_numbers_than_there_are_pieces(numbers):
-    pieces = _packed(5, tf.range(numbers, dtype=tf.float32))
-    assert len(pieces) == 5
-    np.testing.assert_array_equal(tf.concat(pieces, 0), range(numbers))
 
 
 @pytest.mark.parametrize("wire", [None, "bfloat16"])

@@ -32,6 +32,9 @@ from ._normalization import layer_normalization as layer_normalization
 from ._packed import pack as pack
 from ._packed import unchanged as unchanged
 from ._packed import unpack as unpack
+from ._pieces import Cuts as Cuts
+from ._pieces import from_pieces as from_pieces
+from ._pieces import to_pieces as to_pieces
 from ._pooling import max_pool as max_pool
 from ._pooling import pool as pool
 from ._shards import concat_shards as concat_shards

@@ -12,11 +12,9 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
-import functools
-import itertools
 import math
+from collections.abc import Callable
 from collections.abc import Iterator
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,8 +23,6 @@ import tensorflow as tf
 
 from tf_convpar import ops
 from tf_convpar._compat.tensorflow import should_record_backprop
-from tf_convpar.placement._cutting import concatenated
-from tf_convpar.placement._exchange import join
 from tf_convpar.placement._in_turn import everywhere_in_turn
 from tf_convpar.placement._in_turn import in_turn
 from tf_convpar.placement._placed_variable import value_of
@@ -185,117 +181,127 @@ def _sent(pack: Sequence[Needed]) -> list[list[tf.Tensor]]:
     # Each device once, though it may have several parts of a layer.
     devices = list(dict.fromkeys(first.devices))
     values = [value_of(one.weight) for one in pack]
-    # Of each holder its parts, as pairs of a weight's and a shard's number.
-    held: dict[str, list[tuple[int, int]]] = {}
-    tensors = {}
-    for k, value in enumerate(values):
-        whole = not isinstance(value, ShardedTensor)
-        shards = [value] if whole else value.shards
-        lies = [first.owner] if whole else value.layout.devices
-        for j, (shard, device) in enumerate(zip(shards, lies, strict=True)):
-            held.setdefault(device, []).append((k, j))
-            tensors[k, j] = shard
-    got = _in_pieces(
-        {h: [tensors[p] for p in parts] for h, parts in held.items()},
-        devices,
-        sum(one.bytes_ for one in pack),
-        first.wire_dtype,
-    )
-    by_device = {}
-    for device in devices:
-        own = held.get(device, [])
-
-        def unpack(
-            *given: tf.Tensor,
-            far: Any = tuple(got[device]),
-            own: Any = own,
-            native: bool | None = ops.native_on("ConcatShards", device),
-        ) -> list[tf.Tensor]:
-            sent = given[: len(given) - len(own)]
-            parts = dict(zip(own, given[len(sent) :], strict=True))
-            for i, holder in enumerate(far):
-                shapes = [tensors[p].shape for p in held[holder]]
-                count = len(sent) // len(far)
-                found = _unpacked(sent[i * count : (i + 1) * count], shapes)
-                parts |= dict(zip(held[holder], found, strict=True))
-            shards = [
-                [parts[p] for p in sorted(parts) if p[0] == k]
-                for k in range(len(values))
-            ]
-            return [
-                join(own, value.layout.axis, None, native)
-                if isinstance(value, ShardedTensor)
-                else tf.identity(*own)
-                for own, value in zip(shards, values, strict=True)
-            ]
-
-        by_device[device] = on_device(unpack, device)(
-            *(piece for sent in got[device].values() for piece in sent),
-            *(tensors[p] for p in own),
-        )
+    parts = [_parts(value, first.owner) for value in values]
+    holders: list[str] = []
+    held = [_numbered([device for device, _ in own], holders) for own in parts]
+    count = math.ceil(sum(one.bytes_ for one in pack) / PACK_BYTES)
+    rows = []
+    for number, device in enumerate(holders):
+        own = [
+            shard
+            for numbers, of in zip(held, parts, strict=True)
+            for n, (_, shard) in zip(numbers, of, strict=True)
+            if n == number
+        ]
+        cuts = ops.Cuts.of_one([x.shape for x in own])
+        (row,) = _run_on(device, ops.to_pieces, own, cuts, count)
+        rows.append(row)
+    cuts = _cuts(values, parts, held, len(holders))
+    copies = {
+        device: _run_on(device, ops.from_pieces, pieces, cuts)
+        for device, pieces in _everywhere(
+            rows, holders, devices, first.wire_dtype
+        ).items()
+    }
     return [
-        [by_device[device][k] for device in first.devices]
+        [copies[device][k] for device in first.devices]
         for k in range(len(pack))
     ]
 
 
-def _in_pieces(
-    held: Mapping[str, Sequence[tf.Tensor]],
+def _parts(value: Any, owner: str) -> list[tuple[str, tf.Tensor]]:
+    """The parts of a weight, in order, each with the device that has it."""
+    if isinstance(value, ShardedTensor):
+        return list(zip(value.layout.devices, value.shards, strict=True))
+    return [(owner, value)]
+
+
+def _numbered(devices: Sequence[str], holders: list[str]) -> list[int]:
+    """Numbers of holders, rising, for devices that have parts of a weight.
+
+    A device that has two parts with another's between them is two holders.
+    New ones are added to the holders.
+    """
+    found: list[int] = []
+    for device in devices:
+        begin = found[-1] + 1 if found else 0
+        if device not in holders[begin:]:
+            holders.append(device)
+        found.append(holders.index(device, begin))
+    return found
+
+
+def _cuts(
+    values: Sequence[Any],
+    parts: Sequence[Sequence[tuple[str, tf.Tensor]]],
+    held: Sequence[Sequence[int]],
+    holders: int,
+) -> ops.Cuts:
+    """How weights are cut between holders, by the numbers of these."""
+    axes, widths = [], []
+    for value, own, numbers in zip(values, parts, held, strict=True):
+        rank = value.shape.rank
+        sharded = isinstance(value, ShardedTensor)
+        axes.append(value.layout.axis + rank if sharded else 0)
+        width = [0] * holders
+        for number, (_, shard) in zip(numbers, own, strict=True):
+            width[number] = shard.shape[axes[-1]] if rank else 1
+        widths.append(width)
+    return ops.Cuts([value.shape for value in values], axes, widths)
+
+
+def _run_on(device: str, run: Callable[..., Any], *args: Any) -> Any:
+    """Runs an op on pieces, on a device."""
+    name = "ToPieces" if run is ops.to_pieces else "FromPieces"
+    native = ops.native_on(name, device)
+    if native is None and ops.load():
+        # Its gradient runs where it did.
+        with tf.device(device):
+            return run(*args)
+    tensors, *how = args
+    flat = tf.nest.flatten(tensors)
+
+    def twin(*given: tf.Tensor) -> Any:
+        return run(tf.nest.pack_sequence_as(tensors, given), *how, native=False)
+
+    return on_device(twin, device)(*flat)
+
+
+def _everywhere(
+    rows: Sequence[Sequence[tf.Tensor]],
+    holders: Sequence[str],
     devices: Sequence[str],
-    bytes_: int,
     wire_dtype: str | None,
-) -> dict[str, dict[str, list[tf.Tensor]]]:
-    """Sends each device what others hold, a piece of each of them in turn.
+) -> dict[str, list[list[tf.Tensor]]]:
+    """Sends each device what holders have, a piece of each of them in turn.
 
     Args:
-        held: Tensors on each device that holds any.
+        rows: The pieces of each holder, as many of one as of another.
+        holders: Names of their devices.
         devices: Names of the devices that need all of them.
-        bytes_: Bytes of all.
         wire_dtype: The dtype in which they travel; None for their own.
 
     Returns:
-        For each device the pieces that it got, by who has sent them.
+        For each device the pieces that it got, by holders.
     """
-    count = math.ceil(bytes_ / PACK_BYTES)
-    cut = {
-        holder: on_device(functools.partial(_packed, count), holder)(*own)
-        for holder, own in held.items()
-        if {*devices} - {holder}
+    got: dict[str, list[list[tf.Tensor]]] = {
+        device: [[] for _ in holders] for device in devices
     }
-    got: dict[str, dict[str, list[tf.Tensor]]] = {
-        device: {holder: [] for holder in held if holder != device}
-        for device in devices
-    }
-    for number in range(count):
-        with in_turn(bytes_ // count) as turn:
+    for pieces in zip(*rows, strict=True):
+        bytes_ = sum(x.dtype.size * x.shape.num_elements() for x in pieces)
+        with in_turn(bytes_) as turn:
             # On a device that is sent nothing, its own piece.
-            last = {holder: pieces[number] for holder, pieces in cut.items()}
-            for holder, pieces in cut.items():
-                others = [device for device in devices if device != holder]
+            last = dict(zip(holders, pieces, strict=True))
+            for number, (piece, holder) in enumerate(
+                zip(pieces, holders, strict=True)
+            ):
                 copies = broadcast(
-                    *(pieces[number], others, holder, wire_dtype),
+                    *(piece, devices, holder, wire_dtype),
                     turn.after.get(holder),
                 )
-                for device, copy in zip(others, copies, strict=True):
-                    got[device][holder].append(copy)
-                    last[device] = copy
+                for device, copy in zip(devices, copies, strict=True):
+                    got[device][number].append(copy)
+                    if device != holder:
+                        last[device] = copy
             turn.arrived = last
     return got
-
-
-def _packed(count: int, *parts: tf.Tensor) -> list[tf.Tensor]:
-    """The numbers of some tensors in so many pieces, of about one size."""
-    flat = concatenated([tf.reshape(part, [-1]) for part in parts], 0)
-    ends = [flat.shape[0] * i // count for i in range(count + 1)]
-    return list(tf.split(flat, [b - a for a, b in itertools.pairwise(ends)]))
-
-
-def _unpacked(
-    pieces: Sequence[tf.Tensor], shapes: Sequence[tf.TensorShape]
-) -> list[tf.Tensor]:
-    flat = tf.concat(pieces, 0) if len(pieces) > 1 else pieces[0]
-    sizes = [math.prod(shape) for shape in shapes]
-    return [
-        tf.reshape(piece, shape)
-        for piece, shape in zip(tf.split(flat, sizes), shapes, strict=True)
-    ]

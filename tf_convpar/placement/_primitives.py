@@ -167,10 +167,16 @@ def broadcast(
     def unpack(packed: tf.Tensor) -> tf.Tensor:
         return tf.cast(packed, x.dtype)
 
-    return [
-        on_device(unpack, device)(copy) if t else copy
-        for copy, device, t in zip(copies, devices, travels, strict=True)
-    ]
+    found = []
+    for copy, device, t in zip(copies, devices, travels, strict=True):
+        if t and wire != x.dtype:
+            copy = on_device(unpack, device)(copy)
+        elif t:
+            # Nothing is computed, nor in the gradient.
+            with tf.device(device):
+                copy = tf.identity(copy)
+        found.append(copy)
+    return found
 
 
 def concat_shards(
