@@ -4,6 +4,7 @@ import inspect
 import itertools
 
 import families
+import forks
 import hypothesis
 import keras
 import numpy as np
@@ -19,6 +20,7 @@ from families import inputs
 from families import pair
 from families import same
 from hypothesis import strategies as st
+from processes import environment
 
 import tf_convpar as convpar
 
@@ -170,6 +172,32 @@ def test_groups_of_one_channel(name, strides, shards, strategy):
     expected = derivatives(twin, x)
     expected[2] = np.reshape(expected[2], kernel.shape)
     same(found, expected)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        "DepthwiseConvParallel2D(1, use_bias=False, shards=(1, 1))",
+        "ConvParallel2D(2, 1, groups=2, use_bias=False, shards=(1, 1))",
+    ],
+)
+def test_a_shard_of_one_channel_leaves_convolutions_of_one_be(layer):
+    """TensorFlow would take one for the other in the rest of the process."""
+    program = f"""
+import keras
+import tensorflow as tf
+import tf_convpar as convpar
+cpu = tf.config.list_physical_devices("CPU")[0]
+two = [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(cpu, two)
+strategy = convpar.ConvParallelStrategy(devices=["CPU:0", "CPU:1"])
+with strategy.scope():
+    layer = convpar.{layer}
+tf.function(layer)(tf.ones([4, 7, 7, 2]))
+print(tf.function(keras.layers.Conv2D(1, 1))(tf.ones([4, 7, 7, 1])).shape)
+"""
+    done = forks.run(["-c", program], env=environment())
+    assert done.stdout.strip().endswith("(4, 7, 7, 1)"), done.stderr
 
 
 @pytest.mark.parametrize("name", ["Conv1D", "Conv2D"])

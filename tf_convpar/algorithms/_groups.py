@@ -119,6 +119,11 @@ def depthwise_conv(
         large = math.prod(kernel.shape[:2]) >= _LARGE_WINDOW
         if large or stride == 1:
             return _by_own_ops(x, kernel, stride, kwargs["padding"], large)
+    if kernel.shape[-2] == 1:
+        # Of one channel it is a convolution. TensorFlow 2.21 with oneDNN takes
+        # the one without a bias for the other with one, if both are in a
+        # process and their window is one wide, and ends with an error.
+        return keras.ops.conv(x, kernel, **kwargs)
     return keras.ops.depthwise_conv(x, kernel, **kwargs)
 
 
