@@ -48,7 +48,6 @@ SOURCES = [
     "custom_ops/kernels/convolution.cc",
     "custom_ops/kernels/depthwise.cc",
     "custom_ops/kernels/device_copy.cc",
-    "custom_ops/kernels/give_way.cc",
     "custom_ops/kernels/in_parallel.cc",
     "custom_ops/kernels/older_systems.cc",
     "custom_ops/kernels/normalization.cc",

@@ -163,12 +163,20 @@ def test_rows_must_fit(run, expected):
 
 @pytest.mark.parametrize("native", [True, False])
 def test_who_gives_way_changes_nothing(native):
-    for dtype in (tf.float32, tf.float64, tf.bfloat16):
-        value = tf.cast(ROWS, dtype)
-        with tf.GradientTape() as tape:
-            tape.watch(value)
-            found = ops.give_way(value, native=native)
-            loss = found * found
-        assert found.dtype == dtype
-        np.testing.assert_array_equal(found, value)
-        np.testing.assert_array_equal(tape.gradient(loss, value), 2 * value)
+    rows = [tf.constant(moments_of(7, seed)) for seed in (1, 2)]
+    scalar = tf.constant(0.25)
+    found = [
+        [
+            ops.merged_moments(
+                tf.constant([0.5, 0.5]), rows, give_way=give, native=native
+            ),
+            *ops.batch_normalization_gradient(
+                *(rows[0], rows[1], None, scalar, 1e-3),
+                give_way=give,
+                native=native,
+            ),
+        ]
+        for give in (False, True)
+    ]
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(a, b)

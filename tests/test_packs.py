@@ -65,8 +65,7 @@ def test_messages_and_ops_of_a_step(strategy):
         # packs of what is there and of gradients.
         most = 2 * (2 * BLOCKS + held / 100e3) + 20
         assert kinds["_Send"] <= most
-        # Before a device goes on, what it has computed for others is sent.
-        assert kinds["TfConvpar>GiveWay"] == 2 * BLOCKS
+        assert kinds["TfConvpar>Affine"] == BLOCKS
         assert kinds.total() <= 1.3 * one.total()
         # All weights of a pack are one op on each device, both ways.
         assert kinds["TfConvpar>ToPieces"] == kinds["TfConvpar>FromPieces"]

@@ -133,15 +133,5 @@ Cuts a tensor into contiguous shards along the channel axis, converting as it
 copies.
 )doc");
 
-REGISTER_OP("TfConvpar>GiveWay")
-    .Input("value: T")
-    .Output("same: T")
-    .Attr("T: type")
-    .SetShapeFn(tensorflow::shape_inference::UnchangedShape)
-    .Doc(R"doc(
-A tensor as it is, after other threads of the core have had their turn: those that
-send what other devices wait for.
-)doc");
-
 }  // namespace
 }  // namespace tf_convpar

@@ -42,12 +42,14 @@ REGISTER_OP("TfConvpar>BatchNormalizationGradient")
     .Output("by_all: float")
     .Output("by_gamma: float")
     .Attr("epsilon: float")
+    .Attr("give_way: bool = false")
     .SetShapeFn([](InferenceContext* c) { return AsRowsOf(c, 1); })
     .Doc(R"doc(
 What the gradient of a normalization by the moments of its own maps has besides
 scaled gradients: for each channel what is times the maps, and a summand. And the
 gradient by gamma. It is made of the sums of gradients, and of their products with
-maps less their means. Gamma of no values is none.
+maps less their means. Gamma of no values is none. `give_way` lets other threads
+of the core have their turn first: those that send what other devices wait for.
 )doc");
 
 REGISTER_OP("TfConvpar>MergedMoments")
@@ -55,6 +57,7 @@ REGISTER_OP("TfConvpar>MergedMoments")
     .Input("rows: N * float")
     .Output("moments: float")
     .Attr("N: int >= 1")
+    .Attr("give_way: bool = false")
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
       ShapeHandle rows;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 2, &rows));
@@ -63,7 +66,8 @@ REGISTER_OP("TfConvpar>MergedMoments")
     })
     .Doc(R"doc(
 Means and variances of all maps, as two rows, of those of parts of them. The
-fractions say how much of all each part is.
+fractions say how much of all each part is. `give_way` lets other threads of the
+core have their turn before anything is computed with them.
 )doc");
 
 REGISTER_OP("TfConvpar>MovedMoments")

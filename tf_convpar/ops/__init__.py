@@ -19,7 +19,6 @@ from ._convolution import convolution as convolution
 from ._depthwise import depthwise as depthwise
 from ._depthwise import depthwise_kernel_gradient as depthwise_kernel_gradient
 from ._functions import release_functions as release_functions
-from ._give_way import give_way as give_way
 from ._joined import Joined as Joined
 from ._kernels import native_on as native_on
 from ._library import BuildReport as BuildReport

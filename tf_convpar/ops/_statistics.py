@@ -87,6 +87,7 @@ def batch_normalization_gradient(
     one_of_n: tf.Tensor,
     epsilon: float,
     *,
+    give_way: bool = False,
     native: bool | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """The gradient of a normalization by the moments of its maps, in rows.
@@ -110,6 +111,8 @@ def batch_normalization_gradient(
         gamma: A factor for each channel; None for none.
         one_of_n: 1 / n, a scalar of the dtype of the sums.
         epsilon: What is added to variances.
+        give_way: Whether threads that send something have their turn first:
+            the other devices wait for that.
         native: As for `affine`.
 
     Returns:
@@ -124,6 +127,7 @@ def batch_normalization_gradient(
                 gamma=tf.zeros([0]) if gamma is None else gamma,
                 one_of_n=one_of_n,
                 epsilon=epsilon,
+                give_way=give_way,
             )
         )
         return by_maps, by_all, by_gamma
@@ -141,6 +145,7 @@ def merged_moments(
     fractions: tf.Tensor,
     rows: Sequence[tf.Tensor],
     *,
+    give_way: bool = False,
     native: bool | None = None,
 ) -> tf.Tensor:
     """Moments of all maps, of those of parts of them.
@@ -156,6 +161,8 @@ def merged_moments(
     Args:
         fractions: How much of all maps each part is, `(parts,)`.
         rows: Means and variances of each part, `(2, channels)`.
+        give_way: Whether threads that send something have their turn before
+            the device goes on: what the last device has computed leaves first.
         native: As for `affine`. The compiled op has no gradient.
 
     Returns:
@@ -163,7 +170,7 @@ def merged_moments(
     """
     if _is_native(rows[0], native):
         found: tf.Tensor = _library.module().tf_convpar_merged_moments(
-            fractions=fractions, rows=list(rows)
+            fractions=fractions, rows=list(rows), give_way=give_way
         )
         return found
     means, variances = tf.unstack(tf.stack(rows, 1))

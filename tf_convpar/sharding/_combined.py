@@ -261,6 +261,7 @@ def gradients_of(
     given = dict(zip(of.names, term.weights, strict=True))
     by_maps, by_all, by_gamma = ops.batch_normalization_gradient(
         *(sums, of.moments, given.get("gamma"), one_of_n, of.epsilon),
+        give_way=of.exchange is not None,
         native=native,
     )
     by = {"gamma": by_gamma, "beta": sums[0]}

@@ -33,8 +33,8 @@ def with_moments(
     exchange: Exchange,
     number: int,
     keeps: bool,
+    device: str,
     axis: int = -1,
-    native: bool | None = None,
 ) -> list[tf.Tensor]:
     """Feature maps that are normalized with those of other devices.
 
@@ -47,13 +47,18 @@ def with_moments(
         number: The number of this device.
         keeps: Whether gradients by the weights, which all devices know, come
             from this one.
+        device: Name of this device.
         axis: The channel axis.
-        native: As for `ops.scale_channels`.
 
     Returns:
         The maps and the weights, of which no other result must be made than by
         `combined`; before the weights, the moments of these maps.
     """
+    native = ops.native_on("ScaleChannels", device)
+
+    def differentiated(x: tf.Tensor) -> list[tf.Tensor]:
+        moments = ops.channel_moments(x, axis, native=False)
+        return [tf.identity(x), moments]
 
     @tf.custom_gradient
     def run(x: tf.Tensor, *weights: tf.Tensor) -> Any:
@@ -62,30 +67,26 @@ def with_moments(
         def gradient(
             dy: tf.Tensor, by_moments: tf.Tensor, *by_weights: tf.Tensor
         ) -> Sequence[tf.Tensor | None]:
-            if exchange.exact:
-                (dx,) = derivatives(
-                    lambda x: [
-                        tf.identity(x),
-                        ops.channel_moments(x, axis, native=False),
-                    ],
-                    [x],
-                    [dy, by_moments],
+            with tf.device(device):
+                if exchange.exact:
+                    upstream = [dy, by_moments]
+                    (dx,) = derivatives(differentiated, [x], upstream)
+                    return dx, *by_weights
+                moments = exchange.moments[number]
+                of = Statistics(moments, epsilon, True, tuple(names), exchange)
+                one_of_n = tf.cast(exchange.one_of_n[number], x.dtype)
+                # As results are: what scales them is not computed again.
+                term = Term(x, tuple(found[2:]), of)
+                dx, *by = gradients_of(
+                    *(term, dy, by_moments, one_of_n / _pixels(x, axis)),
+                    *(exchange.left, axis, native),
                 )
-                return dx, *by_weights
-            moments = exchange.moments[number]
-            by_moments = ops.give_way(by_moments, native=native)
-            of = Statistics(moments, epsilon, True, tuple(names))
-            one_of_n = tf.cast(exchange.one_of_n[number], x.dtype)
-            dx, *found = gradients_of(
-                Term(x, tuple(weights), of),
-                *(dy, by_moments, one_of_n / _pixels(x, axis)),
-                *(exchange.left, axis, native),
-            )
-            return dx, *(found if keeps else [None] * len(found))
+                return dx, *(by if keeps else [None] * len(by))
 
         return (tf.identity(x), moments, *map(tf.identity, weights)), gradient
 
-    found: list[tf.Tensor] = list(run(x, *weights))
+    with tf.device(device):
+        found: list[tf.Tensor] = list(run(x, *weights))
     return found
 
 
@@ -117,9 +118,10 @@ def moments_of_all(
                 )
             return [by_moments] * len(rows)
 
-        merged = ops.merged_moments(fractions, rows, native=native)
-        # What the last device has computed leaves before it goes on itself.
-        return ops.give_way(merged, native=native), gradient
+        merged = ops.merged_moments(
+            fractions, rows, give_way=True, native=native
+        )
+        return merged, gradient
 
     found: tf.Tensor = run(*rows)
     return found

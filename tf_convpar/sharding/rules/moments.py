@@ -36,7 +36,7 @@ from tf_convpar.sharding.rules.normalization import MOVING
 from tf_convpar.sharding.rules.normalization import by_moving
 from tf_convpar.sharding.rules.normalization import moved_on
 from tf_convpar.sharding.rules.normalization import own_term
-from tf_convpar.sharding.rules.normalization import widened
+from tf_convpar.sharding.rules.normalization import widened_on
 
 
 class MomentsOfAll(SampleRule):
@@ -247,22 +247,14 @@ def _of_all(
     exchange = Exchange()
     found = []
     for number, device in enumerate(devices):
-
-        def run(
-            x: tf.Tensor,
-            *weights: tf.Tensor,
-            number: int = number,
-            native: bool | None = ops.native_on("ScaleChannels", device),
-        ) -> list[tf.Tensor]:
-            x = widened(x)
-            own = [tf.cast(weight, x.dtype) for weight in weights]
-            return with_moments(
-                *(x, own, names, layer.epsilon, exchange),
-                *(number, number == keeper, axis, native),
-            )
-
         own = [copies[number] for copies in weights]
-        found.append(on_device(run, device)(x.shards[number], *own))
+        maps, *own = widened_on(device, x.shards[number], *own)
+        found.append(
+            with_moments(
+                *(maps, own, names, layer.epsilon, exchange),
+                *(number, number == keeper, device, axis),
+            )
+        )
     rows = [
         broadcast(moments, devices, device)
         for device, (_, moments, *_) in zip(devices, found, strict=True)

@@ -111,11 +111,7 @@ def own_term(
         x = tf.stop_gradient(x)
         return ops.channel_moments(x, axis, native=native)
 
-    def wide(x: tf.Tensor, *weights: tf.Tensor) -> list[tf.Tensor]:
-        x = widened(x)
-        return [x, *(tf.cast(weight, x.dtype) for weight in weights)]
-
-    x, *weights = on_device(wide, device)(x, *(given[n] for n in names))
+    x, *weights = widened_on(device, x, *(given[n] for n in names))
     moments = on_device(of, device)(x)
     statistics = Statistics(moments, layer.epsilon, True, names)
     return Term(x, tuple(weights), statistics)
@@ -152,7 +148,26 @@ def by_moving(
 
 def widened(x: tf.Tensor) -> tf.Tensor:
     """Maps in float32 or wider, as in Keras: narrower floats overflow."""
-    return tf.cast(x, keras.backend.result_type(x.dtype.name, "float32"))
+    return tf.cast(x, _wide(x))
+
+
+def _wide(x: tf.Tensor) -> str:
+    found: str = keras.backend.result_type(x.dtype.name, "float32")
+    return found
+
+
+def widened_on(
+    device: str, x: tf.Tensor, *weights: tf.Tensor
+) -> list[tf.Tensor]:
+    """Maps as `widened`, and weights in their dtype, on a device."""
+    if all(one.dtype == _wide(x) for one in (x, *weights)):
+        return [x, *weights]
+
+    def run(x: tf.Tensor, *weights: tf.Tensor) -> list[tf.Tensor]:
+        x = widened(x)
+        return [x, *(tf.cast(weight, x.dtype) for weight in weights)]
+
+    return list(on_device(run, device)(x, *weights))
 
 
 def normalized(
