@@ -2,7 +2,7 @@
 
     python tests/packages/table.py
 
-writes the page anew, from the results that the tests have left in build/.
+writes the page anew, from the results that the tests have left.
 """
 
 import collections
@@ -12,7 +12,8 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "build/packages/results.json"
+# Kept with the tests: all of them take hours, and some are run at a time.
+RESULTS = Path(__file__).parent / "results.json"
 PAGE = ROOT / "docs/packages.md"
 WAYS = "filters", "samples", "auto", "samples, auto"
 PART = re.compile(
@@ -28,8 +29,8 @@ def write(entry, way, result):
     row["version"] = version(entry.package)
     row["dtype"] = entry.dtype
     row[way] = result
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(known, indent=1, sort_keys=True))
+    text = json.dumps(known, indent=1, sort_keys=True)
+    RESULTS.write_text(f"{text}\n")
 
 
 def read():
