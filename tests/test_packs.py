@@ -145,6 +145,19 @@ def test_frozen_weights_and_parts_of_a_model(strategy, float64):
     same(slopes(ends[0], x), slopes(ends[1], x), 1e-9)
 
 
+def test_what_lies_where_it_is_needed_is_not_packed(strategy):
+    """All samples are on one device, and so are all weights."""
+    layers = [L.Conv2D(3, 3) for _ in range(3)]
+    model = keras.Sequential(
+        [keras.Input((8, 8, 16)), *layers, L.GlobalAveragePooling2D()]
+    )
+    plan = {".*": {"split": "samples", "shards": (0, 0, 1)}}
+    kinds = sum(
+        counted(split(model, strategy, plan)).values(), collections.Counter()
+    )
+    assert not kinds["TfConvpar>ToPieces"] + kinds["TfConvpar>FromPieces"]
+
+
 def test_normalization_by_filters_sends_nothing(strategy):
     """What is computed of its maps is computed where they are."""
     sent = []

@@ -184,6 +184,9 @@ def _sent(pack: Sequence[Needed]) -> list[list[tf.Tensor]]:
     parts = [_parts(value, first.owner) for value in values]
     holders: list[str] = []
     held = [_numbered([device for device, _ in own], holders) for own in parts]
+    if holders == devices and len(devices) == 1:
+        # All of it is where it is needed.
+        return [[shard] * len(first.devices) for ((_, shard),) in parts]
     count = math.ceil(sum(one.bytes_ for one in pack) / PACK_BYTES)
     rows = []
     for number, device in enumerate(holders):
