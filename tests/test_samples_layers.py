@@ -325,8 +325,9 @@ def test_what_is_refused(case):
 def test_each_gradient_is_computed_once(split, strategy):
     """Also of a layer of two convolutions, whose parts wait for each other."""
     own = {"algorithm": "auto"} if split is None else {"split": split}
-    layer = convpar.SeparableConvParallel2D(6, 3, **own)
-    images_of = images(type(layer), size=9)
+    # Two channels for each of four devices: of one it would be a convolution.
+    layer = convpar.SeparableConvParallel2D(8, 3, **own)
+    images_of = images(type(layer), size=9, channels=8)
     layer.build(images_of.shape)
 
     @tf.function(autograph=False)
