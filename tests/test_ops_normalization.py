@@ -266,7 +266,7 @@ def test_a_model_learns_as_plain_keras(eager):
     np.testing.assert_allclose(*histories, rtol=2e-6)
     for a, b in zip(plain.get_weights(), fused.get_weights(), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-6)
-    # Algorithms that may be chosen are off by 40 units each, and learn for long.
+    # Algorithms that may be chosen are off by 40 units in each step.
     np.testing.assert_allclose(
         plain.predict(x, verbose=0), fused.predict(x, verbose=0), atol=5e-5
     )

@@ -22,6 +22,7 @@ from tf_convpar.planner.measure import _calibrate
 from tf_convpar.planner.measure import _whole_steps
 from tf_convpar.sharding import HowSplit
 from tf_convpar.sharding import relayout
+from tf_convpar.sharding._fused import Fused
 
 BATCH = 12
 
@@ -262,6 +263,25 @@ def test_what_stays_on_the_chief_keeps_its_algorithm(strategy):
     found = [x for x in model.layers if isinstance(x, ConvParallel)]
     assert found
     assert {(x.algorithm, x.is_spread) for x in found} == {("direct", False)}
+
+
+def test_what_fuses_still_does_beside_a_convolution_of_keras(strategy):
+    """On the device that is left, as `algorithm="auto"` does on one."""
+    keras.utils.clear_session(free_memory=False)
+    x = keras.Input((2, 8, 8, 3))
+    # Keras calls it in a way of its own, so it stays as it is.
+    y = keras.layers.TimeDistributed(keras.layers.Conv2D(4, 3))(x)
+    y = keras.layers.Conv2D(4, 3)(y[:, 0])
+    y = keras.layers.ReLU()(keras.layers.BatchNormalization()(y))
+    plain = keras.Model(x, keras.layers.GlobalAveragePooling2D()(y))
+    with strategy.scope():
+        model = convpar.parallelize(plain, "equal", algorithm="auto")
+    how = HowSplit.last(model, strategy.devices)
+    plain = convpar.merge(model)
+    strategy.change_devices(strategy.devices[:1])
+    relayout(model, plain, how, strategy)
+    calls = [vars(layer).get("call") for layer in model.layers]
+    assert any(isinstance(call, Fused) for call in calls)
 
 
 def test_who_is_new_has_a_share_as_others_have():

@@ -195,7 +195,12 @@ def relayout(
         if layer[3] is not None
     }
     plan = how.on(strategy.devices) | _again(plain, how, strategy)
-    algorithms = {layer[2] for layer in how.layers.values()}
+    # Convolutions of Keras, which could not be split, have none.
+    algorithms = {
+        layer[2]
+        for layer in how.layers.values()
+        if layer[0] != CHIEF or layer[2] is not None
+    }
     with strategy.scope():
         new = parallelize(
             plain,
