@@ -5,10 +5,10 @@
 // ops; what an op costs by itself is more than what it computes.
 //
 // Devices exchange rows, and all wait for the last. TensorFlow hands what is to
-// be sent to one thread, and goes on with what is next on the device in another.
-// On a core of their own the second would compute for as long as the system lets
-// a thread, some milliseconds, before the first could send anything: so it lets
-// other threads have their turn.
+// be sent to one thread, and goes on with what is next on the device in
+// another. On a core of their own the second would compute for as long as the
+// system lets a thread, some milliseconds, before the first could send
+// anything: so it lets other threads have their turn.
 
 #include <cmath>
 #include <cstdint>
