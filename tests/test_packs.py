@@ -13,6 +13,8 @@ from by_samples import slopes
 from by_samples import split
 from tensorflow.python.eager import context
 
+from tf_convpar.sharding import step_traffic
+
 L = keras.layers
 BLOCKS = 6
 
@@ -29,8 +31,8 @@ def deep(blocks=3):
     return keras.Sequential([*layers, L.GlobalAveragePooling2D(), L.Dense(3)])
 
 
-def counted(model):
-    """Of each device, how many ops of a kind a training step has there."""
+def graphs(model):
+    """What each device runs in a training step: nodes, by device."""
     model.compile(keras.optimizers.SGD(0.01, 0.9), "mse", jit_compile=False)
     now = context.context()
     now.enable_graph_collection()
@@ -41,15 +43,48 @@ def counted(model):
         found = {}
         for function in now.export_run_metadata().function_graphs:
             for graph in function.partition_graphs:
-                kinds = collections.Counter(node.op for node in graph.node)
                 device = graph.node[0].device
-                if kinds.total() > found.get(device, kinds).total() or (
-                    device not in found
-                ):
-                    found[device] = kinds
+                if len(graph.node) > len(found.get(device, ())):
+                    found[device] = graph.node
     finally:
         now.disable_graph_collection()
     return found
+
+
+def counted(model):
+    """Of each device, how many ops of a kind a training step has there."""
+    return {
+        device: collections.Counter(node.op for node in nodes)
+        for device, nodes in graphs(model).items()
+    }
+
+
+# Beside what is counted: the learning rate, say, and waits for other devices.
+OTHER_MESSAGES = 6
+
+
+@pytest.mark.parametrize(
+    ("plan", "moments"),
+    [
+        ({".*": "samples"}, "all"),
+        ({".*": "samples"}, "own"),
+        ({".*": {"split": "samples", "shards": (0, 1, 3)}}, "all"),
+        ("equal", "all"),
+        ({"conv2d_[13]": "samples", "conv2d(|_[245])": (7, 4, 5)}, "all"),
+    ],
+)
+def test_messages_are_those_that_are_sent(plan, moments, strategy):
+    parallel = split(deep(BLOCKS), strategy, plan, moments=moments)
+    sent = collections.Counter(
+        (device, node.attr["recv_device"].s.decode())
+        for device, nodes in graphs(parallel).items()
+        for node in nodes
+        if node.op == "_Send"
+    )
+    expected = step_traffic(parallel, 7).messages
+    for pair in {*sent, *expected}:
+        count = expected.get(pair, 0)
+        assert count <= sent[pair] <= count + OTHER_MESSAGES, pair
 
 
 def test_messages_and_ops_of_a_step(strategy):

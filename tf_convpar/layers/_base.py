@@ -149,6 +149,7 @@ class ConvParallel(OneDevice):
                     layout.owner,
                     width,
                     kernel.trainable,
+                    packed=not is_adapted(self),
                 )
                 for kernel in kernels
             ),

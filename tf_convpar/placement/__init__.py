@@ -19,6 +19,7 @@ from tf_convpar.placement._moves import Place as Place
 from tf_convpar.placement._packs import PACK_BYTES as PACK_BYTES
 from tf_convpar.placement._packs import Needed as Needed
 from tf_convpar.placement._packs import copies_of as copies_of
+from tf_convpar.placement._packs import messages_of as messages_of
 from tf_convpar.placement._packs import packed as packed
 from tf_convpar.placement._parts import parts_of_samples as parts_of_samples
 from tf_convpar.placement._placed_variable import (

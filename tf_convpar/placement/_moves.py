@@ -40,6 +40,7 @@ class Move:
         owner: The chief's device.
         width: Bytes of a number while it travels.
         returns: Whether a gradient of the same size returns.
+        packed: Whether it is a weight that travels with others, in a pack.
     """
 
     shape: tuple[int, ...]
@@ -48,14 +49,24 @@ class Move:
     owner: str
     width: int = 4
     returns: bool = True
+    packed: bool = False
 
     def links(self) -> Mapping[tuple[str, str], int]:
         """Bytes from each device to each other one, gradients included."""
-        found: dict[tuple[str, str], int] = collections.Counter()
-        for (source, target), numbers in self.numbers().items():
-            found[source, target] += self.width * numbers
-            if self.returns:
-                found[target, source] += self.width * numbers
+        there = self.numbers()
+        return self._both_ways({k: self.width * n for k, n in there.items()})
+
+    def messages(self) -> Mapping[tuple[str, str], int]:
+        """Tensors from each device to each other one, gradients included."""
+        there = self.numbers()
+        return self._both_ways({k: 1 for k, n in there.items() if n})
+
+    def _both_ways(
+        self, there: Mapping[tuple[str, str], int]
+    ) -> Mapping[tuple[str, str], int]:
+        found = collections.Counter(there)
+        if self.returns:
+            found.update({(b, a): n for (a, b), n in there.items()})
         return found
 
     def numbers(self) -> Mapping[tuple[str, str], int]:

@@ -9,12 +9,15 @@ can begin, and so that the last gradients of a step do not wait for others.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import contextvars
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,6 +66,38 @@ class Needed:
         """What weights in one pack have in common."""
         own = self.weight.dtype, self.weight.trainable
         return self.devices, self.owner, self.wire_dtype, *own
+
+    @property
+    def holders(self) -> tuple[str, ...]:
+        """Devices that have a part of the weight."""
+        layout = getattr(self.weight, "layout", None)
+        return (self.owner,) if layout is None else layout.devices
+
+
+def messages_of(
+    needed: Sequence[Needed], training: bool
+) -> Mapping[tuple[str, str], int]:
+    """How many messages weights are that travel in packs.
+
+    Args:
+        needed: Weights in the order in which they are needed, each once.
+        training: Whether gradients of what is trainable return.
+
+    Returns:
+        The number from each device to each other one.
+    """
+    found: collections.Counter[tuple[str, str]] = collections.Counter()
+    for pack in _packs_of(needed):
+        first = pack[0]
+        returns = training and first.weight.trainable
+        holders = dict.fromkeys(name for one in pack for name in one.holders)
+        for source, target in itertools.product(
+            holders, dict.fromkeys(first.devices)
+        ):
+            if source != target:
+                found[source, target] += _pieces(pack)
+                found[target, source] += _pieces(pack) * returns
+    return found
 
 
 @contextlib.contextmanager
@@ -114,20 +149,7 @@ class _Run:
     """One run of a graph of layers, and what has been sent in it so far."""
 
     def __init__(self, needed: Sequence[Needed]) -> None:
-        self._packs: list[list[Needed]] = []
-        open_packs: dict[Any, list[Needed]] = {}
-        limits: dict[Any, int] = {}
-        for one in needed:
-            key = one.alike()
-            pack = open_packs.get(key)
-            limit = limits.setdefault(key, _FIRST)
-            held = sum(other.bytes_ for other in pack or ())
-            if pack is None or held + one.bytes_ > limit:
-                if pack is not None:
-                    limits[key] = min(2 * limit, PACK_BYTES)
-                pack = open_packs[key] = []
-                self._packs.append(pack)
-            pack.append(one)
+        self._packs = _packs_of(needed)
         self._number = {
             id(one.weight): number
             for number, pack in enumerate(self._packs)
@@ -175,6 +197,29 @@ _run: contextvars.ContextVar[_Run | None] = contextvars.ContextVar(
 )
 
 
+def _packs_of(needed: Sequence[Needed]) -> list[list[Needed]]:
+    found: list[list[Needed]] = []
+    open_packs: dict[Any, list[Needed]] = {}
+    limits: dict[Any, int] = {}
+    for one in needed:
+        key = one.alike()
+        pack = open_packs.get(key)
+        limit = limits.setdefault(key, _FIRST)
+        held = sum(other.bytes_ for other in pack or ())
+        if pack is None or held + one.bytes_ > limit:
+            if pack is not None:
+                limits[key] = min(2 * limit, PACK_BYTES)
+            pack = open_packs[key] = []
+            found.append(pack)
+        pack.append(one)
+    return found
+
+
+def _pieces(pack: Sequence[Needed]) -> int:
+    """The number of pieces, each a message, of what a holder has of a pack."""
+    return math.ceil(sum(one.bytes_ for one in pack) / PACK_BYTES)
+
+
 def _sent(pack: Sequence[Needed]) -> list[list[tf.Tensor]]:
     """The copies of each weight of a pack, which is sent."""
     first = pack[0]
@@ -187,7 +232,6 @@ def _sent(pack: Sequence[Needed]) -> list[list[tf.Tensor]]:
     if holders == devices and len(devices) == 1:
         # All of it is where it is needed.
         return [[shard] * len(first.devices) for ((_, shard),) in parts]
-    count = math.ceil(sum(one.bytes_ for one in pack) / PACK_BYTES)
     rows = []
     for number, device in enumerate(holders):
         own = [
@@ -197,7 +241,7 @@ def _sent(pack: Sequence[Needed]) -> list[list[tf.Tensor]]:
             if n == number
         ]
         cuts = ops.Cuts.of_one([x.shape for x in own])
-        (row,) = _run_on(device, ops.to_pieces, own, cuts, count)
+        (row,) = _run_on(device, ops.to_pieces, own, cuts, _pieces(pack))
         rows.append(row)
     cuts = _cuts(values, parts, held, len(holders))
     copies = {

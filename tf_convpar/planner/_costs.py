@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 from tf_convpar.placement import PACK_BYTES
-from tf_convpar.placement import Layout
 from tf_convpar.placement import Move
 from tf_convpar.planner import _works
 from tf_convpar.planner._calibration import Calibration
@@ -283,7 +282,7 @@ def _both(
 
 def _messages(move: Move) -> float:
     """Messages of what nobody waits for; weights travel in packs."""
-    if not isinstance(move.lies, Layout | None):
+    if not move.packed:
         return 1.0
     return move.width * math.prod(move.shape) / PACK_BYTES
 

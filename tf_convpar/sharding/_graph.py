@@ -50,17 +50,17 @@ def _in_regions(run: Callable[..., Any]) -> Callable[..., Any]:
         ):
             return run(self, inputs, operation_fn, call_fn)
         place = functools.partial(_placed, operation_fn, _read(self))
-        with packed(_needed(self)):
+        # Without a function each weight is sent when it is needed.
+        eagerly = tf.executing_eagerly()
+        needed = [] if eagerly else needed_of(self, not is_inference())
+        with packed(needed):
             return joined(run(self, inputs, place))
 
     return wrapped
 
 
-def _needed(graph: Functional) -> list[Needed]:
+def needed_of(graph: Functional, training: bool) -> list[Needed]:
     """The weights that its layers need on several devices, each once."""
-    if tf.executing_eagerly():
-        return []  # Each is sent when it is needed.
-    training = not is_inference()
     found: dict[int, Needed] = {}
     for operation in graph.operations:
         call = vars(operation).get("call")

@@ -1,4 +1,4 @@
-"""The bytes that a training step must move, by theory."""
+"""The bytes and messages that a step must move, by theory."""
 
 from __future__ import annotations
 
@@ -14,23 +14,30 @@ import tensorflow as tf
 from tf_convpar.layers import ConvParallel
 from tf_convpar.placement import AnyLayout
 from tf_convpar.placement import Move
+from tf_convpar.placement import messages_of
 from tf_convpar.sharding import _walk
 from tf_convpar.sharding._attach import OnSamples
 from tf_convpar.sharding._attach import OnShards
+from tf_convpar.sharding._graph import needed_of
 from tf_convpar.sharding.rules import CHIEF
 
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """Bytes on the wire in one step.
+    """What is on the wire in one step.
 
     Attributes:
         links: Bytes from the first device of each pair to the second.
         chief: The chief's device.
+        messages: Tensors from the first device of each pair to the second:
+            feature maps, their gradients, moments, and packs of weights.
     """
 
     links: Mapping[tuple[str, str], int]
     chief: str
+    messages: Mapping[tuple[str, str], int] = dataclasses.field(
+        default_factory=dict
+    )
 
     @property
     def sent(self) -> int:
@@ -51,10 +58,12 @@ class Traffic:
 def step_traffic(
     model: keras.Model, batch_size: int, training: bool = True
 ) -> Traffic:
-    """The bytes that a step of a model must move; slots never travel.
+    """The bytes and messages of a step of a model; slots never travel.
 
     ```python
-    step_traffic(model, batch_size=64).total  # bytes in a training step
+    traffic = step_traffic(model, batch_size=64)
+    traffic.total  # bytes in a training step
+    sum(traffic.messages.values())
     ```
 
     Feature maps that a device needs and does not have are sent to it, once,
@@ -72,15 +81,21 @@ def step_traffic(
         training: Whether there is a backward pass.
 
     Returns:
-        Bytes over each link.
+        Bytes and messages over each link.
     """
     count = _Count(batch_size, training)
     count.model(model)
     links: dict[tuple[str, str], int] = collections.Counter()
     for move in count.moves:
         links.update(move.links())
+        if not move.packed:
+            count.messages.update(move.messages())
     chief = count.moves[0].owner if count.moves else ""
-    return Traffic({k: n for k, n in links.items() if n}, chief)
+    return Traffic(
+        {k: n for k, n in links.items() if n},
+        chief,
+        {k: n for k, n in count.messages.items() if n},
+    )
 
 
 class _Count:
@@ -88,6 +103,9 @@ class _Count:
 
     def __init__(self, batch: int, training: bool) -> None:
         self.moves: list[Move] = []
+        self.messages: collections.Counter[tuple[str, str]] = (
+            collections.Counter()
+        )
         self._batch = batch
         self._training = training
         # For tensors of the graph, by their `id`: where they lie in shards, and
@@ -99,13 +117,16 @@ class _Count:
     def model(self, model: Any, learns: bool = False) -> bool:
         """Counts a model; returns whether it, or anything before it, learns."""
         after = learns
+        graph = _walk.graph_of(model)
+        needed = needed_of(graph, self._training)
+        self.messages.update(messages_of(needed, self._training))
         for node in _walk.nodes(model):
             if node.is_input:
                 for tensor in node.outputs:
                     self._learns[id(tensor)] = learns
             else:
                 after = self._node(node) or after
-        for tensor in keras.tree.flatten(_walk.graph_of(model).outputs):
+        for tensor in keras.tree.flatten(graph.outputs):
             self._join(tensor)
         return after
 

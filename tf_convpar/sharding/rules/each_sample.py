@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Mapping
@@ -81,13 +82,16 @@ class SampleRule:
             for shape, place in zip(shapes, lies, strict=True)
         ]
         return inputs + [
-            sent(
-                layer,
-                weight.shape,
-                getattr(weight, "layout", None),
-                layout.devices,
-                weight.trainable,
-                layout,
+            dataclasses.replace(
+                sent(
+                    layer,
+                    weight.shape,
+                    getattr(weight, "layout", None),
+                    layout.devices,
+                    weight.trainable,
+                    layout,
+                ),
+                packed=True,
             )
             for weight in getattr(layer, "weights", [])
         ]

@@ -85,7 +85,7 @@ class MomentsOfAll(SampleRule):
         found = [sent(layer, shapes[0], lies[0], layout, before, layout)]
         if names:
             found.append(
-                Move(weights, None, devices, owner, stored_as, returns)
+                Move(weights, None, devices, owner, stored_as, returns, True)
             )
         if learns:
             wanted = self._moments_go_to(layout)
@@ -96,8 +96,9 @@ class MomentsOfAll(SampleRule):
                 Move((2, channels), (keeper,), None, owner, wide, False)
             )
             if names and not returns:
+                back_by = (keeper,)
                 found.append(
-                    Move(weights, (keeper,), None, owner, stored_as, False)
+                    Move(weights, back_by, None, owner, stored_as, False, True)
                 )
         return found
 
