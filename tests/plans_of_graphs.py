@@ -3,12 +3,12 @@
 import keras
 import numpy as np
 
-from tf_convpar.planner import _graph
 from tf_convpar.planner import _works
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import MeasuredDevice
 from tf_convpar.planner._calibration import Work
 from tf_convpar.planner._link import Link
+from tf_convpar.sharding import calls_of
 
 L = keras.layers
 
@@ -91,7 +91,7 @@ def calibration_of(
 ):
     """Devices of these speeds, with times of their own for each layer."""
     rng = np.random.default_rng(seed)
-    graph = _graph.of_model(model)
+    graph = calls_of(model)
     keys = {_works.key(graph, c): c for c in graph.calls if c.layer is not None}
     base = {key: rng.uniform(0.001, 0.02, 2) for key in keys}
 

@@ -13,9 +13,9 @@ from processes import environment
 from tf_convpar import planner
 from tf_convpar import plans
 from tf_convpar.cli.main import main
-from tf_convpar.planner import _graph
 from tf_convpar.planner import _works
 from tf_convpar.planner.measure import _calibrate
+from tf_convpar.sharding import calls_of
 from tf_convpar.strategy.local_cluster import local_workers
 
 PASSES = ("forward", "backward")
@@ -78,14 +78,14 @@ def test_a_cluster_is_measured(files):
     assert "image" not in found.facts
     assert len(found.links) == 2
     model = keras.models.load_model(files / "model.keras")
-    assert found.model == _works.fingerprint(_graph.of_model(model))
+    assert found.model == _works.fingerprint(calls_of(model))
     assert len(list((files / "cache" / "calibrations").iterdir())) == 1
 
 
 def test_each_kind_of_layer_is_in_the_table_once(files):
     found = planner.load(files / "calibration.json")
     model = keras.models.load_model(files / "model.keras")
-    graph = _graph.of_model(model)
+    graph = calls_of(model)
     said = (files / "said").read_text()
     rows = [
         [cell.strip() for cell in line.split("│")[1:-1]]

@@ -14,12 +14,12 @@ from plans_of_graphs import calibration_of
 import tf_convpar as convpar
 from tf_convpar import planner
 from tf_convpar import plans
-from tf_convpar.planner import _graph
 from tf_convpar.planner import _plan
 from tf_convpar.planner import _works
 from tf_convpar.planner._ways import Settings
 from tf_convpar.planner.measure import _calibrate
 from tf_convpar.planner.measure import _kept
+from tf_convpar.sharding import calls_of
 
 L = keras.layers
 PROGRAM = Path(__file__).parent / "programs" / "planned.py"
@@ -64,7 +64,7 @@ def test_a_model_is_planned_when_it_is_parallelized(
         for seconds in (*work.forward, *work.backward)
     )
     # Whatever is predicted to be ahead.
-    graph = _graph.of_model(network())
+    graph = calls_of(network())
     plan = _plan.plan_graph(graph, measured, worth=0.0)
     # The clock may have said otherwise.
     now = strategy.planner().plan_now(network())
@@ -190,7 +190,7 @@ def test_layers_that_take_no_numbers_are_measured_too(little_time):
     x = L.Conv1D(4, 3)(L.Embedding(3, 8)(x))
     model = keras.Model(words, L.GlobalMaxPooling1D()(x))
     measured = planner.calibrate(model, two(), 4, keep=False)
-    graph = _graph.of_model(model)
+    graph = calls_of(model)
     assert len(measured.devices[0].works) == len(graph.calls) == 4
 
 
@@ -211,7 +211,7 @@ def test_times_of_layers_are_those_of_the_layers():
     y = L.Conv2D(256, 3, padding="same", name="heavy")(y)
     model = keras.Model(x, y)
     measured = planner.calibrate(model, two(), 8, keep=False)
-    graph = _graph.of_model(model)
+    graph = calls_of(model)
     works = measured.devices[0].works
     light, heavy = (works[_works.key(graph, call)] for call in graph.calls)
     for which in ("forward", "backward"):

@@ -15,8 +15,8 @@ from tf_convpar import planner
 from tf_convpar.cli.simulate import command
 from tf_convpar.placement import copy_pairs
 from tf_convpar.placement import sum_pairs
-from tf_convpar.planner import _graph
 from tf_convpar.planner import _works
+from tf_convpar.sharding import calls_of
 
 A, B, C, D = (f"/job:worker/replica:0/task:{i}/device:CPU:0" for i in range(4))
 
@@ -28,7 +28,7 @@ def of_kind(ways, kind, method=None):
 
 def computed(model, calibration, device, samples):
     """Seconds of a replica's gradient, without what travels."""
-    graph = _graph.of_model(model)
+    graph = calls_of(model)
     return sum(
         calibration.devices[device]
         .works[_works.key(graph, call)]

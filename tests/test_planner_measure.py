@@ -13,7 +13,6 @@ from tf_convpar import machines
 from tf_convpar import ops
 from tf_convpar.machines import _machine
 from tf_convpar.planner import Work
-from tf_convpar.planner import _graph
 from tf_convpar.planner import _works
 from tf_convpar.planner.measure import _calibrate
 from tf_convpar.planner.measure import _kept
@@ -21,6 +20,7 @@ from tf_convpar.planner.measure import _links
 from tf_convpar.planner.measure import _updates
 from tf_convpar.planner.measure._clock import Clock
 from tf_convpar.planner.measure._works import Works
+from tf_convpar.sharding import calls_of
 
 CHIEF = "/job:localhost/replica:0/task:0/device:CPU:0"
 
@@ -176,7 +176,7 @@ def test_what_is_computed_otherwise_on_shards_is_measured(strategy):
     y = keras.layers.Conv2D(64, 3, padding="same", name="conv")(x)
     y = keras.layers.BatchNormalization(name="bn")(y)
     y = keras.layers.ReLU(name="relu")(y)
-    graph = _graph.of_model(keras.Model(x, y))
+    graph = calls_of(keras.Model(x, y))
     works = Works(graph).on("/device:CPU:0", batch=16)
     by_name = {
         call.name: works[_works.key(graph, call)]
@@ -200,7 +200,7 @@ def test_normalization_is_measured_as_it_is_computed(algorithm):
     """By this package's ops, with `auto` also on the chief alone."""
     x = keras.Input((8, 8, 3))
     y = keras.layers.BatchNormalization(name="bn")(x)
-    graph = _graph.of_model(keras.Model(x, keras.layers.ReLU()(y)))
+    graph = calls_of(keras.Model(x, keras.layers.ReLU()(y)))
     whole = Works(graph, algorithm=algorithm)._whole.graph
     kinds = {op.type for op in whole.get_operations()}
     assert ("TfConvpar>ChannelMoments" in kinds) == (algorithm == "auto")
@@ -212,7 +212,7 @@ def test_what_is_traced_once_names_no_device(algorithm):
     x = keras.Input((8, 8, 3))
     y = keras.layers.Conv2D(8, 3)(x)
     y = keras.layers.ReLU()(keras.layers.BatchNormalization()(y))
-    works = Works(_graph.of_model(keras.Model(x, y)), CHIEF, algorithm)
+    works = Works(calls_of(keras.Model(x, y)), CHIEF, algorithm)
     for function in (works._whole, works._on_shards, *works._parts):
         operations = function.graph.get_operations()
         assert len(operations) > 10
@@ -237,7 +237,7 @@ def test_curves_are_measured_once_for_equal_processors(little_time):
     """And both devices know what parts of the filters take."""
     x = keras.Input((8, 8, 3))
     y = keras.layers.Conv2D(8, 3, name="conv")(x)
-    graph = _graph.of_model(keras.Model(x, y))
+    graph = calls_of(keras.Model(x, y))
     devices = [
         f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in (0, 1)
     ]

@@ -13,12 +13,12 @@ from plans_of_graphs import calibration_of
 import tf_convpar as convpar
 from tf_convpar.planner import _choose
 from tf_convpar.planner import _cuts
-from tf_convpar.planner import _graph
 from tf_convpar.planner import _plan
 from tf_convpar.planner import _step
 from tf_convpar.planner import _works
 from tf_convpar.planner._costs import Costs
 from tf_convpar.planner._ways import Settings
+from tf_convpar.sharding import calls_of
 from tf_convpar.sharding import step_traffic
 
 
@@ -54,7 +54,7 @@ QUICK = [
 @pytest.mark.parametrize(("name", "rate", "seed"), but_slow(CASES, QUICK))
 def test_nothing_is_better_than_the_plan(name, rate, seed):
     model = MODELS[name]()
-    graph = _graph.of_model(model)
+    graph = calls_of(model)
     devices = names(2 + seed % 2)
     speeds = [1.0, 0.7, 1.4][: len(devices)]
     calibration = calibration_of(
@@ -76,7 +76,7 @@ def test_nothing_is_better_than_the_plan(name, rate, seed):
 def test_what_is_planned_to_move_is_what_moves(name, settings, strategy):
     """Of many plans the bytes of each link are those of the model made."""
     model = MODELS[name]()
-    graph = _graph.of_model(model)
+    graph = calls_of(model)
     calibration = calibration_of(
         model, strategy.devices, speeds=[1.0, 0.5, 2.0], rate=1e6
     )
@@ -105,7 +105,7 @@ def test_weights_are_as_many_messages_as_there_are_packs():
     for _ in range(16):
         y = keras.layers.Conv2D(64, 3, padding="same", use_bias=False)(y)
     model = keras.Model(x, y)
-    graph = _graph.of_model(model)
+    graph = calls_of(model)
     calibration = calibration_of(model, names(2), rate=1e9)
 
     def seconds(message_s):
@@ -187,7 +187,7 @@ def test_equal_layers_are_one_work():
     y = x
     for i in range(5):
         y = keras.layers.Conv2D(8, 3, padding="same", name=f"c{i}")(y)
-    graph = _graph.of_model(keras.Model(x, y))
+    graph = calls_of(keras.Model(x, y))
     keys = [_works.key(graph, call) for call in graph.calls]
     # Of the first the input's gradient is not asked for.
     assert len(set(keys)) == 2
@@ -239,13 +239,13 @@ def test_a_model_without_a_graph_is_refused():
         pass
 
     with pytest.raises(ValueError, match="Sequential or functional"):
-        _graph.of_model(Own())
+        calls_of(Own())
 
 
 def test_a_model_for_any_size_is_refused():
     x = keras.Input((None, None, 3))
     with pytest.raises(ValueError, match="known size"):
-        _graph.of_model(keras.Model(x, keras.layers.Conv2D(4, 3)(x)))
+        calls_of(keras.Model(x, keras.layers.Conv2D(4, 3)(x)))
 
 
 def test_no_device_is_given_more_than_it_can_hold():
@@ -258,7 +258,7 @@ def test_no_device_is_given_more_than_it_can_hold():
         devices = (dataclasses.replace(d, memory_bytes=n) for d, n in limits)
         return dataclasses.replace(free, devices=tuple(devices))
 
-    graph = _graph.of_model(model)
+    graph = calls_of(model)
     (*_, cut) = _cuts.cuts(graph, free)
     costs = Costs(graph, free, cut)
 

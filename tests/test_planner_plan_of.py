@@ -11,9 +11,9 @@ from test_planner_model import names
 from tf_convpar import planner
 from tf_convpar import plans
 from tf_convpar.planner import _cuts
-from tf_convpar.planner import _graph
 from tf_convpar.planner import _step
 from tf_convpar.planner._costs import Costs
+from tf_convpar.sharding import calls_of
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_plan_of_the_planner_is_predicted_alike(name):
 @pytest.mark.parametrize("name", ["chain", "residual"])
 def test_any_choice_is_predicted_as_its_step(name):
     model = MODELS[name]()
-    graph = _graph.of_model(model)
+    graph = calls_of(model)
     calibration = calibration_of(model, names(2), speeds=[1, 0.6])
     *_, cut = _cuts.cuts(graph, calibration)
     costs = Costs(graph, calibration, cut)
@@ -141,7 +141,7 @@ def test_all_on_the_chief_is_one_device(planned):
     model, calibration, plan = planned
     changes = {
         name: ("filters", (call.layer.filters, 0, 0))
-        for call in _graph.of_model(model).convolutions
+        for call in calls_of(model).convolutions
         for name in [call.name]
     }
     found = planner.plan_of(model, calibration, edited(plan, **changes))

@@ -11,7 +11,6 @@ from test_planner_model import names
 import tf_convpar as convpar
 from tf_convpar.planner import _choose
 from tf_convpar.planner import _cuts
-from tf_convpar.planner import _graph
 from tf_convpar.planner import _plan
 from tf_convpar.planner import _simulate
 from tf_convpar.planner import _step
@@ -22,12 +21,13 @@ from tf_convpar.planner import plan_of
 from tf_convpar.planner import simulate
 from tf_convpar.planner._costs import Costs
 from tf_convpar.planner._program import NoSolution
+from tf_convpar.sharding import calls_of
 
 L = keras.layers
 
 
 def described(model, devices="cpu:1GFLOPS", batch=4):
-    graph = _graph.of_model(model)
+    graph = calls_of(model)
     given = descriptions.devices(devices)
     return graph, _simulate.describe(graph, given, 1e9, 1e-4, batch)
 
@@ -57,14 +57,14 @@ def of_one_layer(layer, image=(10, 8, 6)):
     ],
 )
 def test_multiplications(layer, expected):
-    graph = _graph.of_model(of_one_layer(layer()))
+    graph = calls_of(of_one_layer(layer()))
     (call,) = graph.calls
     assert _simulate.multiplications(graph, call) == expected
 
 
 def test_multiplications_of_channels_first():
     layer = L.Conv2D(4, 3, data_format="channels_first")
-    graph = _graph.of_model(of_one_layer(layer, (6, 10, 8)))
+    graph = calls_of(of_one_layer(layer, (6, 10, 8)))
     (call,) = graph.calls
     found = _simulate.multiplications(graph, call)
     assert found == 8 * 6 * 3 * 3 * 6 * 4
@@ -72,7 +72,7 @@ def test_multiplications_of_channels_first():
 
 def test_multiplications_of_a_known_model():
     """VGG16 has 15.5 thousand million: Simonyan and Zisserman's, as cited."""
-    graph = _graph.of_model(keras.applications.VGG16(weights=None))
+    graph = calls_of(keras.applications.VGG16(weights=None))
     found = sum(
         _simulate.multiplications(graph, call)
         for call in graph.calls
@@ -102,7 +102,7 @@ def test_a_step_on_one_device():
 def test_what_only_says_how_numbers_are_read_takes_no_time():
     x = keras.Input((8, 8, 3))
     y = L.Flatten()(L.Conv2D(4, 3)(x))
-    graph = _graph.of_model(keras.Model(x, y))
+    graph = calls_of(keras.Model(x, y))
     assert _simulate.operations(graph, graph.calls[-1]) == (0, 0)
 
 
@@ -145,7 +145,7 @@ def test_nobody_waits_for_moments_of_own_samples():
 def test_what_is_hardly_faster_leaves_it_whole():
     """At the step of one device, which waits for nobody."""
     model = MODELS["chain"]()
-    graph = _graph.of_model(model)
+    graph = calls_of(model)
     given = descriptions.devices("2xcpu:1GFLOPS")
     low, high = 1e3, 1e9
     for _ in range(30):
@@ -189,7 +189,7 @@ def test_what_cannot_be(arguments, message):
 def test_what_is_known_leaves_out_nothing_better(name, rate):
     """The best of all cuts, each proven by itself."""
     model = MODELS[name]()
-    graph = _graph.of_model(model)
+    graph = calls_of(model)
     calibration = calibration_of(
         model, names(3), rate=rate, speeds=[0.8, 1.0, 0.5]
     )

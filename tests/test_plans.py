@@ -16,10 +16,10 @@ from test_planner_model import names
 from tf_convpar import planner
 from tf_convpar import plans
 from tf_convpar.planner import _cuts
-from tf_convpar.planner import _graph
 from tf_convpar.planner import _step
 from tf_convpar.planner._costs import Costs
 from tf_convpar.plans import _picture
+from tf_convpar.sharding import calls_of
 
 
 @pytest.fixture(scope="module")
@@ -232,7 +232,7 @@ def test_picture(plan, name, tmp_path):
 @pytest.mark.parametrize("name", MODELS)
 def test_spans_are_within_the_step_and_on_links_in_use(name):
     model = MODELS[name]()
-    graph = _graph.of_model(model)
+    graph = calls_of(model)
     calibration = calibration_of(model, names(3), rate=1e6)
     *_, cut = _cuts.cuts(graph, calibration)
     costs = Costs(graph, calibration, cut)
@@ -254,7 +254,7 @@ def test_spans_are_within_the_step_and_on_links_in_use(name):
 def test_transfers_that_hide_take_as_long_as_they_do():
     """Kernels and their gradients: all of them are drawn, in whole."""
     model = MODELS["chain"]()
-    graph = _graph.of_model(model)
+    graph = calls_of(model)
     calibration = calibration_of(model, names(2), rate=1e5)
     *_, cut = _cuts.cuts(graph, calibration)
     costs = Costs(graph, calibration, cut)

@@ -411,3 +411,23 @@ def test_moments_travel_wide(policy, wire, widths, strategy):
     assert step_traffic(model, 6).total == narrow * sum(
         expected - moments
     ) + wide * sum(moments)
+
+
+def test_each_call_of_a_model_within_moves_its_own(strategy):
+    """Also the maps that lie in shards between its layers."""
+    inner = keras.Sequential([keras.Input((8, 8, 3)), conv(), conv(6)])
+    totals = []
+    for calls in (1, 2):
+        inputs = [keras.Input((8, 8, 3)) for _ in range(calls)]
+        model = keras.Model(inputs, [inner(x) for x in inputs])
+        with strategy.scope():
+            parallel = convpar.parallelize(model)
+        totals.append(step_traffic(parallel, 6).total)
+    assert totals[1] == 2 * totals[0]
+
+
+def test_of_images_of_any_size_nothing_can_be_said(strategy):
+    with strategy.scope():
+        parallel = convpar.parallelize(chain(shape=(None, None, 3)))
+    with pytest.raises(ValueError, match="inputs of known size"):
+        step_traffic(parallel, 2)

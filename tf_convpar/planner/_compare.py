@@ -21,18 +21,18 @@ from tf_convpar.machines import short
 from tf_convpar.placement import copy_pairs
 from tf_convpar.placement import sum_pairs
 from tf_convpar.planner import _cuts
-from tf_convpar.planner import _graph
 from tf_convpar.planner import _plan
 from tf_convpar.planner import _works
 from tf_convpar.planner._calibration import PASSES
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import MeasuredDevice
 from tf_convpar.planner._costs import Costs
-from tf_convpar.planner._graph import Graph
 from tf_convpar.planner._ways import Settings
 from tf_convpar.plans import Plan
 from tf_convpar.plans import Prediction
 from tf_convpar.plans import seconds_text
+from tf_convpar.sharding import Graph
+from tf_convpar.sharding import calls_of
 
 # Bytes of one number of a weight.
 _WIDTH = 4
@@ -118,7 +118,7 @@ def compare(
     """
     plan = plan or _plan.plan(model, calibration, wire_dtype, moments)
     settings = Settings(wire_dtype, moments)
-    return ways_of(_graph.of_model(model), calibration, plan, settings)
+    return ways_of(calls_of(model), calibration, plan, settings)
 
 
 def ways_of(

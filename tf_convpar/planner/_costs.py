@@ -17,12 +17,12 @@ from tf_convpar.placement import PACK_BYTES
 from tf_convpar.placement import Move
 from tf_convpar.planner import _works
 from tf_convpar.planner._calibration import Calibration
-from tf_convpar.planner._graph import Call
-from tf_convpar.planner._graph import Graph
 from tf_convpar.planner._ways import FILTERS
 from tf_convpar.planner._ways import SAMPLES
 from tf_convpar.planner._ways import Cut
 from tf_convpar.planner._ways import Ways
+from tf_convpar.sharding import Call
+from tf_convpar.sharding import Graph
 
 # The kernel's gradient takes about half the time of a convolution's two
 # gradients. It is computed last, while the input's gradient travels.

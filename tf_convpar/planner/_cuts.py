@@ -12,12 +12,12 @@ from tf_convpar.planner import _works
 from tf_convpar.planner._calibration import PASSES
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import Work
-from tf_convpar.planner._graph import Call
-from tf_convpar.planner._graph import Graph
 from tf_convpar.planner._ways import DEFAULTS
 from tf_convpar.planner._ways import Cut
 from tf_convpar.planner._ways import Settings
 from tf_convpar.planner._ways import filters_of
+from tf_convpar.sharding import Call
+from tf_convpar.sharding import Graph
 
 # Kernels that fill a vector: with fewer, some of its lanes are idle.
 _QUANTUM = 8

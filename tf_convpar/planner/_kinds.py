@@ -7,10 +7,10 @@ from typing import Any
 from typing import NamedTuple
 
 from tf_convpar.planner import _cuts
-from tf_convpar.planner import _graph
 from tf_convpar.planner import _works
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import Work
+from tf_convpar.sharding import calls_of
 
 
 class Kind(NamedTuple):
@@ -40,7 +40,7 @@ def kinds(model: Any, calibration: Calibration) -> list[Kind]:
         model: Model that was measured.
         calibration: Measurements of that model.
     """
-    graph = _graph.of_model(model)
+    graph = calls_of(model)
     alike: dict[str, list[Any]] = {}
     for call in graph.calls:
         if call.layer is not None:
@@ -58,4 +58,4 @@ def kinds(model: Any, calibration: Calibration) -> list[Kind]:
 
 def seconds_alone(model: Any, calibration: Calibration) -> dict[str, float]:
     """Seconds of a step with its updates on each device alone, by device."""
-    return dict(_cuts.alone(_graph.of_model(model), calibration))
+    return dict(_cuts.alone(calls_of(model), calibration))

@@ -11,12 +11,10 @@ import keras
 from tf_convpar.machines import short
 from tf_convpar.planner import _choose
 from tf_convpar.planner import _cuts
-from tf_convpar.planner import _graph
 from tf_convpar.planner import _step
 from tf_convpar.planner import _works
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._costs import Costs
-from tf_convpar.planner._graph import Graph
 from tf_convpar.planner._program import NoSolution
 from tf_convpar.planner._ways import CHIEF
 from tf_convpar.planner._ways import DEFAULTS
@@ -26,6 +24,8 @@ from tf_convpar.planner._ways import Settings
 from tf_convpar.planner._ways import filters_of
 from tf_convpar.plans import Plan
 from tf_convpar.plans import seconds_text
+from tf_convpar.sharding import Graph
+from tf_convpar.sharding import calls_of
 
 # A split must be predicted to save this part of the step. Predictions err by as
 # much in the worst of the measured cases (`benchmarks/cluster`), and a model
@@ -62,7 +62,7 @@ def plan(
             memory of the devices.
         RuntimeError: There is no proof within half a minute.
     """
-    graph = _graph.of_model(model)
+    graph = calls_of(model)
     expected = _works.fingerprint(graph)
     if calibration.model != expected:
         raise ValueError(
@@ -133,7 +133,7 @@ def by_samples(
         calibration: Measurements of the model on the devices.
         settings: What else changes what travels.
     """
-    graph = _graph.of_model(model)
+    graph = calls_of(model)
     found = []
     for cut in _cuts.cuts(graph, calibration, settings):
         costs = Costs(graph, calibration, cut)
@@ -169,7 +169,7 @@ def whole(
         settings: What else changes what travels.
         reason: Why, for the plan.
     """
-    graph = _graph.of_model(model)
+    graph = calls_of(model)
     cut = _cuts.whole(graph, calibration, settings)
     singles = singles_of(Costs(graph, calibration, cut))
     return _whole(graph, calibration, settings, singles, reason)

@@ -7,13 +7,11 @@ import dataclasses
 import keras
 
 from tf_convpar.planner import _cuts
-from tf_convpar.planner import _graph
 from tf_convpar.planner import _plan
 from tf_convpar.planner import _step
 from tf_convpar.planner import _works
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._costs import Costs
-from tf_convpar.planner._graph import Graph
 from tf_convpar.planner._ways import FILTERS
 from tf_convpar.planner._ways import SAMPLES
 from tf_convpar.planner._ways import Cut
@@ -21,6 +19,8 @@ from tf_convpar.planner._ways import Settings
 from tf_convpar.planner._ways import filters_of
 from tf_convpar.plans import Plan
 from tf_convpar.plans import seconds_text
+from tf_convpar.sharding import Graph
+from tf_convpar.sharding import calls_of
 
 
 def plan_of(
@@ -56,7 +56,7 @@ def plan_of(
             is of other devices, or not uniform; its numbers do not sum up; or
             a device lacks the memory.
     """
-    graph = _graph.of_model(model)
+    graph = calls_of(model)
     expected = _works.fingerprint(graph)
     for what, found in (
         ("calibration", calibration.model),

@@ -8,20 +8,20 @@ from typing import Any
 
 import keras
 
-from tf_convpar.planner import _graph
 from tf_convpar.planner import _plan
 from tf_convpar.planner import _works
 from tf_convpar.planner import descriptions
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import MeasuredDevice
 from tf_convpar.planner._calibration import Work
-from tf_convpar.planner._graph import Call
-from tf_convpar.planner._graph import Graph
 from tf_convpar.planner._link import Link
 from tf_convpar.planner.descriptions import LATENCY
 from tf_convpar.planner.descriptions import LINK
 from tf_convpar.planner.descriptions import Described
 from tf_convpar.plans import Plan
+from tf_convpar.sharding import Call
+from tf_convpar.sharding import Graph
+from tf_convpar.sharding import calls_of
 
 DEVICES = "4xcpu:100GFLOPS,2xgpu:2TFLOPS"
 # Bytes that a device reads or writes in the time of one operation. Data sheets
@@ -98,7 +98,7 @@ def described(
     """The calibration that `simulate` plans from, of the same arguments."""
     rate, delay = descriptions.link(link, latency)
     return describe(
-        _graph.of_model(model),
+        calls_of(model),
         descriptions.devices(devices),
         rate,
         delay,

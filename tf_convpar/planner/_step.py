@@ -31,7 +31,6 @@ from typing import Any
 
 from tf_convpar.placement import Move
 from tf_convpar.planner._costs import Costs
-from tf_convpar.planner._graph import Call
 from tf_convpar.planner._ways import CHIEF
 from tf_convpar.planner._ways import FILTERS
 from tf_convpar.planner._ways import SAMPLES
@@ -39,6 +38,7 @@ from tf_convpar.plans import BACKWARD
 from tf_convpar.plans import FORWARD
 from tf_convpar.plans import PredictedSpan
 from tf_convpar.plans import Prediction
+from tf_convpar.sharding import Call
 
 # The way of each convolution, by its layer's name.
 Choice = Mapping[str, str]

@@ -12,7 +12,6 @@ from typing import Any
 
 import keras
 
-from tf_convpar.planner import _graph
 from tf_convpar.planner import _plan
 from tf_convpar.planner import _simulate
 from tf_convpar.planner import descriptions
@@ -23,6 +22,7 @@ from tf_convpar.planner.descriptions import LATENCY
 from tf_convpar.planner.descriptions import LINK
 from tf_convpar.planner.descriptions import Described
 from tf_convpar.plans import Plan
+from tf_convpar.sharding import calls_of
 
 SWEEPS = ("devices", "bandwidth", "batch")
 _MBIT = 1e6 / 8
@@ -142,7 +142,7 @@ def sweep(
     if low or not wanted:
         raise ValueError(f"Expected {over} above 0. Received: {list(wanted)}.")
     settings = Settings(wire_dtype, moments)
-    graph = _graph.of_model(model)
+    graph = calls_of(model)
     described = descriptions.devices(devices)
     rate, delay = descriptions.link(link, latency)
     rows = []

@@ -20,8 +20,8 @@ from tf_convpar.placement import Layout
 from tf_convpar.placement import Move
 from tf_convpar.placement import Place
 from tf_convpar.placement import SampleLayout
-from tf_convpar.planner._graph import Call
-from tf_convpar.planner._graph import Graph
+from tf_convpar.sharding import Call
+from tf_convpar.sharding import Graph
 from tf_convpar.sharding import works_on_channels
 from tf_convpar.sharding import works_on_samples
 

@@ -6,8 +6,8 @@ import hashlib
 import json
 from typing import Any
 
-from tf_convpar.planner._graph import Call
-from tf_convpar.planner._graph import Graph
+from tf_convpar.sharding import Call
+from tf_convpar.sharding import Graph
 
 # Settings that by themselves do not change a layer's time.
 _NO_MATTER = ("name", "shards", "split", "wire_dtype", "trainable", "seed")

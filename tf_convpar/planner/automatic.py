@@ -13,7 +13,6 @@ from typing import Any
 from tf_convpar import plans
 from tf_convpar._compat.keras import print_msg
 from tf_convpar.machines import short
-from tf_convpar.planner import _graph
 from tf_convpar.planner import _plan
 from tf_convpar.planner import _plan_of
 from tf_convpar.planner import _works
@@ -27,6 +26,7 @@ from tf_convpar.planner.measure import step_seconds
 from tf_convpar.planner.star.measure import LayerByLayer
 from tf_convpar.plans import Plan
 from tf_convpar.plans import seconds_text
+from tf_convpar.sharding import calls_of
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 from tf_convpar.strategy.strategy import plans_layers
 
@@ -215,7 +215,7 @@ class Automatic:
         if not self._known:
             return None
         try:
-            graph = _graph.of_model(model)
+            graph = calls_of(model)
         except ValueError:
             return None  # Without a graph, it was not planned.
         return self._known.get(_works.fingerprint(graph))
@@ -313,7 +313,7 @@ def _kept_plan(
 
     The proof takes seconds for a model of many convolutions.
     """
-    graph = _graph.of_model(model)
+    graph = calls_of(model)
     file = _kept.path(
         f"{model.name}-{calibration.batch}",
         (

@@ -9,6 +9,10 @@ from tf_convpar.sharding import (
 from tf_convpar.sharding import (
     _summary as _summary,  # wraps `keras.Model.summary`
 )
+from tf_convpar.sharding._calls import Call as Call
+from tf_convpar.sharding._calls import Graph as Graph
+from tf_convpar.sharding._calls import Tensor as Tensor
+from tf_convpar.sharding._calls import calls_of as calls_of
 from tf_convpar.sharding._fusable import fuses as fuses
 from tf_convpar.sharding._merge import merge as merge
 from tf_convpar.sharding._parallelize import parallelize as parallelize

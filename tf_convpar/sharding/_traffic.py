@@ -18,6 +18,9 @@ from tf_convpar.placement import messages_of
 from tf_convpar.sharding import _walk
 from tf_convpar.sharding._attach import OnSamples
 from tf_convpar.sharding._attach import OnShards
+from tf_convpar.sharding._calls import Call
+from tf_convpar.sharding._calls import Graph
+from tf_convpar.sharding._calls import calls_of
 from tf_convpar.sharding._graph import needed_of
 from tf_convpar.sharding.rules import CHIEF
 
@@ -82,9 +85,11 @@ def step_traffic(
 
     Returns:
         Bytes and messages over each link.
+
+    Raises:
+        ValueError: The model has no graph, or a tensor of unknown size.
     """
-    count = _Count(batch_size, training)
-    count.model(model)
+    count = _Count(calls_of(model), batch_size, training)
     links: dict[tuple[str, str], int] = collections.Counter()
     for move in count.moves:
         links.update(move.links())
@@ -99,90 +104,65 @@ def step_traffic(
 
 
 class _Count:
-    """Goes through the layers of a graph and notes what they move."""
+    """Goes through the calls of a graph and notes what they move."""
 
-    def __init__(self, batch: int, training: bool) -> None:
+    def __init__(self, graph: Graph, batch: int, training: bool) -> None:
         self.moves: list[Move] = []
         self.messages: collections.Counter[tuple[str, str]] = (
             collections.Counter()
         )
+        self._graph = graph
         self._batch = batch
         self._training = training
-        # For tensors of the graph, by their `id`: where they lie in shards, and
-        # whether anything before them learns.
+        # Where tensors of the graph lie in shards, by their numbers.
         self._lies: dict[int, AnyLayout] = {}
-        self._learns: dict[int, bool] = {}
         self._made: set[Any] = set()
-
-    def model(self, model: Any, learns: bool = False) -> bool:
-        """Counts a model; returns whether it, or anything before it, learns."""
-        after = learns
-        graph = _walk.graph_of(model)
-        needed = needed_of(graph, self._training)
-        self.messages.update(messages_of(needed, self._training))
-        for node in _walk.nodes(model):
-            if node.is_input:
-                for tensor in node.outputs:
-                    self._learns[id(tensor)] = learns
-            else:
-                after = self._node(node) or after
-        for tensor in keras.tree.flatten(graph.outputs):
-            self._join(tensor)
-        return after
-
-    def _node(self, node: Any) -> bool:
-        layer, inputs = node.operation, node.input_tensors
-        before = any(self._learns.get(id(x), False) for x in inputs)
-        lies: AnyLayout | None = None
-        if _walk.is_graph(layer):
-            for x in inputs:
-                self._join(x)
-            learns = self.model(layer, before)
-        else:
-            learns = before or bool(getattr(layer, "trainable_weights", ()))
-            lies = self._layer(layer, inputs, before)
-        joined = isinstance(layer, ConvParallel) and not layer._in_region
-        for tensor in node.outputs:
-            self._learns[id(tensor)] = learns
+        for model in graph.models:
+            needed = needed_of(_walk.graph_of(model), training)
+            self.messages.update(messages_of(needed, training))
+        for call in graph.calls:
+            lies = self._call(call)
             if lies is not None:
-                self._lies[id(tensor)] = lies
-                if joined:
-                    self._join(tensor)
-                    del self._lies[id(tensor)]
-        return learns
+                self._lies.update(dict.fromkeys(call.outputs, lies))
+                layer = call.layer
+                if isinstance(layer, ConvParallel) and not layer._in_region:
+                    for number in call.outputs:
+                        self._join(number)
+                        del self._lies[number]
+        for number in graph.outputs:
+            self._join(number)
 
-    def _layer(
-        self, layer: Any, inputs: Sequence[Any], before: bool
-    ) -> AnyLayout | None:
-        """Counts what a layer moves; returns the layout of its output."""
-        shapes = [self._shape(x) for x in inputs]
-        lies = [self._lies.get(id(x)) for x in inputs]
+    def _call(self, call: Call) -> AnyLayout | None:
+        """Counts what a call moves; returns the layout of its output."""
+        layer, before = call.layer, call.before
+        shapes = [self._graph.tensors[x].of(self._batch) for x in call.inputs]
+        lies = [self._lies.get(x) for x in call.inputs]
         if isinstance(layer, ConvParallel) and layer.is_spread:
-            self._note(layer.moves(shapes[0], lies[0], before), inputs)
+            self._note(layer.moves(shapes[0], lies[0], before), call.inputs)
             cut: Any = layer._layout
             layout: Any = layer._samples or layer._layout_of_maps(
                 cut, shapes[0]
             )
             wire = layer._wire_dtype_for(layer.compute_dtype).name
             return dataclasses.replace(layout, wire=wire)
-        call = vars(layer).get("call")
-        if isinstance(call, OnSamples) and (call.first or any(lies)):
-            moves = call.rule.moves(
-                layer, call.layout, shapes, lies, before, self._training
+        how = vars(layer).get("call") if layer is not None else None
+        if isinstance(how, OnSamples) and (how.first or any(lies)):
+            moves = how.rule.moves(
+                layer, how.layout, shapes, lies, before, self._training
             )
-            self._note(moves, inputs)
-            return call.layout
-        if isinstance(call, OnShards) and _as_expected(lies, call.expected):
-            output = call.rule.output(layer, call.expected, shapes[0])
+            self._note(moves, call.inputs)
+            return how.layout
+        if isinstance(how, OnShards) and _as_expected(lies, how.expected):
+            output = how.rule.output(layer, how.expected, shapes[0])
             if output is not None:
-                moves = call.rule.moves(layer, call.expected, shapes)
-                self._note(moves, inputs)
+                moves = how.rule.moves(layer, how.expected, shapes)
+                self._note(moves, call.inputs)
                 return None if output is CHIEF else output
-        for x in inputs:
+        for x in call.inputs:
             self._join(x)
         return None
 
-    def _note(self, moves: Sequence[Move], inputs: Sequence[Any]) -> None:
+    def _note(self, moves: Sequence[Move], inputs: Sequence[int]) -> None:
         """Notes moves, the first of which are those of the inputs."""
         for i, move in enumerate(moves):
             asked = not self._training and move.returns
@@ -190,25 +170,23 @@ class _Count:
             if i < len(inputs) and move.lies is not None:
                 # Layers that branch off from shards share what is made of
                 # them.
-                key = id(inputs[i]), move.wanted, move.width
+                key = inputs[i], move.wanted, move.width
                 if key in self._made:
                     continue
                 self._made.add(key)
             self.moves.append(move)
 
-    def _join(self, x: Any) -> None:
+    def _join(self, number: int) -> None:
         """Sends shards to the chief, if that has not been done."""
-        lies = self._lies.get(id(x))
+        lies = self._lies.get(number)
         if lies is None:
             return
-        own = tf.as_dtype(x.dtype).size
-        width = min(tf.as_dtype(lies.wire or x.dtype).size, own)
-        learns = self._learns[id(x)]
-        move = Move(self._shape(x), lies, None, lies.owner, width, learns)
-        self._note([move], [x])
-
-    def _shape(self, x: Any) -> tuple[int, ...]:
-        return _walk.shape_for(x, self._batch)
+        tensor = self._graph.tensors[number]
+        wire = tf.as_dtype(lies.wire).size if lies.wire else tensor.width
+        width = min(wire, tensor.width)
+        shape = tensor.of(self._batch)
+        move = Move(shape, lies, None, lies.owner, width, tensor.learns)
+        self._note([move], [number])
 
 
 def _as_expected(lies: Sequence[Any], expected: Sequence[Any]) -> bool:

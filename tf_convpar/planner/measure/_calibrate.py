@@ -17,12 +17,10 @@ import tensorflow as tf
 from tf_convpar import machines
 from tf_convpar.algorithms import facts
 from tf_convpar.planner import _calibration_file
-from tf_convpar.planner import _graph
 from tf_convpar.planner import _works
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import MeasuredDevice
 from tf_convpar.planner._calibration import Work
-from tf_convpar.planner._graph import Graph
 from tf_convpar.planner._link import Link
 from tf_convpar.planner.measure import _kept
 from tf_convpar.planner.measure import _links
@@ -31,6 +29,8 @@ from tf_convpar.planner.measure._apart import Report
 from tf_convpar.planner.measure._apart import apart
 from tf_convpar.planner.measure._clock import Clock
 from tf_convpar.planner.measure._works import Works
+from tf_convpar.sharding import Graph
+from tf_convpar.sharding import calls_of
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 
 # Links between all devices are measured up to this number of devices.
@@ -77,7 +77,7 @@ def calibrate(
         ValueError: The model has no graph, or inputs of unknown size; or the
             first of the strategy's devices is not the chief's.
     """
-    graph = _graph.of_model(model)
+    graph = calls_of(model)
     devices = chief_first(strategy)
     optimizer = keras.optimizers.SGD()
     if getattr(model, "compiled", False) and model.optimizer is not None:

@@ -23,9 +23,9 @@ from tf_convpar._compat.keras import takes_training
 from tf_convpar.placement import device_type
 from tf_convpar.planner import _works
 from tf_convpar.planner._calibration import Work
-from tf_convpar.planner._graph import Call
-from tf_convpar.planner._graph import Graph
 from tf_convpar.planner.measure._clock import settle
+from tf_convpar.sharding import Call
+from tf_convpar.sharding import Graph
 from tf_convpar.sharding import works_on_samples
 
 # Parts of a layer's filters that are measured, beside all of them.

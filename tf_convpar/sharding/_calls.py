@@ -1,4 +1,8 @@
-"""The planner's view of a model: its calls, its tensors, and what learns."""
+"""A model's graph: its calls, its tensors, and what learns.
+
+What is counted and what is planned read it. Models within the model are part
+of it, each call of them anew.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_convpar import sharding
-from tf_convpar.sharding import leading
-from tf_convpar.sharding import why_whole
+from tf_convpar.sharding import _twins
+from tf_convpar.sharding import _walk
+from tf_convpar.sharding._where import leading
+from tf_convpar.sharding._whole import why_whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,15 +29,17 @@ class Tensor:
         width: Bytes of one number.
         learns: Whether a layer that it depends on has trainable weights, so
             that its gradient is computed.
+        scalar: Whether it is one number, however many samples there are.
     """
 
     shape: tuple[int, ...]
     width: int
     learns: bool
+    scalar: bool = False
 
     def of(self, samples: int) -> tuple[int, ...]:
-        """Returns the shape of a batch of `samples`."""
-        return samples, *self.shape
+        """Returns the shape for a batch of `samples`."""
+        return () if self.scalar else (samples, *self.shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +82,7 @@ class Graph:
         tensors: Tensors that go between the calls.
         outputs: Numbers of the model's output tensors, which are joined on
             the chief.
+        models: The model and those within it, once for each call.
         keys: Results of `_works.key`, by the identity of the call.
     """
 
@@ -82,6 +90,7 @@ class Graph:
     calls: tuple[Call, ...]
     tensors: tuple[Tensor, ...]
     outputs: tuple[int, ...]
+    models: tuple[Any, ...] = dataclasses.field(repr=False, compare=False)
     keys: dict[int, str] = dataclasses.field(
         default_factory=dict, repr=False, compare=False
     )
@@ -99,11 +108,11 @@ class Graph:
         return tuple(found.values())
 
 
-def of_model(model: keras.Model) -> Graph:
+def calls_of(model: keras.Model) -> Graph:
     """Reads the graph of a model.
 
     ```python
-    of_model(keras.applications.ResNet50(weights=None)).convolutions
+    calls_of(keras.applications.ResNet50(weights=None)).convolutions
     ```
 
     Args:
@@ -112,7 +121,7 @@ def of_model(model: keras.Model) -> Graph:
     Raises:
         ValueError: The model has no graph, or a tensor of unknown size.
     """
-    if not sharding.is_graph(model) or not model.built:
+    if not _walk.is_graph(model) or not model.built:
         raise ValueError(
             "Expected a built Sequential or functional model: only those have "
             f"a graph that can be planned. Received: '{model.name}', a "
@@ -123,10 +132,14 @@ def of_model(model: keras.Model) -> Graph:
     reader.enter(model, (), learns=False)
     outputs = [
         reader.numbers[id(x)]
-        for x in keras.tree.flatten(sharding.graph_of(model).outputs)
+        for x in keras.tree.flatten(_walk.graph_of(model).outputs)
     ]
     return Graph(
-        model.name, tuple(reader.calls), tuple(reader.tensors), tuple(outputs)
+        model.name,
+        tuple(reader.calls),
+        tuple(reader.tensors),
+        tuple(outputs),
+        tuple(reader.models),
     )
 
 
@@ -136,6 +149,7 @@ class _Reader:
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.tensors: list[Tensor] = []
+        self.models: list[Any] = []
         self.numbers: dict[int, int] = {}
 
     def enter(self, model: Any, held_by: Sequence[Any], learns: bool) -> None:
@@ -147,8 +161,9 @@ class _Reader:
             learns: Whether a layer before the model learns.
         """
         held_by = (*held_by, model)
+        self.models.append(model)
         leads_to = leading(model)
-        for node in sharding.nodes(model):
+        for node in _walk.nodes(model):
             if node.is_input:
                 # Every call of a model within the model makes new tensors.
                 self._made(node.outputs, learns)
@@ -159,11 +174,11 @@ class _Reader:
         layer = node.operation
         inputs = tuple(self.numbers[id(x)] for x in node.input_tensors)
         before = any(self.tensors[i].learns for i in inputs)
-        if sharding.is_graph(layer):
+        if _walk.is_graph(layer):
             self._model(node, inputs, before, held_by)
             return
         splits = (
-            sharding.is_convolution(layer)
+            _twins.is_convolution(layer)
             and bool(getattr(layer, "built", False))
             and why_whole(layer, held_by) is None
         )
@@ -187,7 +202,7 @@ class _Reader:
         borders becomes a call without a layer.
         """
         model = node.operation
-        graph = sharding.graph_of(model)
+        graph = _walk.graph_of(model)
         entry = len(self.calls)
         self.enter(model, held_by, before)
         own = tuple(
@@ -215,5 +230,6 @@ class _Reader:
             self.numbers[id(tensor)] = len(self.tensors)
             found.append(len(self.tensors))
             width = tf.as_dtype(tensor.dtype).size
-            self.tensors.append(Tensor(shape, width, learns))
+            scalar = not tensor.shape
+            self.tensors.append(Tensor(shape, width, learns, scalar))
         return tuple(found)
