@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 from tf_convpar import layers
+from tf_convpar import sharding
 from tf_convpar._compat.keras import layers_of
-from tf_convpar._compat.keras import nodes_by_depth
 from tf_convpar.planner.star._network import Network
 from tf_convpar.planner.star._network import StarConvolution
 
@@ -40,33 +41,33 @@ def of_model(
         ValueError: The model has no such convolution, or was built for
             images of unknown size.
     """
-    needs: dict[str, bool] = {}
-    _follow(model, False, needs)
     biases = {
         layer.name: bool(getattr(layer, "use_bias", True))
         for layer in layers_of(model)
     }
-    convolutions = []
-    for name, geometry in layers.convolutions(model, batch):
-        image, output = _known(name, geometry.image), geometry.output
-        convolutions.append(
-            StarConvolution(
-                name,
-                image,
-                _known(name, output),
-                geometry.channels,
-                geometry.filters,
-                tuple(geometry.window),
-                bias=biases[name],
-                input_gradient=needs.get(name, True),
-            )
+    convolutions = [
+        StarConvolution(
+            name,
+            _known(name, geometry.image),
+            _known(name, geometry.output),
+            geometry.channels,
+            geometry.filters,
+            tuple(geometry.window),
+            bias=biases[name],
         )
+        for name, geometry in layers.convolutions(model, batch)
+    ]
     if not convolutions:
         raise ValueError(
             "Expected a built model with at least one convolution. Received: "
             f"'{model.name}', whose layers are "
             f"{[layer.name for layer in model.layers]}."
         )
+    needs = _after_what_learns(model)
+    convolutions = [
+        dataclasses.replace(one, input_gradient=needs.get(one.name, True))
+        for one in convolutions
+    ]
     return Network(tuple(convolutions), batch, wire_bytes, slots)
 
 
@@ -81,32 +82,10 @@ def _known(name: str, pixels: Sequence[int | None]) -> tuple[int, ...]:
     return known
 
 
-def _follow(model: Any, learns: bool, needs: dict[str, bool]) -> bool:
-    """Notes which layers of a model have a layer before them that learns.
-
-    Args:
-        model: A model or a layer.
-        learns: Whether a layer before it learns.
-        needs: Whether the input of each layer needs a gradient, by the layer's
-            name. This function writes it.
-
-    Returns:
-        Whether the model, or a layer before it, learns.
-    """
-    nodes = nodes_by_depth(model)
-    if nodes is None:
-        name = getattr(model, "name", "")
-        # A layer may be called at several places.
-        needs[name] = needs.get(name, False) or learns
-        return learns or bool(getattr(model, "trainable_weights", ()))
-    after: dict[int, bool] = {}
-    for depth in sorted(nodes, reverse=True):
-        for node in nodes[depth]:
-            before = any(
-                after.get(id(parent), False) for parent in node.parent_nodes
-            )
-            if node.is_input:
-                after[id(node)] = learns
-            else:
-                after[id(node)] = _follow(node.operation, before, needs)
-    return any(after.values())
+def _after_what_learns(model: Any) -> dict[str, bool]:
+    """Whether a layer before each one learns, at any of its calls, by name."""
+    found: dict[str, bool] = {}
+    if sharding.is_graph(model):
+        for call in sharding.calls_of(model).calls:
+            found[call.name] = found.get(call.name, False) or call.before
+    return found
