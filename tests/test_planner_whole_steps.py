@@ -161,16 +161,20 @@ def test_what_is_hardly_ahead_is_tried_though_no_plan_by_itself(
     assert len(timed) == 1
 
 
-def test_nothing_is_tried_where_no_split_is_ahead(
-    strategy, monkeypatch, capsys
-):
+def test_no_split_is_tried_where_none_is_ahead(strategy, monkeypatch, capsys):
+    """What one device takes is still told by the clock."""
     links = {"rate": 10.0, "latency": 1.0}
     found = calibration_of(network(), strategy.devices, batch=BATCH, **links)
     monkeypatch.setattr(_calibrate, "calibrate", lambda *_, **__: found)
     timed = lasting(monkeypatch, **SECONDS)
     assert not is_split(made(strategy))
-    assert "no split is predicted to be faster" in capsys.readouterr().out
-    assert not timed
+    said = capsys.readouterr().out
+    assert "no split is predicted to be faster" in said
+    assert "with the best plan" not in said
+    assert len(timed) == 1
+    plan = strategy.planner().plan_now(network())
+    assert plan.prediction.step_s == SECONDS["whole"]
+    assert plan.single_s[strategy.devices[0]] == SECONDS["whole"]
 
 
 def test_what_was_seen_counts_when_it_is_planned_again(

@@ -113,7 +113,7 @@ class Automatic:
             plan = _kept_plan(model, found, settings, worth=0.0)
             known = _Known(found, settings, plan, algorithm)
             chief = found.devices[0].name
-            if plan.used != (chief,) and chief in plan.single_s:
+            if chief in plan.single_s:
                 known = _by_the_clock(model, self._strategy, known, report)
         self._known[found.model] = known
         return known.plan
@@ -258,8 +258,11 @@ def _by_the_clock(
     calibration, settings = known.calibration, known.settings
     chief = calibration.devices[0].name
     alone = known.plan.single_s[chief]
-    tried = {"with the best plan": known.plan}
-    simple = _plan.by_samples(model, calibration, settings)
+    tried = {}
+    simple = None
+    if known.plan.used != (chief,):
+        tried["with the best plan"] = known.plan
+        simple = _plan.by_samples(model, calibration, settings)
     if (
         simple is not None
         and dict(simple) != dict(known.plan)
@@ -277,30 +280,34 @@ def _by_the_clock(
     )
     if math.isinf(alone_s):
         return known  # No memory for the whole of it.
-    said = "; ".join(
+    measured = [
         f"{'too little memory' if math.isinf(s) else seconds_text(s)} {how} "
         f"({seconds_text(known.seconds(plan))} predicted)"
         for (how, plan), s in zip(tried.items(), split_s, strict=True)
-    )
-    said = f"Measured: {said}, {seconds_text(alone_s)} on {short(chief)} alone."
-    step_s, plan = min(
-        zip(split_s, tried.values(), strict=True), key=lambda pair: pair[0]
-    )
-    longer = (step_s / known.seconds(plan)) / (alone_s / alone)
-    only_samples = plan is simple
-    if step_s <= (1 - _AHEAD) * alone_s:
-        plan = dataclasses.replace(plan, reason=f"{plan.reason} {said}")
+    ]
+    measured.append(f"{seconds_text(alone_s)} on {short(chief)} alone")
+    said = f"Measured: {'; '.join(measured)}."
+    if tried:
+        step_s, plan = min(
+            zip(split_s, tried.values(), strict=True), key=lambda pair: pair[0]
+        )
+        known = dataclasses.replace(
+            known,
+            longer=(step_s / known.seconds(plan)) / (alone_s / alone),
+            by_samples=plan is simple,
+        )
+        if step_s > (1 - _AHEAD) * alone_s:
+            step_s = alone_s
+            plan = _plan.whole(model, calibration, settings, "Not split.")
     else:
-        step_s = alone_s
-        plan = _plan.whole(model, calibration, settings, f"Not split. {said}")
+        step_s, plan = alone_s, known.plan
     plan = dataclasses.replace(
         plan,
+        reason=f"{plan.reason} {said}",
         prediction=plan.prediction and plan.prediction.taking(step_s),
         single_s={**plan.single_s, chief: alone_s},
     )
-    return dataclasses.replace(
-        known, plan=plan, longer=longer, by_samples=only_samples
-    )
+    return dataclasses.replace(known, plan=plan)
 
 
 def _kept_plan(
