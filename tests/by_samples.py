@@ -7,7 +7,7 @@ import tensorflow as tf
 import tf_convpar as convpar
 from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import ShardedTensor
-from tf_convpar.sharding import _walk
+from tf_convpar.sharding import _keras_graph
 
 SHARES = (2, 1, 3)
 EVERY = {".*": {"split": "samples", "shards": SHARES}}
@@ -97,7 +97,7 @@ def layouts(model, *inputs):
 
         return call
 
-    graph = _walk.graph_of(model)
+    graph = _keras_graph.graph_of(model)
     graph._run_through_graph([tf.constant(x) for x in inputs], watched)
     return found
 

@@ -18,8 +18,8 @@ import tensorflow as tf
 
 import tf_convpar as convpar
 from tf_convpar.planner.measure import _clock
+from tf_convpar.planner.measure import _layers
 from tf_convpar.planner.measure import _links
-from tf_convpar.planner.measure import _works
 from tf_convpar.strategy.local_cluster import local_workers
 
 tf.config.set_logical_device_configuration(
@@ -71,7 +71,7 @@ def float64(fresh_names):
 @pytest.fixture
 def little_time(monkeypatch):
     """For what is done with calibrations, whatever their times are."""
-    monkeypatch.setattr(_works, "_MOST_RUNS", 2)
+    monkeypatch.setattr(_layers, "_MOST_RUNS", 2)
     monkeypatch.setattr(_clock, "_TRIES", 1)
     monkeypatch.setattr(_clock, "_MOST", 5)
     monkeypatch.setattr(_links, "_TRAVEL_S", 0.005)

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from tf_convpar.planner import _works
+from tf_convpar.planner import _work_keys
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import MeasuredDevice
 from tf_convpar.planner._calibration import Work
@@ -92,7 +92,9 @@ def calibration_of(
     """Devices of these speeds, with times of their own for each layer."""
     rng = np.random.default_rng(seed)
     graph = calls_of(model)
-    keys = {_works.key(graph, c): c for c in graph.calls if c.layer is not None}
+    keys = {
+        _work_keys.key(graph, c): c for c in graph.calls if c.layer is not None
+    }
     base = {key: rng.uniform(0.001, 0.02, 2) for key in keys}
 
     def work(key, speed):
@@ -109,7 +111,7 @@ def calibration_of(
 
     speeds = speeds or [1.0] * len(devices)
     return Calibration(
-        _works.fingerprint(graph),
+        _work_keys.fingerprint(graph),
         batch,
         tuple(
             MeasuredDevice(

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tf_convpar.planner.measure._apart import apart
+from tf_convpar.planner.measure._own_thread import apart
 
 
 def test_what_nobody_waits_for_any_more_ends():

@@ -20,8 +20,8 @@ from replica_cases import network
 
 import tf_convpar as convpar
 from tf_convpar.callbacks import _file
-from tf_convpar.callbacks._every import seconds
-from tf_convpar.callbacks._nearby import next_devices
+from tf_convpar.callbacks._intervals import seconds
+from tf_convpar.callbacks._peer_copies import next_devices
 from tf_convpar.callbacks._snapshot import Snapshot
 from tf_convpar.callbacks._snapshot import state_of
 from tf_convpar.sharding import HowSplit

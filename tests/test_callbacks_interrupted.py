@@ -23,7 +23,7 @@ import tf_convpar as convpar
 from tf_convpar import files
 from tf_convpar import replicas
 from tf_convpar.callbacks import _rebalance
-from tf_convpar.callbacks import _syncs
+from tf_convpar.callbacks import _sync_errors
 from tf_convpar.layers import _files
 
 PROGRAM = Path(__file__).parent / "programs/interrupted.py"
@@ -128,7 +128,7 @@ def test_nothing_is_left_behind(strategy, way, tmp_path):
             )
     assert not isinstance(model.train_function, functools.partial)
     assert not isinstance(model.test_function, functools.partial)
-    assert not _syncs._recoveries and not _files._recoveries
+    assert not _sync_errors._recoveries and not _files._recoveries
     assert elastic._copies.since.steps == 0 and not elastic._copies.exist
     assert not files.running([os.getpid()])
     assert monitor._writer is None
@@ -162,7 +162,7 @@ def test_evaluate_and_predict_that_are_interrupted(strategy, mode):
             model.predict(x, verbose=0, callbacks=callbacks)
     function = getattr(model, f"{mode}_function")
     assert not isinstance(function, functools.partial)
-    assert not elastic._copies.exist and not _syncs._recoveries
+    assert not elastic._copies.exist and not _sync_errors._recoveries
 
 
 def test_a_fit_in_which_another_one_is_interrupted_goes_on(strategy):

@@ -13,7 +13,7 @@ from tf_convpar import plans
 from tf_convpar.cli.simulate import SWEEPS
 from tf_convpar.cli.simulate import command
 from tf_convpar.planner import _sweep
-from tf_convpar.planner import _works
+from tf_convpar.planner import _work_keys
 from tf_convpar.sharding import calls_of
 
 DEVICES = "2xcpu:1GFLOPS,gpu:2GFLOPS"
@@ -58,7 +58,7 @@ def test_an_application_by_name():
     assert code == 0
     assert [d["name"] for d in content["devices"]] == ["cpu:0", "cpu:1"]
     small = keras.applications.MobileNet(weights=None, input_shape=(64, 64, 3))
-    fingerprint = _works.fingerprint(calls_of(small))
+    fingerprint = _work_keys.fingerprint(calls_of(small))
     assert content["fingerprint"] == fingerprint
     # The first and the last, and thirteen depthwise and pointwise ones.
     assert len(content["layers"]) == 28

@@ -16,7 +16,7 @@ from test_ops_channels import wide
 
 import tf_convpar as convpar
 from tf_convpar import ops
-from tf_convpar.sharding._fused import Fused
+from tf_convpar.sharding._fused_normalization import Fused
 
 L = keras.layers
 ACTIVATIONS = {

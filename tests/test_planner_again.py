@@ -22,7 +22,7 @@ from tf_convpar.planner.measure import _calibrate
 from tf_convpar.planner.measure import _whole_steps
 from tf_convpar.sharding import HowSplit
 from tf_convpar.sharding import relayout
-from tf_convpar.sharding._fused import Fused
+from tf_convpar.sharding._fused_normalization import Fused
 
 BATCH = 12
 

@@ -15,10 +15,10 @@ import tf_convpar as convpar
 from tf_convpar import planner
 from tf_convpar import plans
 from tf_convpar.planner import _plan
-from tf_convpar.planner import _works
+from tf_convpar.planner import _work_keys
 from tf_convpar.planner._ways import Settings
+from tf_convpar.planner.measure import _cache
 from tf_convpar.planner.measure import _calibrate
-from tf_convpar.planner.measure import _kept
 from tf_convpar.sharding import calls_of
 
 L = keras.layers
@@ -122,7 +122,7 @@ def test_the_cache_knows_what_a_calibration_depends_on(cache, monkeypatch):
     planner.calibrate(small(), two(), 4)
     assert len(list(cache.iterdir())) == len(measured) == 5
     # A later version of this package measures otherwise.
-    monkeypatch.setattr(_kept, "_METHOD", _kept._METHOD + 1)
+    monkeypatch.setattr(_cache, "_METHOD", _cache._METHOD + 1)
     planner.calibrate(small(), two(), 4)
     assert len(list(cache.iterdir())) == len(measured) == 6
 
@@ -213,7 +213,7 @@ def test_times_of_layers_are_those_of_the_layers():
     measured = planner.calibrate(model, two(), 8, keep=False)
     graph = calls_of(model)
     works = measured.devices[0].works
-    light, heavy = (works[_works.key(graph, call)] for call in graph.calls)
+    light, heavy = (works[_work_keys.key(graph, call)] for call in graph.calls)
     for which in ("forward", "backward"):
         assert heavy.at(which, 8) > 1.5 * light.at(which, 8)
         assert heavy.at(which, 8) > 1.5 * heavy.at(which, 4)

@@ -13,13 +13,13 @@ from tf_convpar import machines
 from tf_convpar import ops
 from tf_convpar.machines import _machine
 from tf_convpar.planner import Work
-from tf_convpar.planner import _works
+from tf_convpar.planner import _work_keys
+from tf_convpar.planner.measure import _cache
 from tf_convpar.planner.measure import _calibrate
-from tf_convpar.planner.measure import _kept
 from tf_convpar.planner.measure import _links
 from tf_convpar.planner.measure import _updates
 from tf_convpar.planner.measure._clock import Clock
-from tf_convpar.planner.measure._works import Works
+from tf_convpar.planner.measure._layers import Works
 from tf_convpar.sharding import calls_of
 
 CHIEF = "/job:localhost/replica:0/task:0/device:CPU:0"
@@ -39,7 +39,7 @@ def test_one_process_at_a_time(cache):
         entered = threading.Event()
 
         def wait():
-            with _kept.alone(said.append):
+            with _cache.alone(said.append):
                 entered.set()
 
         waiter = threading.Thread(target=wait)
@@ -56,12 +56,12 @@ def test_the_lock_is_ones_own(cache):
     cache.mkdir()
     elsewhere = cache.parent / "elsewhere"
     elsewhere.touch(0o600)
-    with _kept.alone(print):
+    with _cache.alone(print):
         (lock,) = cache.iterdir()
         assert lock.stat().st_mode & 0o777 == 0o600
     lock.unlink(missing_ok=True)
     lock.symlink_to(elsewhere)
-    with _kept.alone(print):
+    with _cache.alone(print):
         pass
     assert elsewhere.stat().st_mode & 0o777 == 0o600
     assert elsewhere.read_bytes() == b""
@@ -70,7 +70,7 @@ def test_the_lock_is_ones_own(cache):
 def test_a_lock_that_cannot_be_had_is_not_waited_for(cache):
     cache.touch()
     said = []
-    with _kept.alone(said.append):
+    with _cache.alone(said.append):
         assert not said
 
 
@@ -179,7 +179,7 @@ def test_what_is_computed_otherwise_on_shards_is_measured(strategy):
     graph = calls_of(keras.Model(x, y))
     works = Works(graph).on("/device:CPU:0", batch=16)
     by_name = {
-        call.name: works[_works.key(graph, call)]
+        call.name: works[_work_keys.key(graph, call)]
         for call in graph.calls
         if call.layer is not None
     }

@@ -11,11 +11,11 @@ from plans_of_graphs import MODELS
 from plans_of_graphs import calibration_of
 
 import tf_convpar as convpar
-from tf_convpar.planner import _choose
-from tf_convpar.planner import _cuts
+from tf_convpar.planner import _balancing
 from tf_convpar.planner import _plan
+from tf_convpar.planner import _solver
 from tf_convpar.planner import _step
-from tf_convpar.planner import _works
+from tf_convpar.planner import _work_keys
 from tf_convpar.planner._costs import Costs
 from tf_convpar.planner._ways import Settings
 from tf_convpar.sharding import calls_of
@@ -60,9 +60,9 @@ def test_nothing_is_better_than_the_plan(name, rate, seed):
     calibration = calibration_of(
         model, devices, seed=seed, rate=rate, speeds=speeds
     )
-    for cut in _cuts.cuts(graph, calibration):
+    for cut in _balancing.cuts(graph, calibration):
         costs = Costs(graph, calibration, cut)
-        found = _step.step_s(costs, _choose.choose(costs))
+        found = _step.step_s(costs, _solver.choose(costs))
         best = min(_step.step_s(costs, c) for c in choices(costs))
         assert found == pytest.approx(best, rel=1e-9)
 
@@ -80,7 +80,7 @@ def test_what_is_planned_to_move_is_what_moves(name, settings, strategy):
     calibration = calibration_of(
         model, strategy.devices, speeds=[1.0, 0.5, 2.0], rate=1e6
     )
-    *_, cut = _cuts.cuts(graph, calibration, settings)
+    *_, cut = _balancing.cuts(graph, calibration, settings)
     costs = Costs(graph, calibration, cut)
     every = list(choices(costs))
     rng = np.random.default_rng(1)
@@ -114,7 +114,7 @@ def test_weights_are_as_many_messages_as_there_are_packs():
             for device in calibration.devices
         ]
         own = dataclasses.replace(calibration, devices=tuple(devices))
-        *_, cut = _cuts.cuts(graph, own)
+        *_, cut = _balancing.cuts(graph, own)
         costs = Costs(graph, own, cut)
         return sum(
             max(cost["samples"].forward)
@@ -188,7 +188,7 @@ def test_equal_layers_are_one_work():
     for i in range(5):
         y = keras.layers.Conv2D(8, 3, padding="same", name=f"c{i}")(y)
     graph = calls_of(keras.Model(x, y))
-    keys = [_works.key(graph, call) for call in graph.calls]
+    keys = [_work_keys.key(graph, call) for call in graph.calls]
     # Of the first the input's gradient is not asked for.
     assert len(set(keys)) == 2
     assert keys[1] == keys[4]
@@ -197,7 +197,7 @@ def test_equal_layers_are_one_work():
 @pytest.mark.parametrize("quantum", [1, 8])
 def test_things_are_given_out_so_that_all_end_together(quantum):
     speeds = [1.0, 0.6, 0.4, None]
-    given = _cuts.balanced(
+    given = _balancing.balanced(
         200,
         [s and (lambda n, s=s: n / s) for s in speeds],
         quantum,
@@ -212,7 +212,7 @@ def test_things_are_given_out_so_that_all_end_together(quantum):
 def test_batches_that_nobody_has_take_no_longer():
     """As of a file that was edited: so many are not given out one by one."""
     number = 10**15
-    given = _cuts.balanced(number, [lambda n: n / 3.0, lambda n: n / 1.0])
+    given = _balancing.balanced(number, [lambda n: n / 3.0, lambda n: n / 1.0])
     assert sum(given) == number
     assert given[0] / number == pytest.approx(0.75, abs=1e-3)
     model = MODELS["chain"]()
@@ -259,7 +259,7 @@ def test_no_device_is_given_more_than_it_can_hold():
         return dataclasses.replace(free, devices=tuple(devices))
 
     graph = calls_of(model)
-    (*_, cut) = _cuts.cuts(graph, free)
+    (*_, cut) = _balancing.cuts(graph, free)
     costs = Costs(graph, free, cut)
 
     def needed(choice):
@@ -271,11 +271,11 @@ def test_no_device_is_given_more_than_it_can_hold():
         ]
         return [sum(column) for column in zip(*rows, strict=True)]
 
-    alone = needed(dict.fromkeys(_choose.choose(costs), "chief"))[0]
+    alone = needed(dict.fromkeys(_solver.choose(costs), "chief"))[0]
     plan = _plan.plan(model, limited(0.8 * alone, None))
     assert len(plan.used) == 2
     assert names(2)[0] not in plan.single_s
-    choice = _choose.choose(Costs(graph, limited(0.8 * alone, None), cut))
+    choice = _solver.choose(Costs(graph, limited(0.8 * alone, None), cut))
     assert needed(choice)[0] <= 0.8 * alone
     with pytest.raises(ValueError, match="memory for a training step"):
         _plan.plan(model, limited(0.1 * alone, 0.1 * alone))

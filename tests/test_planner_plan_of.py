@@ -10,7 +10,7 @@ from test_planner_model import names
 
 from tf_convpar import planner
 from tf_convpar import plans
-from tf_convpar.planner import _cuts
+from tf_convpar.planner import _balancing
 from tf_convpar.planner import _step
 from tf_convpar.planner._costs import Costs
 from tf_convpar.sharding import calls_of
@@ -50,7 +50,7 @@ def test_any_choice_is_predicted_as_its_step(name):
     model = MODELS[name]()
     graph = calls_of(model)
     calibration = calibration_of(model, names(2), speeds=[1, 0.6])
-    *_, cut = _cuts.cuts(graph, calibration)
+    *_, cut = _balancing.cuts(graph, calibration)
     costs = Costs(graph, calibration, cut)
     plan = planner.plan(model, calibration)
     for choice in list(choices(costs))[::5]:

@@ -9,10 +9,10 @@ from plans_of_graphs import calibration_of
 from test_planner_model import names
 
 import tf_convpar as convpar
-from tf_convpar.planner import _choose
-from tf_convpar.planner import _cuts
+from tf_convpar.planner import _balancing
 from tf_convpar.planner import _plan
 from tf_convpar.planner import _simulate
+from tf_convpar.planner import _solver
 from tf_convpar.planner import _step
 from tf_convpar.planner import _sweep
 from tf_convpar.planner import described as described_as
@@ -20,7 +20,7 @@ from tf_convpar.planner import descriptions
 from tf_convpar.planner import plan_of
 from tf_convpar.planner import simulate
 from tf_convpar.planner._costs import Costs
-from tf_convpar.planner._program import NoSolution
+from tf_convpar.planner._linear_program import NoSolution
 from tf_convpar.sharding import calls_of
 
 L = keras.layers
@@ -94,7 +94,7 @@ def test_a_step_on_one_device():
     # Forward in and out; backward in, out, and in again. Ten operations each.
     seconds += 4 * 10 * 5 * maps / 1e9
     seconds += 10 * 12 * (27 * 4 + 4 * 2) / 1e9
-    assert _cuts.alone(graph, found)["cpu:0"] == pytest.approx(seconds)
+    assert _balancing.alone(graph, found)["cpu:0"] == pytest.approx(seconds)
     plan = _plan.plan_graph(graph, found)
     assert plan.prediction.step_s == pytest.approx(seconds)
 
@@ -151,10 +151,10 @@ def test_what_is_hardly_faster_leaves_it_whole():
     for _ in range(30):
         rate = math.sqrt(low * high)
         found = _simulate.describe(graph, given, rate, 0, 16)
-        alone = _cuts.alone(graph, found)["cpu:0"]
-        *_, cut = _cuts.cuts(graph, found)
+        alone = _balancing.alone(graph, found)["cpu:0"]
+        *_, cut = _balancing.cuts(graph, found)
         costs = Costs(graph, found, cut)
-        split_s = _step.step_s(costs, _choose.choose(costs))
+        split_s = _step.step_s(costs, _solver.choose(costs))
         if split_s > 0.99 * alone:
             low = rate
         else:
@@ -194,15 +194,15 @@ def test_what_is_known_leaves_out_nothing_better(name, rate):
         model, names(3), rate=rate, speeds=[0.8, 1.0, 0.5]
     )
     seconds = []
-    for cut in _cuts.cuts(graph, calibration):
+    for cut in _balancing.cuts(graph, calibration):
         costs = Costs(graph, calibration, cut)
-        choice = _choose.choose(costs)
+        choice = _solver.choose(costs)
         seconds.append(_step.step_s(costs, choice))
-        again = _choose.choose(costs, below=1.001 * seconds[-1])
+        again = _solver.choose(costs, below=1.001 * seconds[-1])
         assert _step.step_s(costs, again) == pytest.approx(seconds[-1])
         with pytest.raises(NoSolution):
-            _choose.choose(costs, below=0.999 * seconds[-1])
-    alone = _cuts.alone(graph, calibration)[names(3)[0]]
+            _solver.choose(costs, below=0.999 * seconds[-1])
+    alone = _balancing.alone(graph, calibration)[names(3)[0]]
     step_s = _plan.plan_graph(graph, calibration).prediction.step_s
     best = min(seconds)
     assert step_s == pytest.approx(best if best < 0.98 * alone else alone)

@@ -15,7 +15,7 @@ from test_planner_model import names
 
 from tf_convpar import planner
 from tf_convpar import plans
-from tf_convpar.planner import _cuts
+from tf_convpar.planner import _balancing
 from tf_convpar.planner import _step
 from tf_convpar.planner._costs import Costs
 from tf_convpar.plans import _picture
@@ -234,7 +234,7 @@ def test_spans_are_within_the_step_and_on_links_in_use(name):
     model = MODELS[name]()
     graph = calls_of(model)
     calibration = calibration_of(model, names(3), rate=1e6)
-    *_, cut = _cuts.cuts(graph, calibration)
+    *_, cut = _balancing.cuts(graph, calibration)
     costs = Costs(graph, calibration, cut)
     for choice in list(choices(costs))[::7]:
         found = _step.predict(costs, choice)
@@ -256,7 +256,7 @@ def test_transfers_that_hide_take_as_long_as_they_do():
     model = MODELS["chain"]()
     graph = calls_of(model)
     calibration = calibration_of(model, names(2), rate=1e5)
-    *_, cut = _cuts.cuts(graph, calibration)
+    *_, cut = _balancing.cuts(graph, calibration)
     costs = Costs(graph, calibration, cut)
     choice = {call.name: "samples" for call in graph.convolutions}
     found = _step.predict(costs, choice)

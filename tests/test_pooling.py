@@ -12,7 +12,7 @@ import tf_convpar as convpar
 from tf_convpar import ops
 from tf_convpar.placement import Layout
 from tf_convpar.placement import ShardedTensor
-from tf_convpar.sharding._pooled import Pooled
+from tf_convpar.sharding._pooling import Pooled
 
 L = keras.layers
 # Image, channels, window, stride: channels that fill vectors or do not, windows

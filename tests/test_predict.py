@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tf_convpar as convpar
-from tf_convpar.sharding._divided import Divided
+from tf_convpar.sharding._weight_hoisting import Divided
 
 
 def network(size=16, dropout=None):

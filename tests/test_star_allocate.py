@@ -15,7 +15,7 @@ from star_cases import random_calibration
 from star_cases import shortest
 from star_cases import star
 
-from tf_convpar.planner import _program
+from tf_convpar.planner import _linear_program
 from tf_convpar.planner.star import _cost
 from tf_convpar.planner.star._calibration import StarCalibration
 from tf_convpar.planner.star._calibration import StarDevice
@@ -371,13 +371,13 @@ def test_solver_prints_nothing(capfd, monkeypatch):
     """HiGHS prints a line for some programs; JSON goes to stdout."""
     import ctypes
 
-    real = _program.optimize.milp
+    real = _linear_program.optimize.milp
 
     def loud(*args, **kwargs):
         ctypes.CDLL(None).puts(b"from the solver")
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(_program.optimize, "milp", loud)
+    monkeypatch.setattr(_linear_program.optimize, "milp", loud)
     allocate(cluster([1e11, 1e11], rate=1e10))
     ctypes.CDLL(None).fflush(None)
     output = capfd.readouterr()

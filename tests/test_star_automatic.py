@@ -8,8 +8,8 @@ import pytest
 
 import tf_convpar as convpar
 from tf_convpar.planner import star as planner
+from tf_convpar.planner.measure import _cache
 from tf_convpar.planner.measure import _clock
-from tf_convpar.planner.measure import _kept
 from tf_convpar.planner.measure import _links
 from tf_convpar.planner.star.measure import _automatic
 from tf_convpar.planner.star.measure import _convolutions
@@ -150,7 +150,7 @@ def test_a_spoilt_file_of_the_cache_is_measured_again(tmp_path):
     with strategy.scope():
         network()
     for file in (tmp_path / "cache" / "calibrations").iterdir():
-        assert _kept.find(file, planner.load) is not None
+        assert _cache.find(file, planner.load) is not None
 
 
 def test_a_plan_and_its_file(tmp_path):

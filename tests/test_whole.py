@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tf_convpar as convpar
-from tf_convpar.sharding._whole import whole
+from tf_convpar.sharding._unsplit import whole
 
 L = keras.layers
 pytestmark = pytest.mark.filterwarnings("ignore:.*nothing is split")

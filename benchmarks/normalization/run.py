@@ -22,7 +22,7 @@ import rich.table
 import tensorflow as tf
 
 from tf_convpar import ops
-from tf_convpar.sharding import _combined
+from tf_convpar.sharding import _normalized_sums
 from tf_convpar.sharding.rules import normalization
 from tf_convpar.strategy import memory
 
@@ -83,11 +83,13 @@ def fused(layer, x, activation):
     new = normalization.moved(layer, values, moments)
     for variable, value in zip(old, new, strict=True):
         variable.assign(value)
-    of = _combined.Statistics(
+    of = _normalized_sums.Statistics(
         *map(tf.stop_gradient, moments), layer.epsilon, True, ("gamma", "beta")
     )
     weights = tf.identity(layer.gamma), tf.identity(layer.beta)
-    return _combined.combined([_combined.Term(x, weights, of)], activation)
+    return _normalized_sums.combined(
+        [_normalized_sums.Term(x, weights, of)], activation
+    )
 
 
 def by_layer(layer, x, activation):

@@ -21,7 +21,7 @@ from keras_programs._compare import difference
 from models import StepLosses
 
 import tf_convpar as convpar
-from tf_convpar.sharding import _whole
+from tf_convpar.sharding import _unsplit
 
 BATCH = 4
 # Plans and algorithms.
@@ -171,7 +171,7 @@ def of_gradients(ours, theirs):
 
 def whole(model):
     """Why convolutions are not split; some packages make more than they use."""
-    return [o.reason for o in _whole.whole(model) if o.layer.built]
+    return [o.reason for o in _unsplit.whole(model) if o.layer.built]
 
 
 @pytest.fixture(scope="module")

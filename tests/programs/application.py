@@ -19,7 +19,7 @@ import tf_convpar as convpar
 from tf_convpar.demo.sockets import BytesReceived
 from tf_convpar.layers import ConvParallel
 from tf_convpar.placement import ShardedVariable
-from tf_convpar.sharding import _twins
+from tf_convpar.sharding import _conversion
 from tf_convpar.sharding import step_traffic
 from tf_convpar.sharding._attach import OnSamples
 
@@ -39,7 +39,9 @@ def plan(model):
     if split == "filters":
         return "equal"
     names = [
-        layer.name for layer in model.layers if _twins.is_convolution(layer)
+        layer.name
+        for layer in model.layers
+        if _conversion.is_convolution(layer)
     ]
     half = len(names) // 2
     samples = {"split": "samples", "shards": (2, 1, 1)}

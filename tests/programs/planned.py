@@ -14,13 +14,13 @@ import tf_convpar as convpar
 from tf_convpar import planner
 from tf_convpar.demo.sockets import BytesReceived
 from tf_convpar.planner.measure import _clock
-from tf_convpar.planner.measure import _works
+from tf_convpar.planner.measure import _layers
 from tf_convpar.sharding import step_traffic
 
 STEPS, BATCH = 4, 16
 L = keras.layers
 # Whatever is planned is compared, not how well.
-_works._MOST_RUNS = 2
+_layers._MOST_RUNS = 2
 _clock._TRIES, _clock._MOST = 1, 5
 strategy = convpar.ConvParallelStrategy()
 

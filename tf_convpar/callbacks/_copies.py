@@ -8,8 +8,8 @@ from collections.abc import Collection
 
 import keras
 
-from tf_convpar.callbacks._nearby import Nearby
-from tf_convpar.callbacks._since import Since
+from tf_convpar.callbacks._peer_copies import Nearby
+from tf_convpar.callbacks._replay_log import Since
 from tf_convpar.callbacks._snapshot import Snapshot
 from tf_convpar.callbacks._writer import Writer
 from tf_convpar.strategy.strategy import ConvParallelStrategy

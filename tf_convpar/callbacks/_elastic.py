@@ -17,12 +17,12 @@ import tensorflow as tf
 from tf_convpar._compat.keras import begin_at
 from tf_convpar._compat.keras import print_msg
 from tf_convpar.callbacks._copies import Copies
-from tf_convpar.callbacks._every import seconds
 from tf_convpar.callbacks._guards import Guards
-from tf_convpar.callbacks._since import rate_of
-from tf_convpar.callbacks._since import set_rate
+from tf_convpar.callbacks._intervals import seconds
+from tf_convpar.callbacks._replay_log import rate_of
+from tf_convpar.callbacks._replay_log import set_rate
 from tf_convpar.callbacks._snapshot import restore
-from tf_convpar.callbacks._syncs import survived
+from tf_convpar.callbacks._sync_errors import survived
 from tf_convpar.layers import recovers
 from tf_convpar.machines import task_of
 from tf_convpar.sharding import HowSplit

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tf_convpar import files
 from tf_convpar import machines
-from tf_convpar.callbacks._every import seconds
+from tf_convpar.callbacks._intervals import seconds
 from tf_convpar.files import DeviceNow
 from tf_convpar.files import Running
 from tf_convpar.strategy.calls import when_over

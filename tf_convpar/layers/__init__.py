@@ -8,7 +8,16 @@ from tf_convpar.layers._activations import (
 )
 from tf_convpar.layers._activations import op_activation as op_activation
 from tf_convpar.layers._base import ConvParallel as ConvParallel
+from tf_convpar.layers._channel_scaling import has_note as has_note
+from tf_convpar.layers._channel_scaling import is_inference as is_inference
+from tf_convpar.layers._channel_scaling import leave_unpadded as leave_unpadded
+from tf_convpar.layers._channel_scaling import note_of as note_of
+from tf_convpar.layers._channel_scaling import unpadded as unpadded
 from tf_convpar.layers._chief import chief as chief
+from tf_convpar.layers._concatenated_inputs import is_joined as is_joined
+from tf_convpar.layers._concatenated_inputs import join as join
+from tf_convpar.layers._concatenated_inputs import joined_of as joined_of
+from tf_convpar.layers._concatenated_inputs import leave_joined as leave_joined
 from tf_convpar.layers._convolution import Conv1D as ConvParallel1D
 from tf_convpar.layers._convolution import Conv2D as ConvParallel2D
 from tf_convpar.layers._convolution import Conv3D as ConvParallel3D
@@ -25,17 +34,8 @@ from tf_convpar.layers._files import recovers as recovers
 from tf_convpar.layers._geometries import KINDS as KINDS
 from tf_convpar.layers._geometries import convolutions as convolutions
 from tf_convpar.layers._geometries import geometry as geometry
-from tf_convpar.layers._joined import is_joined as is_joined
-from tf_convpar.layers._joined import join as join
-from tf_convpar.layers._joined import joined_of as joined_of
-from tf_convpar.layers._joined import leave_joined as leave_joined
 from tf_convpar.layers._one_device import takes_shards as takes_shards
 from tf_convpar.layers._one_device import within_region as within_region
-from tf_convpar.layers._scaled import has_note as has_note
-from tf_convpar.layers._scaled import is_inference as is_inference
-from tf_convpar.layers._scaled import leave_unpadded as leave_unpadded
-from tf_convpar.layers._scaled import note_of as note_of
-from tf_convpar.layers._scaled import unpadded as unpadded
 from tf_convpar.layers._separable import (
     SeparableConv1D as SeparableConvParallel1D,
 )

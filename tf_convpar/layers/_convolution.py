@@ -13,12 +13,12 @@ from tf_convpar import ops
 from tf_convpar.algorithms import Windows
 from tf_convpar.algorithms import convolve
 from tf_convpar.layers._base import ConvParallel
+from tf_convpar.layers._channel_scaling import Again
+from tf_convpar.layers._channel_scaling import is_inference
+from tf_convpar.layers._channel_scaling import unpadded
 from tf_convpar.layers._chief import chief
-from tf_convpar.layers._joined import joined_of
+from tf_convpar.layers._concatenated_inputs import joined_of
 from tf_convpar.layers._one_device import Stage
-from tf_convpar.layers._scaled import Again
-from tf_convpar.layers._scaled import is_inference
-from tf_convpar.layers._scaled import unpadded
 from tf_convpar.placement import ShardedTensor
 
 

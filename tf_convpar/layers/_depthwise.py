@@ -14,12 +14,12 @@ from tf_convpar import ops
 from tf_convpar.algorithms import depthwise_conv
 from tf_convpar.algorithms import is_own_depthwise
 from tf_convpar.layers._base import ConvParallel
+from tf_convpar.layers._channel_scaling import Again
+from tf_convpar.layers._channel_scaling import unpadded
 from tf_convpar.layers._channels import add_bias
 from tf_convpar.layers._channels import data_format
 from tf_convpar.layers._chief import chief
 from tf_convpar.layers._one_device import Stage
-from tf_convpar.layers._scaled import Again
-from tf_convpar.layers._scaled import unpadded
 from tf_convpar.placement import AnyLayout
 from tf_convpar.placement import Layout
 from tf_convpar.placement import ShardedTensor

@@ -21,10 +21,10 @@ from tf_convpar.algorithms import Windows
 from tf_convpar.algorithms import as_with
 from tf_convpar.algorithms import in_one_pass
 from tf_convpar.layers._activations import op_activation
+from tf_convpar.layers._channel_scaling import Again
+from tf_convpar.layers._channel_scaling import is_inference
+from tf_convpar.layers._channel_scaling import leave_note
 from tf_convpar.layers._channels import move_channels
-from tf_convpar.layers._scaled import Again
-from tf_convpar.layers._scaled import is_inference
-from tf_convpar.layers._scaled import leave_note
 from tf_convpar.layers._stored import InShards
 from tf_convpar.placement import device_type
 from tf_convpar.placement import on_device

@@ -12,12 +12,12 @@ import tensorflow as tf
 from tf_convpar.algorithms import Windows
 from tf_convpar.algorithms import convolve
 from tf_convpar.layers._base import ConvParallel
+from tf_convpar.layers._channel_scaling import Again
+from tf_convpar.layers._channel_scaling import is_inference
 from tf_convpar.layers._depthwise import channels
 from tf_convpar.layers._depthwise import depthwise
 from tf_convpar.layers._depthwise import whole
 from tf_convpar.layers._one_device import Stage
-from tf_convpar.layers._scaled import Again
-from tf_convpar.layers._scaled import is_inference
 from tf_convpar.layers._shards import Split
 from tf_convpar.placement import AnyLayout
 from tf_convpar.placement import Layout

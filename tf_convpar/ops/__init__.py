@@ -4,22 +4,25 @@ Importing this package loads nothing: the compiled library is loaded at the
 first call, or by `load()`.
 """
 
-from ._activated import activated_gradient as activated_gradient
-from ._activated import activated_sums as activated_sums
-from ._activated import biased as biased
-from ._activated import biased_gradient as biased_gradient
-from ._activated import passed_back as passed_back
+from ._activation_gradients import activated_gradient as activated_gradient
+from ._activation_gradients import activated_sums as activated_sums
+from ._activation_gradients import biased as biased
+from ._activation_gradients import biased_gradient as biased_gradient
+from ._activation_gradients import passed_back as passed_back
 from ._activations import ACTIVATIONS as ACTIVATIONS
 from ._bias import bias_gradient as bias_gradient
 from ._bias import leave_balanced as leave_balanced
 from ._channels import channel_moments as channel_moments
 from ._channels import channel_sums as channel_sums
 from ._channels import scale_channels as scale_channels
+from ._concatenated_products import Joined as Joined
 from ._convolution import convolution as convolution
 from ._depthwise import depthwise as depthwise
 from ._depthwise import depthwise_kernel_gradient as depthwise_kernel_gradient
+from ._flat_values import pack as pack
+from ._flat_values import unchanged as unchanged
+from ._flat_values import unpack as unpack
 from ._functions import release_functions as release_functions
-from ._joined import Joined as Joined
 from ._kernels import native_on as native_on
 from ._library import BuildReport as BuildReport
 from ._library import build_report as build_report
@@ -28,9 +31,6 @@ from ._library import load as load
 from ._library import module as module
 from ._normalization import group_normalization as group_normalization
 from ._normalization import layer_normalization as layer_normalization
-from ._packed import pack as pack
-from ._packed import unchanged as unchanged
-from ._packed import unpack as unpack
 from ._pieces import Cuts as Cuts
 from ._pieces import from_pieces as from_pieces
 from ._pieces import to_pieces as to_pieces

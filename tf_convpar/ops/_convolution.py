@@ -6,11 +6,11 @@ from typing import Any
 import tensorflow as tf
 
 from . import _library
-from ._activated import passed_back
+from ._activation_gradients import passed_back
 from ._activations import ACTIVATIONS
+from ._concatenated_products import Joined
 from ._depthwise import padded
 from ._devices import same_device
-from ._joined import Joined
 from ._windows import Convolution
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from . import _library
-from ._activated import passed_back
+from ._activation_gradients import passed_back
 from ._activations import ACTIVATIONS
 from ._devices import same_device
 from ._windows import Convolution

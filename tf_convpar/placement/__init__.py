@@ -1,16 +1,10 @@
 """Where things run: three primitives, and variables that stay placed."""
 
-from tf_convpar.placement._by_shards import map_shards as map_shards
 from tf_convpar.placement._cutting import samples as samples
 from tf_convpar.placement._cutting import split as split
-from tf_convpar.placement._elementwise import is_elementwise as is_elementwise
-from tf_convpar.placement._elementwise import pick as pick
 from tf_convpar.placement._exchange import apart as apart
 from tf_convpar.placement._exchange import arranged as arranged
 from tf_convpar.placement._exchange import everywhere as everywhere
-from tf_convpar.placement._in_turn import (
-    everywhere_in_turn as everywhere_in_turn,
-)
 from tf_convpar.placement._layout import AnyLayout as AnyLayout
 from tf_convpar.placement._layout import Layout as Layout
 from tf_convpar.placement._layout import SampleLayout as SampleLayout
@@ -21,7 +15,6 @@ from tf_convpar.placement._packs import Needed as Needed
 from tf_convpar.placement._packs import copies_of as copies_of
 from tf_convpar.placement._packs import messages_of as messages_of
 from tf_convpar.placement._packs import packed as packed
-from tf_convpar.placement._parts import parts_of_samples as parts_of_samples
 from tf_convpar.placement._placed_variable import (
     PlacedVariable as PlacedVariable,
 )
@@ -31,13 +24,22 @@ from tf_convpar.placement._primitives import broadcast as broadcast
 from tf_convpar.placement._primitives import concat_shards as concat_shards
 from tf_convpar.placement._primitives import device_type as device_type
 from tf_convpar.placement._primitives import on_device as on_device
+from tf_convpar.placement._reduction_trees import copy_pairs as copy_pairs
+from tf_convpar.placement._reduction_trees import sum_pairs as sum_pairs
+from tf_convpar.placement._reduction_trees import tree_copies as tree_copies
+from tf_convpar.placement._reduction_trees import tree_sum as tree_sum
+from tf_convpar.placement._sample_fractions import (
+    parts_of_samples as parts_of_samples,
+)
+from tf_convpar.placement._send_order import (
+    everywhere_in_turn as everywhere_in_turn,
+)
+from tf_convpar.placement._sharded_ops import map_shards as map_shards
 from tf_convpar.placement._sharded_tensor import ShardedTensor as ShardedTensor
 from tf_convpar.placement._sharded_variable import (
     ShardedVariable as ShardedVariable,
 )
 from tf_convpar.placement._sharded_variable import shard_scope as shard_scope
 from tf_convpar.placement._sharded_variable import sharded_like as sharded_like
-from tf_convpar.placement._trees import copy_pairs as copy_pairs
-from tf_convpar.placement._trees import sum_pairs as sum_pairs
-from tf_convpar.placement._trees import tree_copies as tree_copies
-from tf_convpar.placement._trees import tree_sum as tree_sum
+from tf_convpar.placement._update_probe import is_elementwise as is_elementwise
+from tf_convpar.placement._update_probe import pick as pick

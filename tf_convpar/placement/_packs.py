@@ -26,11 +26,11 @@ import tensorflow as tf
 
 from tf_convpar import ops
 from tf_convpar._compat.tensorflow import should_record_backprop
-from tf_convpar.placement._in_turn import everywhere_in_turn
-from tf_convpar.placement._in_turn import in_turn
 from tf_convpar.placement._placed_variable import value_of
 from tf_convpar.placement._primitives import broadcast
 from tf_convpar.placement._primitives import on_device
+from tf_convpar.placement._send_order import everywhere_in_turn
+from tf_convpar.placement._send_order import in_turn
 from tf_convpar.placement._sharded_tensor import ShardedTensor
 
 # Bytes of the weights in the first pack, and in later ones. A weight that is

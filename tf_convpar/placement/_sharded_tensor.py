@@ -2,8 +2,8 @@
 
 The gradient of a sharded kernel is such a tensor. What Keras then does with
 gradients (loss scaling, clipping, accumulation) consists of elementwise ops
-and sums, which run shard by shard (`_by_shards`). Any other op sees the merged
-tensor, on the owner: correct by default, fast where it matters.
+and sums, which run shard by shard (`_sharded_ops`). Any other op sees the
+merged tensor, on the owner: correct by default, fast where it matters.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tf_convpar._compat.tensorflow import Tensor
 from tf_convpar._compat.tensorflow import should_record_backprop
 from tf_convpar.placement._cutting import merge
 from tf_convpar.placement._cutting import split
+from tf_convpar.placement._empty_shards import counted
+from tf_convpar.placement._empty_shards import filled
+from tf_convpar.placement._empty_shards import trimmed
 from tf_convpar.placement._layout import AnyLayout
 from tf_convpar.placement._layout import Layout
 from tf_convpar.placement._layout import SampleLayout
-from tf_convpar.placement._stand_in import counted
-from tf_convpar.placement._stand_in import filled
-from tf_convpar.placement._stand_in import trimmed
 
 
 class _ByShards(CompositeTensorGradient):
@@ -65,7 +65,7 @@ class ShardedTensor(CompositeTensor, Tensor):
     ) -> None:
         self._shards = tuple(shards)
         # Of shards of samples, how many samples each has, where some may have
-        # one that is made up (`_stand_in`); None where none has.
+        # one that is made up (`_empty_shards`); None where none has.
         self.counts = counts
         # Typed `Any`: callers that use more than the devices know which kind
         # of layout it is.

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from tf_convpar.planner._compare import Way as Way
     from tf_convpar.planner._compare import advice as advice
     from tf_convpar.planner._compare import compare as compare
-    from tf_convpar.planner._kinds import kinds as kinds
-    from tf_convpar.planner._kinds import seconds_alone as seconds_alone
+    from tf_convpar.planner._layer_times import kinds as kinds
+    from tf_convpar.planner._layer_times import seconds_alone as seconds_alone
     from tf_convpar.planner._plan import plan as plan
-    from tf_convpar.planner._plan_of import plan_of as plan_of
+    from tf_convpar.planner._predict_plan import plan_of as plan_of
     from tf_convpar.planner._simulate import described as described
     from tf_convpar.planner._simulate import simulate as simulate
     from tf_convpar.planner._sweep import SweepRow as SweepRow
@@ -41,10 +41,10 @@ _LATER = {
     "calibrate": "measure._calibrate",
     "compare": "_compare",
     "described": "_simulate",
-    "kinds": "_kinds",
+    "kinds": "_layer_times",
     "plan": "_plan",
-    "plan_of": "_plan_of",
-    "seconds_alone": "_kinds",
+    "plan_of": "_predict_plan",
+    "seconds_alone": "_layer_times",
     "simulate": "_simulate",
     "sweep": "_sweep",
 }

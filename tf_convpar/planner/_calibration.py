@@ -162,7 +162,7 @@ class MeasuredDevice(Checked):
     Attributes:
         name: TensorFlow's name of it, such as
             `"/job:worker/replica:0/task:0/device:CPU:0"`.
-        works: Times of each layer, by its key (`_works.key`).
+        works: Times of each layer, by its key (`_work_keys.key`).
         update_s: Seconds of the optimizer's update of one parameter.
         byte_s: Seconds by which each byte that it sends or receives delays
             its computing.

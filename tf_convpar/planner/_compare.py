@@ -20,9 +20,9 @@ import keras
 from tf_convpar.machines import short
 from tf_convpar.placement import copy_pairs
 from tf_convpar.placement import sum_pairs
-from tf_convpar.planner import _cuts
+from tf_convpar.planner import _balancing
 from tf_convpar.planner import _plan
-from tf_convpar.planner import _works
+from tf_convpar.planner import _work_keys
 from tf_convpar.planner._calibration import PASSES
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import MeasuredDevice
@@ -241,7 +241,7 @@ class _Replicas:
 
     def _balanced(self, total: int) -> list[int]:
         one = [1] * len(self._devices)
-        given = _cuts.balanced(
+        given = _balancing.balanced(
             total - len(one), [self._of(device) for device in self._devices]
         )
         return [a + b for a, b in zip(one, given, strict=True)]
@@ -259,7 +259,7 @@ class _Replicas:
     def _of(self, device: MeasuredDevice) -> Callable[[int], float]:
         graph = self._graph
         works = [
-            device.works[_works.key(graph, call)]
+            device.works[_work_keys.key(graph, call)]
             for call in graph.calls
             if call.layer is not None
         ]
@@ -320,13 +320,13 @@ def _groups(
     Raises:
         ValueError: The devices of a group lack the memory.
     """
-    parts = _alike(_cuts.alone(graph, calibration), number)
+    parts = _alike(_balancing.alone(graph, calibration), number)
     found = [
         _split(graph, calibration, part, calibration.batch, settings)
         for part in parts
     ]
     # Faster groups get larger batches, as `shares="auto"` gives them.
-    batches = _cuts.balanced(
+    batches = _balancing.balanced(
         number * calibration.batch,
         [
             (lambda n, s=own.step_s: n * s)  # type: ignore[misc]
@@ -427,4 +427,4 @@ def _weights(graph: Graph) -> int:
 
 
 def _whole(graph: Graph, calibration: Calibration) -> Costs:
-    return Costs(graph, calibration, _cuts.whole(graph, calibration))
+    return Costs(graph, calibration, _balancing.whole(graph, calibration))

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from tf_convpar.placement import PACK_BYTES
 from tf_convpar.placement import Move
-from tf_convpar.planner import _works
+from tf_convpar.planner import _work_keys
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._ways import FILTERS
 from tf_convpar.planner._ways import SAMPLES
@@ -194,7 +194,7 @@ class Costs:
         cut, devices = self.cut, self.calibration.devices
         if call.layer is None:
             return (0.0,) * len(devices)
-        key = _works.key(self.graph, call)
+        key = _work_keys.key(self.graph, call)
         works = [device.works[key] for device in devices]
         if name == SAMPLES:
             return tuple(

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 import keras
 
 from tf_convpar.machines import short
-from tf_convpar.planner import _choose
-from tf_convpar.planner import _cuts
+from tf_convpar.planner import _balancing
+from tf_convpar.planner import _solver
 from tf_convpar.planner import _step
-from tf_convpar.planner import _works
+from tf_convpar.planner import _work_keys
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._costs import Costs
-from tf_convpar.planner._program import NoSolution
+from tf_convpar.planner._linear_program import NoSolution
 from tf_convpar.planner._ways import CHIEF
 from tf_convpar.planner._ways import DEFAULTS
 from tf_convpar.planner._ways import FILTERS
@@ -63,7 +63,7 @@ def plan(
         RuntimeError: There is no proof within half a minute.
     """
     graph = calls_of(model)
-    expected = _works.fingerprint(graph)
+    expected = _work_keys.fingerprint(graph)
     if calibration.model != expected:
         raise ValueError(
             f"Expected a calibration of '{model.name}', fingerprint "
@@ -86,14 +86,14 @@ def plan_graph(
     """
     found: list[_Found] = []
     singles: dict[str, float] = {}
-    for cut in _cuts.cuts(graph, calibration, settings):
+    for cut in _balancing.cuts(graph, calibration, settings):
         costs = Costs(graph, calibration, cut)
         singles = singles or singles_of(costs)
         with contextlib.suppress(NoSolution):
             # Most cuts are worse than the best one so far: to prove that takes
             # little time.
             known = min((f.seconds for f in found), default=None)
-            choice = _choose.choose(costs, below=known)
+            choice = _solver.choose(costs, below=known)
             found.append(_Found(costs, choice, _step.step_s(costs, choice)))
     if not found:
         limits = {d.name: d.memory_bytes for d in calibration.devices}
@@ -135,7 +135,7 @@ def by_samples(
     """
     graph = calls_of(model)
     found = []
-    for cut in _cuts.cuts(graph, calibration, settings):
+    for cut in _balancing.cuts(graph, calibration, settings):
         costs = Costs(graph, calibration, cut)
         choice = {
             call.name: SAMPLES if SAMPLES in ways else CHIEF
@@ -170,7 +170,7 @@ def whole(
         reason: Why, for the plan.
     """
     graph = calls_of(model)
-    cut = _cuts.whole(graph, calibration, settings)
+    cut = _balancing.whole(graph, calibration, settings)
     singles = singles_of(Costs(graph, calibration, cut))
     return _whole(graph, calibration, settings, singles, reason)
 
@@ -183,7 +183,7 @@ def _whole(
     reason: str,
 ) -> Plan:
     # A cut with one device, for which none has to wait.
-    cut = _cuts.whole(graph, calibration, settings)
+    cut = _balancing.whole(graph, calibration, settings)
     choice = {call.name: CHIEF for call in graph.convolutions}
     seconds = singles[calibration.devices[0].name]
     found = _Found(Costs(graph, calibration, cut), choice, seconds)
@@ -195,7 +195,7 @@ def singles_of(costs: Costs) -> dict[str, float]:
     needed = sum(
         cost[CHIEF].memory[0] for cost in costs.of if cost[CHIEF].memory
     )
-    seconds = _cuts.alone(costs.graph, costs.calibration)
+    seconds = _balancing.alone(costs.graph, costs.calibration)
     return {
         device.name: seconds[device.name]
         for device in costs.calibration.devices
@@ -242,7 +242,7 @@ def _plan(
         single_s=dict(singles),
         equal_s=None,
         reason=reason,
-        fingerprint=_works.fingerprint(graph),
+        fingerprint=_work_keys.fingerprint(graph),
         memory_bytes=tuple(d.memory_bytes for d in calibration.devices),
         layer_bytes={name: (0, 0) for name in allocation},
     )

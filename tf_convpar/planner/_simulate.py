@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from tf_convpar.planner import _plan
-from tf_convpar.planner import _works
+from tf_convpar.planner import _work_keys
 from tf_convpar.planner import descriptions
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import MeasuredDevice
@@ -148,7 +148,7 @@ def describe(
         )
     names = [device.name for device in devices]
     return Calibration(
-        _works.fingerprint(graph),
+        _work_keys.fingerprint(graph),
         batch_size,
         tuple(_device(graph, device, batch_size) for device in devices),
         tuple(
@@ -163,7 +163,7 @@ def describe(
 
 def _device(graph: Graph, device: Described, batch: int) -> MeasuredDevice:
     works = {
-        _works.key(graph, call): _work(graph, call, batch, device.flops)
+        _work_keys.key(graph, call): _work(graph, call, batch, device.flops)
         for call in graph.calls
         if call.layer is not None
     }

@@ -14,13 +14,13 @@ from tf_convpar import plans
 from tf_convpar._compat.keras import print_msg
 from tf_convpar.machines import short
 from tf_convpar.planner import _plan
-from tf_convpar.planner import _plan_of
-from tf_convpar.planner import _works
+from tf_convpar.planner import _predict_plan
+from tf_convpar.planner import _work_keys
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration_file import to_json
 from tf_convpar.planner._ways import Settings
+from tf_convpar.planner.measure import _cache
 from tf_convpar.planner.measure import _calibrate
-from tf_convpar.planner.measure import _kept
 from tf_convpar.planner.measure import progress
 from tf_convpar.planner.measure import step_seconds
 from tf_convpar.planner.star.measure import LayerByLayer
@@ -201,7 +201,7 @@ class Automatic:
         new = self.again(model, devices, slower)
         if new is None or new.prediction is None:
             return None
-        now = _plan_of.plan_of(
+        now = _predict_plan.plan_of(
             model,
             known.calibration.among(devices, slower),
             known.plan,
@@ -218,7 +218,7 @@ class Automatic:
             graph = calls_of(model)
         except ValueError:
             return None  # Without a graph, it was not planned.
-        return self._known.get(_works.fingerprint(graph))
+        return self._known.get(_work_keys.fingerprint(graph))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -321,7 +321,7 @@ def _kept_plan(
     The proof takes seconds for a model of many convolutions.
     """
     graph = calls_of(model)
-    file = _kept.path(
+    file = _cache.path(
         f"{model.name}-{calibration.batch}",
         (
             # In memory there are tuples, and lists in what a file has given.
@@ -333,8 +333,8 @@ def _kept_plan(
         ),
         "plans",
     )
-    plan = _kept.find(file, plans.load)
+    plan = _cache.find(file, plans.load)
     if plan is None:
         plan = _plan.plan_graph(graph, calibration, settings, worth)
-        _kept.keep(plan, file, Plan.save)
+        _cache.keep(plan, file, Plan.save)
     return plan

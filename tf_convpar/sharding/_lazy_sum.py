@@ -16,11 +16,11 @@ import tensorflow as tf
 from tf_convpar import ops
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import on_device
-from tf_convpar.sharding._combined import MOST_TERMS
-from tf_convpar.sharding._combined import Term
-from tf_convpar.sharding._combined import combined
-from tf_convpar.sharding._combined import regrouped
 from tf_convpar.sharding._fusable import activation_of
+from tf_convpar.sharding._normalized_sums import MOST_TERMS
+from tf_convpar.sharding._normalized_sums import Term
+from tf_convpar.sharding._normalized_sums import combined
+from tf_convpar.sharding._normalized_sums import regrouped
 
 
 class LazySum(ShardedTensor):

@@ -9,9 +9,9 @@ import keras
 
 from tf_convpar.copying import Copies
 from tf_convpar.layers import ConvParallel
-from tf_convpar.sharding import _twins
+from tf_convpar.sharding import _conversion
 from tf_convpar.sharding._attach import Attached
-from tf_convpar.sharding._follow import Followers
+from tf_convpar.sharding._trainable import Followers
 from tf_convpar.sharding._training import settle_xla
 
 
@@ -40,7 +40,7 @@ def merge(model: keras.Model) -> keras.Model:
     def plain(layer: Any, held_by: Sequence[Any]) -> Any:
         del held_by
         if isinstance(layer, ConvParallel):
-            return _twins.plain(layer, copies)
+            return _conversion.plain(layer, copies)
         return None
 
     copies = Copies(plain, leave_out=(Attached, Followers))

@@ -18,11 +18,11 @@ from typing import Any
 import tensorflow as tf
 
 from tf_convpar import ops
-from tf_convpar.sharding._combined import Exchange
-from tf_convpar.sharding._combined import Statistics
-from tf_convpar.sharding._combined import Term
-from tf_convpar.sharding._combined import derivatives
-from tf_convpar.sharding._combined import gradients_of
+from tf_convpar.sharding._normalized_sums import Exchange
+from tf_convpar.sharding._normalized_sums import Statistics
+from tf_convpar.sharding._normalized_sums import Term
+from tf_convpar.sharding._normalized_sums import derivatives
+from tf_convpar.sharding._normalized_sums import gradients_of
 
 
 def with_moments(

@@ -22,17 +22,17 @@ from tf_convpar.plans import CHIEF
 from tf_convpar.plans import ByLayer
 from tf_convpar.plans import Plan
 from tf_convpar.plans import load
-from tf_convpar.sharding import _told
-from tf_convpar.sharding import _twins
+from tf_convpar.sharding import _conversion
+from tf_convpar.sharding import _report
 from tf_convpar.sharding._attach import Attached
-from tf_convpar.sharding._follow import Followers
-from tf_convpar.sharding._follow import follow
 from tf_convpar.sharding._merge import check_model
 from tf_convpar.sharding._predict import divide_predictions
 from tf_convpar.sharding._regions import Regions
+from tf_convpar.sharding._trainable import Followers
+from tf_convpar.sharding._trainable import follow
 from tf_convpar.sharding._training import place_slots
 from tf_convpar.sharding._training import settle_xla
-from tf_convpar.sharding._whole import why_whole
+from tf_convpar.sharding._unsplit import why_whole
 from tf_convpar.sharding.rules import check_moments
 from tf_convpar.strategy.arguments import check_wire_dtype
 from tf_convpar.strategy.strategy import ConvParallelStrategy
@@ -144,7 +144,7 @@ def parallelize(
         _check_used(wires, model)
 
     def change(layer: Any, held_by: Sequence[Any]) -> Any:
-        if not _twins.is_convolution(layer) or why_whole(layer, held_by):
+        if not _conversion.is_convolution(layer) or why_whole(layer, held_by):
             return None
         asked = {"algorithm": algorithm, "wire_dtype": wires.find(layer.name)}
         own = {k: v for k, v in asked.items() if v is not None}
@@ -152,7 +152,7 @@ def parallelize(
             found = splits.find(layer.name)
             split = Split.of(CHIEF if found is None else found)
             own |= {"split": split.by, "shards": split.shards}
-        return _twins.parallel(layer, copies, **own)
+        return _conversion.parallel(layer, copies, **own)
 
     def enter(model: Any) -> None:
         # Weights are cut before layers are called: a `tf.function` in one of
@@ -182,9 +182,9 @@ def parallelize(
     follow(copies.pairs)
     if fuses and chief()[1]:
         divide_predictions(new)
-    _told.warn(new, algorithm)
+    _report.warn(new, algorithm)
     if verbose:
-        print_msg(f"{model.name}: {_told.line(new, reason)}")
+        print_msg(f"{model.name}: {_report.line(new, reason)}")
     return new
 
 
@@ -271,7 +271,9 @@ def _check_devices(plan: Plan) -> None:
 def _check_used(given: ByLayer, model: Any) -> None:
     """Raises ValueError if a key stands for no convolution of the model."""
     layers = layers_of(model)
-    names = [layer.name for layer in layers if _twins.is_convolution(layer)]
+    names = [
+        layer.name for layer in layers if _conversion.is_convolution(layer)
+    ]
     problem = given.unused(f"'{model.name}'", names)
     if problem:
         raise ValueError(problem)

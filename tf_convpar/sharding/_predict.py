@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tf_convpar import ops
 from tf_convpar.layers import Attached
-from tf_convpar.sharding._divided import Divided
+from tf_convpar.sharding._weight_hoisting import Divided
 
 
 def divide_predictions(model: keras.Model) -> None:

@@ -17,16 +17,16 @@ from tf_convpar.placement import AnyLayout
 from tf_convpar.placement import Layout
 from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import place
-from tf_convpar.sharding import _walk
+from tf_convpar.sharding import _keras_graph
 from tf_convpar.sharding._attach import OnSamples
 from tf_convpar.sharding._attach import OnShards
 from tf_convpar.sharding._fusable import fuses
-from tf_convpar.sharding._fused import Fused
-from tf_convpar.sharding._pooled import Pooled
-from tf_convpar.sharding._pooled import pools
-from tf_convpar.sharding._where import leading
-from tf_convpar.sharding._where import works_on_channels
-from tf_convpar.sharding._where import works_on_samples
+from tf_convpar.sharding._fused_normalization import Fused
+from tf_convpar.sharding._placement_rules import leading
+from tf_convpar.sharding._placement_rules import works_on_channels
+from tf_convpar.sharding._placement_rules import works_on_samples
+from tf_convpar.sharding._pooling import Pooled
+from tf_convpar.sharding._pooling import pools
 
 
 class Regions:
@@ -34,7 +34,8 @@ class Regions:
 
     Args:
         copy: Function that returns the new layer for one of the model's.
-        fuses: Whether layers on the chief take part in what `_fused` does.
+        fuses: Whether layers on the chief take part in what
+            `_fused_normalization` does.
         moments: By which moments samples are normalized: `"all"` or `"own"`.
     """
 
@@ -57,9 +58,9 @@ class Regions:
     def enter(self, model: Any) -> None:
         """Makes the new layers of a functional model."""
         self._leads_to.update(leading(model))
-        for node in _walk.nodes(model):
+        for node in _keras_graph.nodes(model):
             self._uses.update(id(x) for x in node.input_tensors)
-        for node in _walk.nodes(model):
+        for node in _keras_graph.nodes(model):
             if not node.is_input:
                 self._visit(node)
 
@@ -73,7 +74,7 @@ class Regions:
     def _visit(self, node: Any) -> None:
         layer = node.operation
         made = self._copy(layer)
-        if _walk.is_graph(layer):
+        if _keras_graph.is_graph(layer):
             return  # What goes in and comes out of it is joined.
         inputs = [self._lies.get(id(tensor)) for tensor in node.input_tensors]
         lies = None

@@ -21,7 +21,7 @@ from tf_convpar._compat.keras import print_msg
 from tf_convpar.layers import ConvParallel
 from tf_convpar.layers import Split
 from tf_convpar.plans import CHIEF
-from tf_convpar.sharding import _twins
+from tf_convpar.sharding import _conversion
 from tf_convpar.sharding._parallelize import parallelize
 from tf_convpar.sharding.rules import MomentsOfOwn
 from tf_convpar.strategy import graphs
@@ -80,7 +80,7 @@ class HowSplit:
                 )
                 if layer.name in plan and Split.of(plan[layer.name]) == asked:
                     planned.add(layer.name)
-            elif _twins.is_convolution(layer):
+            elif _conversion.is_convolution(layer):
                 found[layer.name] = (CHIEF, None, None, None)
         own = any(
             isinstance(

@@ -20,7 +20,7 @@ from tf_convpar._compat.keras import layers_of
 from tf_convpar.layers import ConvParallel
 from tf_convpar.machines import short
 from tf_convpar.placement import SampleLayout
-from tf_convpar.sharding._whole import whole
+from tf_convpar.sharding._unsplit import whole
 
 
 def _with_shards(summary: Callable[..., None]) -> Callable[..., None]:

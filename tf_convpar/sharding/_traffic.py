@@ -15,13 +15,13 @@ from tf_convpar.layers import ConvParallel
 from tf_convpar.placement import AnyLayout
 from tf_convpar.placement import Move
 from tf_convpar.placement import messages_of
-from tf_convpar.sharding import _walk
+from tf_convpar.sharding import _keras_graph
 from tf_convpar.sharding._attach import OnSamples
 from tf_convpar.sharding._attach import OnShards
-from tf_convpar.sharding._calls import Call
-from tf_convpar.sharding._calls import Graph
-from tf_convpar.sharding._calls import calls_of
-from tf_convpar.sharding._graph import needed_of
+from tf_convpar.sharding._graph_execution import needed_of
+from tf_convpar.sharding._model_graph import Call
+from tf_convpar.sharding._model_graph import Graph
+from tf_convpar.sharding._model_graph import calls_of
 from tf_convpar.sharding.rules import CHIEF
 
 
@@ -118,7 +118,7 @@ class _Count:
         self._lies: dict[int, AnyLayout] = {}
         self._made: set[Any] = set()
         for model in graph.models:
-            needed = needed_of(_walk.graph_of(model), training)
+            needed = needed_of(_keras_graph.graph_of(model), training)
             self.messages.update(messages_of(needed, training))
         for call in graph.calls:
             lies = self._call(call)

@@ -17,18 +17,18 @@ import tensorflow as tf
 from tf_convpar import machines
 from tf_convpar.algorithms import facts
 from tf_convpar.planner import _calibration_file
-from tf_convpar.planner import _works
+from tf_convpar.planner import _work_keys
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import MeasuredDevice
 from tf_convpar.planner._calibration import Work
 from tf_convpar.planner._link import Link
-from tf_convpar.planner.measure import _kept
+from tf_convpar.planner.measure import _cache
 from tf_convpar.planner.measure import _links
 from tf_convpar.planner.measure import _updates
-from tf_convpar.planner.measure._apart import Report
-from tf_convpar.planner.measure._apart import apart
 from tf_convpar.planner.measure._clock import Clock
-from tf_convpar.planner.measure._works import Works
+from tf_convpar.planner.measure._layers import Works
+from tf_convpar.planner.measure._own_thread import Report
+from tf_convpar.planner.measure._own_thread import apart
 from tf_convpar.sharding import Graph
 from tf_convpar.sharding import calls_of
 from tf_convpar.strategy.strategy import ConvParallelStrategy
@@ -82,15 +82,15 @@ def calibrate(
     optimizer = keras.optimizers.SGD()
     if getattr(model, "compiled", False) and model.optimizer is not None:
         optimizer = model.optimizer
-    file = _kept.path(
+    file = _cache.path(
         f"{model.name}-{batch_size}",
         _key(graph, strategy, devices, optimizer, batch_size, algorithm),
     )
     if not fresh:
-        known = _kept.find(file, _calibration_file.load)
+        known = _cache.find(file, _calibration_file.load)
         if known is not None:
             return known
-    with _kept.alone(report):
+    with _cache.alone(report):
         found = apart(
             _measured,
             graph,
@@ -101,7 +101,7 @@ def calibrate(
             report=report,
         )
     if keep:
-        _kept.keep(found, file, _calibration_file.save)
+        _cache.keep(found, file, _calibration_file.save)
     return found
 
 
@@ -152,7 +152,7 @@ def _measured(
             )
         )
     return Calibration(
-        _works.fingerprint(graph),
+        _work_keys.fingerprint(graph),
         batch,
         tuple(found),
         tuple(links),
@@ -273,10 +273,10 @@ def _key(
     config: dict[str, Any] = getattr(optimizer, "get_config", dict)()
     settings = sorted((k, v) for k, v in config.items() if isinstance(v, bool))
     counted = collections.Counter(
-        _works.key(graph, c) for c in graph.calls if c.layer is not None
+        _work_keys.key(graph, c) for c in graph.calls if c.layer is not None
     )
     return (
-        _works.fingerprint(graph),
+        _work_keys.fingerprint(graph),
         sorted(counted.items()),
         batch,
         [algorithm] if algorithm else sorted(graph.algorithms - {"direct"}),

@@ -23,10 +23,10 @@ from tf_convpar._compat.keras import structure_of
 from tf_convpar.files import replace
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration_file import to_json
-from tf_convpar.planner.measure import _kept
-from tf_convpar.planner.measure._apart import Report
-from tf_convpar.planner.measure._apart import apart
+from tf_convpar.planner.measure import _cache
 from tf_convpar.planner.measure._clock import settle
+from tf_convpar.planner.measure._own_thread import Report
+from tf_convpar.planner.measure._own_thread import apart
 from tf_convpar.plans import Plan
 from tf_convpar.sharding import parallelize
 from tf_convpar.strategy import graphs
@@ -69,7 +69,7 @@ def step_seconds(
     Returns:
         The median for each plan; infinity where a device has not the memory.
     """
-    file = _kept.path(
+    file = _cache.path(
         f"{model.name}-{calibration.batch}",
         (
             json.dumps(to_json(calibration)),
@@ -79,15 +79,15 @@ def step_seconds(
         ),
         "steps",
     )
-    found = _kept.find(file, _load)
+    found = _cache.find(file, _load)
     if found is None:
-        with _kept.alone(report):
+        with _cache.alone(report):
             found = apart(
                 _timed,
                 *(model, strategy, plans, calibration.batch, how),
                 report=report,
             )
-        _kept.keep(found, file, _save)
+        _cache.keep(found, file, _save)
     return found
 
 

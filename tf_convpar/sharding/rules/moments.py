@@ -23,13 +23,13 @@ from tf_convpar.placement import broadcast
 from tf_convpar.placement import copies_of
 from tf_convpar.placement import on_device
 from tf_convpar.placement import parts_of_samples
-from tf_convpar.sharding._combined import Exchange
-from tf_convpar.sharding._combined import Statistics
-from tf_convpar.sharding._combined import Term
 from tf_convpar.sharding._lazy_sum import made_on
 from tf_convpar.sharding._lazy_sum import normalized_shards
 from tf_convpar.sharding._moments import moments_of_all
 from tf_convpar.sharding._moments import with_moments
+from tf_convpar.sharding._normalized_sums import Exchange
+from tf_convpar.sharding._normalized_sums import Statistics
+from tf_convpar.sharding._normalized_sums import Term
 from tf_convpar.sharding.rules.each_sample import SampleRule
 from tf_convpar.sharding.rules.each_sample import sent
 from tf_convpar.sharding.rules.normalization import MOVING

@@ -16,9 +16,9 @@ from tf_convpar._compat.keras import stored
 from tf_convpar.placement import Layout
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import on_device
-from tf_convpar.sharding._combined import Statistics
-from tf_convpar.sharding._combined import Term
 from tf_convpar.sharding._lazy_sum import normalized_shards
+from tf_convpar.sharding._normalized_sums import Statistics
+from tf_convpar.sharding._normalized_sums import Term
 from tf_convpar.sharding.rules._rule import Rule
 from tf_convpar.sharding.rules._rule import Shape
 from tf_convpar.sharding.rules._rule import on_shards

@@ -53,9 +53,9 @@ import time
 from collections.abc import Collection
 from collections.abc import Sequence
 
-from tf_convpar.planner._program import LinearProgram
-from tf_convpar.planner._program import NoSolution
-from tf_convpar.planner._program import total
+from tf_convpar.planner._linear_program import LinearProgram
+from tf_convpar.planner._linear_program import NoSolution
+from tf_convpar.planner._linear_program import total
 from tf_convpar.planner.star import _cost
 from tf_convpar.planner.star._calibration import StarCalibration
 from tf_convpar.planner.star._network import StarConvolution

@@ -17,10 +17,10 @@ import keras
 from tf_convpar import layers
 from tf_convpar._compat.keras import print_msg
 from tf_convpar.planner._link import Link
-from tf_convpar.planner.measure import _kept
+from tf_convpar.planner.measure import _cache
 from tf_convpar.planner.measure import progress
-from tf_convpar.planner.measure._apart import apart
 from tf_convpar.planner.measure._calibrate import chief_first
+from tf_convpar.planner.measure._own_thread import apart
 from tf_convpar.planner.star import _calibration_file
 from tf_convpar.planner.star._network import Network
 from tf_convpar.planner.star._network import StarConvolution
@@ -66,11 +66,11 @@ class LayerByLayer:
         subject = _subject(self._strategy, layer, geometry)
         devices = chief_first(self._strategy)
         # The file does not depend on the layer's name: there it is "layer".
-        file = _kept.path("layer", subject.key(devices))
-        found = _kept.find(file, _calibration_file.load)
+        file = _cache.path("layer", subject.key(devices))
+        found = _cache.find(file, _calibration_file.load)
         if found is None:
             doing = f"Measuring layer '{layer.name}'"
-            with progress(doing, print_msg) as report, _kept.alone(report):
+            with progress(doing, print_msg) as report, _cache.alone(report):
                 found = apart(
                     lambda subject, devices, report: measure_cluster(
                         subject, devices, links=self._links, report=report
@@ -79,7 +79,7 @@ class LayerByLayer:
                     devices,
                     report=report,
                 )
-            _kept.keep(found, file, _calibration_file.save)
+            _cache.keep(found, file, _calibration_file.save)
         self._links = found.links
         (counts,) = allocate(found).values()
         return counts

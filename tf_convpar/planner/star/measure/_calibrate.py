@@ -18,7 +18,7 @@ import tensorflow as tf
 from tf_convpar._compat.keras import layers_of
 from tf_convpar.layers import convolutions
 from tf_convpar.planner import units
-from tf_convpar.planner.measure import _kept
+from tf_convpar.planner.measure import _cache
 from tf_convpar.planner.measure import _updates
 from tf_convpar.planner.measure._calibrate import chief_first
 from tf_convpar.planner.measure._clock import Clock
@@ -88,20 +88,20 @@ def calibrate(
     devices = chief_first(strategy)
     rates = _rates(throughput, len(devices))
     subject = _subject(model, strategy, batch_size)
-    file = _kept.path(
+    file = _cache.path(
         f"{model.name}-{batch_size}",
         (*subject.key(devices), quantum, _rest_key(model)),
     )
     if throughput == "auto":
-        known = _kept.find(file, _calibration_file.load)
+        known = _cache.find(file, _calibration_file.load)
         if known is not None:
             return known
-    with _kept.alone(report):
+    with _cache.alone(report):
         calibration = measure_cluster(
             subject, devices, quantum=quantum, rates=rates, report=report
         )
     if throughput in ("auto", "eval"):
-        _kept.keep(calibration, file, _calibration_file.save)
+        _cache.keep(calibration, file, _calibration_file.save)
     return calibration
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from tf_convpar.planner._costs import Costs
 from tf_convpar.planner._costs import Sent
-from tf_convpar.planner._program import Linear
-from tf_convpar.planner._program import LinearProgram
-from tf_convpar.planner._program import total
+from tf_convpar.planner._linear_program import Linear
+from tf_convpar.planner._linear_program import LinearProgram
+from tf_convpar.planner._linear_program import total
 from tf_convpar.planner._ways import CHIEF
 from tf_convpar.planner._ways import FILTERS
 from tf_convpar.planner._ways import SAMPLES

@@ -6,10 +6,10 @@ import dataclasses
 
 import keras
 
-from tf_convpar.planner import _cuts
+from tf_convpar.planner import _balancing
 from tf_convpar.planner import _plan
 from tf_convpar.planner import _step
-from tf_convpar.planner import _works
+from tf_convpar.planner import _work_keys
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._costs import Costs
 from tf_convpar.planner._ways import FILTERS
@@ -57,7 +57,7 @@ def plan_of(
             a device lacks the memory.
     """
     graph = calls_of(model)
-    expected = _works.fingerprint(graph)
+    expected = _work_keys.fingerprint(graph)
     for what, found in (
         ("calibration", calibration.model),
         ("plan", plan.fingerprint),
@@ -115,7 +115,7 @@ def _cut(
             f"Expected the layers {', '.join(layers)}. Received a plan "
             f"without {missing}, and with {unknown} besides."
         )
-    whole = _cuts.whole(graph, calibration, settings)
+    whole = _balancing.whole(graph, calibration, settings)
     shares, counts = whole.shares, dict(whole.counts)
     of_shares = ""
     of_counts: dict[int, str] = {}

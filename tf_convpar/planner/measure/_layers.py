@@ -21,7 +21,7 @@ from tf_convpar import ops
 from tf_convpar import sharding
 from tf_convpar._compat.keras import takes_training
 from tf_convpar.placement import device_type
-from tf_convpar.planner import _works
+from tf_convpar.planner import _work_keys
 from tf_convpar.planner._calibration import Work
 from tf_convpar.planner.measure._clock import settle
 from tf_convpar.sharding import Call
@@ -72,7 +72,7 @@ class Works:
         self._calls: dict[str, Call] = {}
         for call in graph.calls:
             if call.layer is not None:
-                self._calls.setdefault(_works.key(graph, call), call)
+                self._calls.setdefault(_work_keys.key(graph, call), call)
         self._cut = [k for k, c in self._calls.items() if _has_filters(c)]
         self._whole = self._traced([(c, 1.0) for c in self._calls.values()])
         self._own = [k for k, c in self._calls.items() if _rule(c) is not None]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
-from tf_convpar.planner import _cuts
-from tf_convpar.planner import _works
+from tf_convpar.planner import _balancing
+from tf_convpar.planner import _work_keys
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import Work
 from tf_convpar.sharding import calls_of
@@ -44,7 +44,7 @@ def kinds(model: Any, calibration: Calibration) -> list[Kind]:
     alike: dict[str, list[Any]] = {}
     for call in graph.calls:
         if call.layer is not None:
-            alike.setdefault(_works.key(graph, call), []).append(call)
+            alike.setdefault(_work_keys.key(graph, call), []).append(call)
     return [
         Kind(
             calls[0].name,
@@ -58,4 +58,4 @@ def kinds(model: Any, calibration: Calibration) -> list[Kind]:
 
 def seconds_alone(model: Any, calibration: Calibration) -> dict[str, float]:
     """Seconds of a step with its updates on each device alone, by device."""
-    return dict(_cuts.alone(calls_of(model), calibration))
+    return dict(_balancing.alone(calls_of(model), calibration))

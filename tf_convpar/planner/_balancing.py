@@ -8,7 +8,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 
-from tf_convpar.planner import _works
+from tf_convpar.planner import _work_keys
 from tf_convpar.planner._calibration import PASSES
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import Work
@@ -75,7 +75,7 @@ def alone(graph: Graph, calibration: Calibration) -> dict[str, float]:
     return {
         device.name: weights * device.update_s
         + sum(
-            device.works[_works.key(graph, call)].at(
+            device.works[_work_keys.key(graph, call)].at(
                 which, calibration.batch, on_shards=False
             )
             for call in graph.calls
@@ -141,7 +141,7 @@ def _of(
     graph: Graph, calibration: Calibration, d: int, calls: Sequence[Call]
 ) -> list[Work]:
     works = calibration.devices[d].works
-    return [works[_works.key(graph, call)] for call in calls]
+    return [works[_work_keys.key(graph, call)] for call in calls]
 
 
 def balanced(

@@ -15,14 +15,14 @@ from tf_convpar._compat.keras import layers_of
 from tf_convpar.layers import ConvParallel
 from tf_convpar.layers import Split
 from tf_convpar.plans import CHIEF
-from tf_convpar.sharding import _twins
+from tf_convpar.sharding import _conversion
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 
 _RECURRENT = (
     *(keras.layers.ConvLSTM1D, keras.layers.ConvLSTM2D),
     keras.layers.ConvLSTM3D,
 )
-_KINDS = (*_twins.KINDS, *_RECURRENT)
+_KINDS = (*_conversion.KINDS, *_RECURRENT)
 _LEFT = "the plan leaves it to the chief"
 # Folders of packages that were installed, and are nobody's own program.
 _INSTALLED = {"site-packages", "dist-packages"}
@@ -61,7 +61,9 @@ def why_whole(layer: Any, held_by: Sequence[Any]) -> str | None:
         return (
             "convolves step by step: its kernels would travel in each of them"
         )
-    if not (_twins.is_convolution(layer) or isinstance(layer, ConvParallel)):
+    if not (
+        _conversion.is_convolution(layer) or isinstance(layer, ConvParallel)
+    ):
         return _of_its_class(type(layer))
     if getattr(layer, "quantization_mode", None) is not None:
         return "is quantized: parallelize first"
@@ -118,7 +120,7 @@ def _why_left(layer: Any, model: Any) -> str:
     if by != "samples" and given_out < count:
         what = "filter" if hasattr(layer, "filters") else "channel"
         cure = "`split='samples'`"
-        if _twins.is_convolution(layer):
+        if _conversion.is_convolution(layer):
             cure = f"`plan={{'{layer.name}': 'samples'}}`"
         return (
             f"has {given_out} {what}{'s' * (given_out != 1)} for {count} "
@@ -131,7 +133,7 @@ def _why_left(layer: Any, model: Any) -> str:
 
 def _of_its_class(kind: type) -> str:
     """Why a layer of a class that is not Keras' own is not spread."""
-    base = next(filter(_twins.has_twin, kind.__mro__))
+    base = next(filter(_conversion.has_twin, kind.__mro__))
     before = kind.__mro__[: kind.__mro__.index(base)]
     own = {name for one in before for name in vars(one)}
     package = kind.__module__.partition(".")[0]
@@ -150,7 +152,7 @@ def _of_its_class(kind: type) -> str:
             "that it holds"
         )
     else:
-        twin = f"convpar.{_twins.public_name(base)}"
+        twin = f"convpar.{_conversion.public_name(base)}"
         cure = f"derive it from {twin} instead of keras.layers.{base.__name__}"
         if own & {"call", "__call__"}:
             cure += ", and leave the convolution to `super().call`"

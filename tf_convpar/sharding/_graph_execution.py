@@ -34,7 +34,7 @@ from tf_convpar.sharding._attach import OnSamples
 from tf_convpar.sharding._attach import joined
 from tf_convpar.sharding._attach import masked_as
 from tf_convpar.sharding._attach import works_on_shards
-from tf_convpar.sharding._fused import without_note
+from tf_convpar.sharding._fused_normalization import without_note
 
 
 def _in_regions(run: Callable[..., Any]) -> Callable[..., Any]:

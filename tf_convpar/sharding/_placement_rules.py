@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from tf_convpar.layers import ConvParallel
 from tf_convpar.placement import Layout
-from tf_convpar.sharding import _twins
-from tf_convpar.sharding import _walk
+from tf_convpar.sharding import _conversion
+from tf_convpar.sharding import _keras_graph
 from tf_convpar.sharding.rules import CHIEF
 from tf_convpar.sharding.rules import Rule
 from tf_convpar.sharding.rules import SampleRule
@@ -85,16 +85,18 @@ def leading(model: Any) -> Mapping[int, Any]:
     """
     makes: dict[int, Any] = {}
     takers: dict[int, list[Any]] = collections.defaultdict(list)
-    for node in _walk.nodes(model):
+    for node in _keras_graph.nodes(model):
         makes.update({id(y): node for y in node.outputs})
         for x in node.input_tensors:
             takers[id(x)].append(node)
-    left = {id(y) for y in keras.tree.flatten(_walk.graph_of(model).outputs)}
+    left = {
+        id(y) for y in keras.tree.flatten(_keras_graph.graph_of(model).outputs)
+    }
     found: dict[int, Any] = {}
-    for node in _walk.nodes(model):
+    for node in _keras_graph.nodes(model):
         layer = node.operation
         if not isinstance(layer, ConvParallel) and not (
-            _twins.is_convolution(layer)
+            _conversion.is_convolution(layer)
         ):
             continue
         chain = []

@@ -14,10 +14,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_convpar.sharding import _twins
-from tf_convpar.sharding import _walk
-from tf_convpar.sharding._where import leading
-from tf_convpar.sharding._whole import why_whole
+from tf_convpar.sharding import _conversion
+from tf_convpar.sharding import _keras_graph
+from tf_convpar.sharding._placement_rules import leading
+from tf_convpar.sharding._unsplit import why_whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Graph:
         outputs: Numbers of the model's output tensors, which are joined on
             the chief.
         models: The model and those within it, once for each call.
-        keys: Results of `_works.key`, by the identity of the call.
+        keys: Results of `planner._work_keys.key`, by the identity of the call.
     """
 
     name: str
@@ -121,7 +121,7 @@ def calls_of(model: keras.Model) -> Graph:
     Raises:
         ValueError: The model has no graph, or a tensor of unknown size.
     """
-    if not _walk.is_graph(model) or not model.built:
+    if not _keras_graph.is_graph(model) or not model.built:
         raise ValueError(
             "Expected a built Sequential or functional model: only those have "
             f"a graph that can be planned. Received: '{model.name}', a "
@@ -132,7 +132,7 @@ def calls_of(model: keras.Model) -> Graph:
     reader.enter(model, (), learns=False)
     outputs = [
         reader.numbers[id(x)]
-        for x in keras.tree.flatten(_walk.graph_of(model).outputs)
+        for x in keras.tree.flatten(_keras_graph.graph_of(model).outputs)
     ]
     return Graph(
         model.name,
@@ -163,7 +163,7 @@ class _Reader:
         held_by = (*held_by, model)
         self.models.append(model)
         leads_to = leading(model)
-        for node in _walk.nodes(model):
+        for node in _keras_graph.nodes(model):
             if node.is_input:
                 # Every call of a model within the model makes new tensors.
                 self._made(node.outputs, learns)
@@ -174,11 +174,11 @@ class _Reader:
         layer = node.operation
         inputs = tuple(self.numbers[id(x)] for x in node.input_tensors)
         before = any(self.tensors[i].learns for i in inputs)
-        if _walk.is_graph(layer):
+        if _keras_graph.is_graph(layer):
             self._model(node, inputs, before, held_by)
             return
         splits = (
-            _twins.is_convolution(layer)
+            _conversion.is_convolution(layer)
             and bool(getattr(layer, "built", False))
             and why_whole(layer, held_by) is None
         )
@@ -202,7 +202,7 @@ class _Reader:
         borders becomes a call without a layer.
         """
         model = node.operation
-        graph = _walk.graph_of(model)
+        graph = _keras_graph.graph_of(model)
         entry = len(self.calls)
         self.enter(model, held_by, before)
         own = tuple(

@@ -34,17 +34,17 @@ from tf_convpar.layers import note_of
 from tf_convpar.layers import op_activation
 from tf_convpar.layers import takes_shards
 from tf_convpar.sharding._attach import joined
-from tf_convpar.sharding._combined import MOST_TERMS
-from tf_convpar.sharding._combined import Statistics
-from tf_convpar.sharding._combined import Term
-from tf_convpar.sharding._combined import combined
 from tf_convpar.sharding._fusable import activation_of
-from tf_convpar.sharding._pixels import merged
-from tf_convpar.sharding._pixels import normalized_groups
-from tf_convpar.sharding._pixels import normalized_pixels
-from tf_convpar.sharding._pixels import product
-from tf_convpar.sharding._pixels import product_in_training
-from tf_convpar.sharding._pixels import rescaled
+from tf_convpar.sharding._normalized_sums import MOST_TERMS
+from tf_convpar.sharding._normalized_sums import Statistics
+from tf_convpar.sharding._normalized_sums import Term
+from tf_convpar.sharding._normalized_sums import combined
+from tf_convpar.sharding._pointwise_layers import merged
+from tf_convpar.sharding._pointwise_layers import normalized_groups
+from tf_convpar.sharding._pointwise_layers import normalized_pixels
+from tf_convpar.sharding._pointwise_layers import product
+from tf_convpar.sharding._pointwise_layers import product_in_training
+from tf_convpar.sharding._pointwise_layers import rescaled
 
 _L = keras.layers
 # Where a tensor has its note; and where one that is made again with what

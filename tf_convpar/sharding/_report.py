@@ -11,7 +11,7 @@ import tensorflow as tf
 from tf_convpar._compat.keras import layers_of
 from tf_convpar.layers import ConvParallel
 from tf_convpar.machines import short
-from tf_convpar.sharding import _whole
+from tf_convpar.sharding import _unsplit
 from tf_convpar.strategy import strategy as strategy_lib
 from tf_convpar.strategy.devices import default_devices
 from tf_convpar.strategy.strategy import ConvParallelStrategy
@@ -74,7 +74,7 @@ def warn(model: Any, algorithm: str | None) -> None:
         warnings.warn(f"{model.name}: {problem}", stacklevel=3)
 
 
-def _no_convolution(left: list[_whole.Whole]) -> str:
+def _no_convolution(left: list[_unsplit.Whole]) -> str:
     if not left:
         return (
             "has no convolution that `parallelize` could find, so nothing is "
@@ -119,7 +119,7 @@ def _no_strategy(spread: list[Any], algorithm: str | None) -> str | None:
     return None
 
 
-def _found(model: Any) -> tuple[list[Any], list[_whole.Whole]]:
+def _found(model: Any) -> tuple[list[Any], list[_unsplit.Whole]]:
     """Convolutions that devices share, and the rest.
 
     Those that have no input shape yet will be shared, if there are devices.
@@ -132,7 +132,7 @@ def _found(model: Any) -> tuple[list[Any], list[_whole.Whole]]:
         and (layer.is_spread or (many and not layer.built))
     ]
     known = set(map(id, spread))
-    left = [one for one in _whole.whole(model) if id(one.layer) not in known]
+    left = [one for one in _unsplit.whole(model) if id(one.layer) not in known]
     return spread, left
 
 
@@ -148,7 +148,7 @@ def _devices() -> tuple[str, ...]:
     return ()
 
 
-def _listed(left: list[_whole.Whole]) -> str:
+def _listed(left: list[_unsplit.Whole]) -> str:
     named = []
     for one in left[:_NAMED]:
         inside = f", inside '{one.held_by[-1].name}'" if one.held_by else ""
