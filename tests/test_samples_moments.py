@@ -15,6 +15,7 @@ from by_samples import same
 from by_samples import shaken
 from by_samples import slopes
 from by_samples import split
+from tensorflow.python.ops import op_selector
 
 import tf_convpar as convpar
 from tf_convpar import ops
@@ -386,3 +387,32 @@ def test_own_moments_stay_when_shares_move(strategy, float64):
 def test_moments_of_no_kind(strategy):
     with pytest.raises(ValueError, match="Expected `moments`.*'mine'"):
         split(centred(ALONE["relu"]), strategy, moments="mine")
+
+
+def test_tracing_does_not_walk_through_the_model(strategy, monkeypatch):
+    """What each device has of the samples is known behind half of a model."""
+    walked = []
+    walk = op_selector.get_backward_walk_ops
+
+    def counted(*args, **kwargs):
+        walked.append(len(walk(*args, **kwargs)))
+        return walk(*args, **kwargs)
+
+    monkeypatch.setattr(op_selector, "get_backward_walk_ops", counted)
+    x = inputs = keras.Input((8, 8, 3))
+    for _ in range(4):
+        x = keras.layers.Conv2D(4, 3, padding="same")(x)
+    # Has no rule: samples are joined here, and cut again.
+    x = keras.layers.Permute((2, 1, 3))(x)
+    x = keras.layers.Conv2D(4, 3, padding="same")(x)
+    x = keras.layers.BatchNormalization()(x)
+    x = keras.layers.SpatialDropout2D(0.5)(x)
+    parallel = split(keras.Model(inputs, x), strategy, {".*": "samples"})
+    step = tf.function(
+        lambda x: parallel(x, training=True),
+        input_signature=[tf.TensorSpec((None, 8, 8, 3))],
+    )
+    step.get_concrete_function()
+    assert walked
+    # Where all of the model is walked through, it is 147.
+    assert max(walked) < 60

@@ -76,5 +76,10 @@ def _told(counts: Sequence[Any], devices: Sequence[str]) -> list[Part]:
             own = tf.cast(each[i] > 0, each.dtype)
             return [each / total, own / total]
 
-        found.append(Part(*on_device(of, device)(*(row[i] for row in sent))))
+        told = on_device(of, device)(*(row[i] for row in sent))
+        with tf.device(device):
+            # Whoever differentiates with respect to what a function was given
+            # looks for variables before all else that it reads: before these
+            # numbers lies all of the model up to here.
+            found.append(Part(*(tf.stop_gradient(part) for part in told)))
     return found
