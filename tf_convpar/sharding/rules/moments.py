@@ -85,7 +85,10 @@ class MomentsOfAll(SampleRule):
         found = [sent(layer, shapes[0], lies[0], layout, before, layout)]
         if names:
             found.append(
-                Move(weights, None, devices, owner, stored_as, returns, True)
+                Move(
+                    *(weights, None, devices, owner, stored_as, returns),
+                    packed=True,
+                )
             )
         if learns:
             wanted = self._moments_go_to(layout)
@@ -96,9 +99,11 @@ class MomentsOfAll(SampleRule):
                 Move((2, channels), (keeper,), None, owner, wide, False)
             )
             if names and not returns:
-                back_by = (keeper,)
                 found.append(
-                    Move(weights, back_by, None, owner, stored_as, False, True)
+                    Move(
+                        *(weights, (keeper,), None, owner, stored_as, False),
+                        packed=True,
+                    )
                 )
         return found
 
