@@ -62,7 +62,7 @@ class Recorded(Source):
 def trained(method, steps, source):
     """Runs steps without `fit`, whose data would be shuffled."""
     method._prepare(source, 2)
-    return [state for state in method._steps(steps, source)]
+    return [state for _, state in method._steps(steps, source)]
 
 
 def centre(method):
@@ -204,7 +204,7 @@ def test_parallel_sgd_averages_at_the_end():
     method = replicas.ParallelSGD(quadratic(), devices=DEVICES)
     trained(method, 6, source)
     close(centre(method), np.ones(SIZE))
-    method._finish()
+    method._finish(last=True)
     w = np.ones((3, SIZE))
     for i, x in source.given:
         w[i] = w[i] - ETA * (w[i] - x)

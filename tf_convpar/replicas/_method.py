@@ -30,15 +30,22 @@ class Method(Replicated):
     """
 
     @abc.abstractmethod
-    def _steps(self, steps: int, source: Source) -> Generator[Any, None, None]:
-        """Makes an epoch's steps; gives the state of metrics after each."""
+    def _steps(
+        self, steps: int, source: Source
+    ) -> Generator[tuple[int, Any], None, None]:
+        """Makes an epoch's steps.
 
-    def _finish(self) -> None:  # noqa: B027 (most have nothing to do)
-        """Brings the centre up to date, at the end of an epoch."""
+        Yields:
+            How many steps a call made, between which nothing is logged, and
+            the state of metrics after them.
+        """
 
-    def _at_once(self) -> int:
-        """Steps that are made in one call, between which nothing is logged."""
-        return 1
+    def _finish(self, last: bool) -> None:  # noqa: B027 (most do nothing)
+        """Brings the centre up to date, at the end of an epoch.
+
+        Args:
+            last: Whether no epoch follows.
+        """
 
     def _per_step(self) -> int:
         """Samples of a step, as the progress bar counts them."""
@@ -119,7 +126,8 @@ class Method(Replicated):
                     callbacks.on_epoch_begin(epoch)
                     self._begin(source)
                     logs = self._epoch(steps, source, callbacks)
-                    self._settle(source)
+                    last = model.stop_training or epoch + 1 == epochs
+                    self._settle(source, last)
                     if (
                         validation_data is not None
                         and (epoch + 1) % validation_freq == 0
@@ -127,6 +135,8 @@ class Method(Replicated):
                         logs |= self._validated(validation_data, callbacks)
                     callbacks.on_epoch_end(epoch, logs)
                     if model.stop_training:
+                        if not last:  # A callback of this epoch stopped it.
+                            self._settle(source, last=True)
                         break
             callbacks.on_train_end(logs)
         history: keras.callbacks.History = model.history
@@ -177,11 +187,11 @@ class Method(Replicated):
             except tf.errors.OpError as error:
                 self._go_on_without_lost(source, error)
 
-    def _settle(self, source: Source) -> None:
+    def _settle(self, source: Source, last: bool) -> None:
         """Ends an epoch: the model has the centre's weights."""
         while True:
             try:
-                self._finish()
+                self._finish(last)
                 self.to_model()
                 return
             except tf.errors.OpError as error:
@@ -200,17 +210,19 @@ class Method(Replicated):
             self._left_with_what_it_learned(),
             contextlib.closing(self._made(steps, source)) as states,
         ):
-            for first in range(0, steps, self._at_once()):
-                made = min(self._at_once(), steps - first)
-                callbacks.on_train_batch_begin(first)
+            done = 0
+            while done < steps:
+                callbacks.on_train_batch_begin(done)
+                made, state = next(states)
+                done += made
                 # A sum over replicas has of what each began with one too many.
-                state = next(states) - (len(self.replicas) - 1) * zero
+                state = state - (len(self.replicas) - 1) * zero
                 form.metrics.write(state, form.measured)
                 # Schedules of the learning rate go by it.
                 self.model.optimizer.iterations.assign_add(made)
                 logs = self.model.get_metrics_result()
                 logs = keras.tree.map_structure(float, logs)
-                callbacks.on_train_batch_end(first + made - 1, logs)
+                callbacks.on_train_batch_end(done - 1, logs)
                 if self.model.stop_training:
                     break
         return dict(logs)
@@ -226,21 +238,23 @@ class Method(Replicated):
         except BaseException:
             # Who is lost may have had the centre.
             with contextlib.suppress(tf.errors.OpError):
-                self._finish()
+                self._finish(last=True)
                 self.to_model()
             raise
 
-    def _made(self, steps: int, source: Source) -> Generator[Any, None, None]:
+    def _made(
+        self, steps: int, source: Source
+    ) -> Generator[tuple[int, Any], None, None]:
         """An epoch's steps, whoever is lost on the way."""
         done = 0
         while done < steps:
             left = steps - done
             try:
                 with contextlib.closing(self._steps(left, source)) as states:
-                    for state in states:
-                        done += self._at_once()
+                    for made, state in states:
+                        done += made
                         self._tries = Tries()
-                        yield state
+                        yield made, state
             except tf.errors.OutOfRangeError:
                 raise ValueError(
                     "Expected a dataset with a batch at least for each of "

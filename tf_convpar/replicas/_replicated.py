@@ -99,6 +99,10 @@ class Replicated(abc.ABC):
         """The device that the centre is on."""
         return self.chief
 
+    def _centre_of(self, form: PackedState) -> Centre:
+        """The centre, with the weights that the model has now."""
+        return Centre(form, self._centre_device(), self._centre_optimizer())
+
     def to_model(self) -> None:
         """Assigns the centre's weights to the model's own variables.
 
@@ -128,6 +132,13 @@ class Replicated(abc.ABC):
         for replica in self.replicas:
             replica.weights.assign(weights)
             replica.kept.assign(kept)
+        self._begin_at(weights)
+
+    def _begin_at(self, weights: tf.Tensor) -> None:
+        """Forgets what was learned with other weights than these.
+
+        The centre and the replicas have them.
+        """
         self._restart()
 
     def _there(self) -> Centre:
@@ -143,9 +154,7 @@ class Replicated(abc.ABC):
             self.model.test_on_batch(*source.sample())
             self.model.reset_metrics()
             form = PackedState(self.model, check_packable(self.model))
-            self.centre = Centre(
-                form, self._centre_device(), self._centre_optimizer()
-            )
+            self.centre = self._centre_of(form)
             self.replicas = self._replicas(
                 form, self._replica_optimizer(), source
             )
@@ -159,7 +168,7 @@ class Replicated(abc.ABC):
         if not isinstance(self.shares, list):
             self.shares = self._measured(source, total)
         for replica, batch in zip(
-            self.replicas, _shares.apportioned(total, self.shares), strict=True
+            self.replicas, self._batches(total), strict=True
         ):
             replica.batch = batch
         self._place(source)
@@ -184,6 +193,11 @@ class Replicated(abc.ABC):
             return OnOneDevice(form, group[0], index, optimizer)
         sample = source.sample()
         return Group(form, group, index, optimizer, self.plan, sample)
+
+    def _batches(self, total: int) -> list[int]:
+        """Samples of each replica's step, in all so many."""
+        assert isinstance(self.shares, list)
+        return _shares.apportioned(total, self.shares)
 
     def _measured(self, source: Source, total: int) -> list[float]:
         """Shares that were not given."""
@@ -210,6 +224,14 @@ class Replicated(abc.ABC):
             except tf.errors.OpError as error:
                 if not self._leave_lost_out() and not self._passes(error):
                     raise
+
+    def _keep_centre(self, absent: set[tuple[str, int]]) -> None:
+        """A centre that was on a lost task begins at the replicas' mean."""
+        centre = self._there()
+        if task_of(centre.device) in absent:
+            weights = [tf.identity(r.weights.value) for r in self.replicas]
+            self.centre = self._centre_of(centre.form)
+            self.centre.assign(tf.add_n(weights) / len(weights))
 
     def _passes(self, error: tf.errors.OpError) -> bool:
         """Whether to try again what failed though nobody is lost."""
@@ -251,15 +273,8 @@ class Replicated(abc.ABC):
         self._away += [(g, s, r.batch) for g, s, r, off in every if off]
         left = [(g, s, r) for g, s, r, off in every if not off]
         self._are(*map(list, zip(*left, strict=True)))
-        centre = self._there()
         # Also of those who left when this failed half-way.
-        absent = {(task.job, task.index) for task in found.absent}
-        if task_of(centre.device) in absent:
-            weights = [tf.identity(r.weights.value) for r in self.replicas]
-            self.centre = Centre(
-                centre.form, self._centre_device(), self._centre_optimizer()
-            )
-            self.centre.assign(tf.add_n(weights) / len(weights))
+        self._keep_centre({(task.job, task.index) for task in found.absent})
         self._make_anew()
         print_msg(
             f"{self.model.name}: lost {names}. {len(self.replicas)} of "
