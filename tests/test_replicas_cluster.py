@@ -15,6 +15,7 @@ MESSAGES = {
     "AsyncEASGD": 2,
     "ParallelSGD": 0,
 }
+ROUNDS = ["DiLoCo:float32", "DiLoCo:int8"]
 GROUP = "SyncEASGD:group"
 OTHERS = {
     "SyncEASGD:2": 2,
@@ -30,7 +31,7 @@ def train(cluster, *names):
 
 @pytest.fixture(scope="module")
 def found(cluster):
-    return train(cluster, *MESSAGES, GROUP)
+    return train(cluster, *MESSAGES, GROUP, *ROUNDS)
 
 
 def test_replicas_live_on_workers(found):
@@ -51,6 +52,16 @@ def test_replicas_learn(found):
 @pytest.mark.parametrize("name", MESSAGES)
 def test_one_message_each_way(found, name):
     check_bytes(found[name], MESSAGES[name])
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_rounds_send_what_they_say(found, name):
+    """Each of the two sends half of it to be added, and half of the mean."""
+    case = found[name]
+    whole = 2 * case["vector"]
+    bits = {"float32": 32, "int8": 8 + 32 / 256}[name.partition(":")[2]]
+    assert abs(case["expected"] - whole * bits / 32) < 0.01 * whole * bits / 32
+    assert abs(case["bytes"] - case["expected"]) < 0.03 * case["expected"]
 
 
 def test_what_a_group_sends(found):

@@ -197,19 +197,19 @@ def test_the_default_of_several_fragments_hides_them():
 def test_what_travels_does_so_while_replicas_learn():
     method, source, _ = run(2, every=4, fragments=2)
     order, both = [], threading.Event()
-    means, learn = method._rounds.means, source.batch
+    travel, learn = method._rounds.travel, source.batch
 
     def slow(sent):
         order.append("travels")
         assert both.wait(20), "replicas wait for the exchange"
-        return means(sent)
+        travel(sent)
 
     def batch(replica):
         if order:
             both.set()
         return learn(replica)
 
-    method._rounds.means, source.batch = slow, batch
+    method._rounds.travel, source.batch = slow, batch
     list(method._steps(2, source))
     assert order == ["travels"]
 

@@ -18,7 +18,7 @@ from tf_convpar.replicas._data import Arrays
 from tf_convpar.strategy.spec import Task
 
 PROGRAM = Path(__file__).parent / "programs/replicas_lost.py"
-METHODS = ["SyncSGD"]
+METHODS = ["SyncSGD", "DiLoCo"]
 OTHERS = [
     *("AsyncEASGD", "AsyncMEASGD", "DownpourSGD", "HogwildSGD", "SyncEASGD"),
     *("ParallelSGD", "RoundRobinEASGD"),

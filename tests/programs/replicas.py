@@ -70,6 +70,8 @@ found = {}
 for name in sys.argv[1:]:
     kind, _, variant = name.partition(":")
     options = {"variant": int(variant)} if variant.isdigit() else {}
+    if kind == "DiLoCo":
+        options = {"every": 3, "wire": variant}
     grouped = variant == "group"
     if grouped:
         options["plan"] = {"conv2d": (1, 2)}
@@ -101,6 +103,9 @@ for name in sys.argv[1:]:
         "data": [r.data._iterator_resource.device for r in method.replicas],
         "losses": history.history["loss"],
     }
+    if kind == "DiLoCo":
+        # A call is a round of three steps.
+        found[name]["expected"] = sum(method.round_bytes())
     if grouped:
         split = method.replicas[0].model
         shards = [

@@ -140,7 +140,7 @@ class DiLoCo(Method):
         self._position = 0
         self._sent: Sent | None = None
         self._sent_at = 0
-        self._means: list[tf.Tensor] | None = None
+        self._has_travelled = False
 
     def report(self) -> Report:
         """Each replica's share of the samples, and its exchanges."""
@@ -195,7 +195,7 @@ class DiLoCo(Method):
         self.centre = newest
         self._members = dict(zip(self.replicas, members, strict=True))
         self._rounds = OuterRounds(members, self._wire)
-        self._sent = self._means = None
+        self._sent = None
 
     def _common_on(self, device: str) -> CommonWeights:
         form = self._there().form
@@ -205,7 +205,7 @@ class DiLoCo(Method):
         for member in self._members.values():
             member.common.assign(weights)
         self._position = 0
-        self._sent = self._means = None
+        self._sent = None
 
     def _batches(self, total: int) -> list[int]:
         if self.unequal == "batches":
@@ -244,8 +244,8 @@ class DiLoCo(Method):
         goals = self._goals(length)
         eta, limit = self._eta(), self._limit(members, goals)
         travels = None
-        if self._sent and self._means is None:
-            travels = pool.submit(self._rounds.means, self._sent)
+        if self._sent and not self._has_travelled:
+            travels = pool.submit(self._rounds.travel, self._sent)
         running = [
             pool.submit(member.local.run, goal, limit, eta, source.batch)
             for member, goal in zip(members, goals, strict=True)
@@ -255,8 +255,7 @@ class DiLoCo(Method):
             if error:
                 raise error
         made = [own.result() for own in running]
-        if travels:
-            self._means = travels.result()
+        self._has_travelled = bool(self._sent)
         for member, own in zip(members, made, strict=True):
             member.note(own)
         if self._measures and self.unequal == "steps":
@@ -301,18 +300,18 @@ class DiLoCo(Method):
                 self._receive(0.0)
 
     def _send(self, fragment: int) -> None:
-        self._sent, self._means = self._rounds.sent(fragment), None
+        self._sent = self._rounds.sent(fragment)
+        self._has_travelled = False
         self._sent_at = self._position
 
     def _receive(self, kept: float) -> None:
-        sent, means = self._sent, self._means
-        if sent is None:
+        if self._sent is None:
             return
-        if means is None:
-            means = self._rounds.means(sent)
+        if not self._has_travelled:
+            self._rounds.travel(self._sent)
         eta = float(self.outer.learning_rate)
-        self._rounds.received(sent, means, eta, kept)
-        self._sent = self._means = None
+        self._rounds.received(self._sent, eta, kept)
+        self._sent = None
 
     def _finish(self, last: bool) -> None:
         """At the end of `fit` all that was learned is shared."""

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tf_convpar.placement import on_device
 from tf_convpar.replicas._all_reduce import AllReduce
 from tf_convpar.replicas._all_reduce import with_feedback
 from tf_convpar.replicas._common_weights import CommonWeights
@@ -83,12 +83,10 @@ class Sent:
 
     Attributes:
         fragment: Its number.
-        messages: Of each replica a piece for each of all.
         samples: From how many each had learned when it was sent.
     """
 
     fragment: int
-    messages: Any
     samples: list[int]
 
 
@@ -97,9 +95,12 @@ class OuterRounds:
 
     ```python
     sent = rounds.sent(fragment)
-    means = rounds.means(sent)  # may run beside members' steps
-    rounds.received(sent, means, eta=0.7, kept=0.0)
+    rounds.travel(sent)  # may run beside members' steps
+    rounds.received(sent, eta=0.7, kept=0.0)
     ```
+
+    What lies between these calls is in variables on the members' devices:
+    results of a function would come to the chief.
 
     Args:
         members: Those who take part.
@@ -111,6 +112,15 @@ class OuterRounds:
         common = members[0].common
         devices = [m.replica.device for m in members]
         self._reduce = AllReduce(devices, common.length, wire)
+        # What each has for all others, and the mean that it gets.
+        self._outboxes = [
+            [
+                self._zeros(device, self._reduce.size(j), wire)
+                for j in range(len(devices))
+            ]
+            for device in devices
+        ]
+        self._means = [self._zeros(i, common.length) for i in devices]
         # What rounding has left: of a member's own differences, and of the
         # sums that it makes for all.
         self._own: list[list[tf.Variable]] = []
@@ -131,11 +141,11 @@ class OuterRounds:
     def sent(self, fragment: int) -> Sent:
         """Takes the members' differences, as they are now."""
         with step():
-            messages = self._cut(fragment)
-        return Sent(fragment, messages, [m.samples for m in self.members])
+            self._cut(fragment).numpy()
+        return Sent(fragment, [m.samples for m in self.members])
 
-    def means(self, sent: Sent) -> list[tf.Tensor]:
-        """The outer gradient, on each member's device, when it is there."""
+    def travel(self, sent: Sent) -> None:
+        """Brings the outer gradient to each member's device."""
         counts = np.asarray(
             [
                 now - member.exchanged[sent.fragment]
@@ -145,29 +155,19 @@ class OuterRounds:
         )
         counts = tf.constant(counts / max(1.0, float(counts.sum())))
         with step():
-            means, arrived = self._mean(sent.messages, counts, sent.fragment)
-            arrived.numpy()
-        result: list[tf.Tensor] = means
-        return result
+            self._mean(counts, sent.fragment).numpy()
 
-    def received(
-        self, sent: Sent, means: Sequence[tf.Tensor], eta: float, kept: float
-    ) -> None:
+    def received(self, sent: Sent, eta: float, kept: float) -> None:
         """Steps the common weights, and moves the members to them.
 
         Args:
-            sent: What was sent.
-            means: The outer gradient, on each member's device.
+            sent: What has travelled.
             eta: The outer learning rate.
             kept: How much a member keeps of its own weights (`m`).
         """
+        rates = (tf.constant(eta, tf.float32), tf.constant(kept, tf.float32))
         with step():
-            self._step(
-                list(means),
-                tf.constant(eta, tf.float32),
-                tf.constant(kept, tf.float32),
-                sent.fragment,
-            ).numpy()
+            self._step(*rates, sent.fragment).numpy()
         for member, now in zip(self.members, sent.samples, strict=True):
             member.exchanged[sent.fragment] = now
 
@@ -175,56 +175,64 @@ class OuterRounds:
         """Bytes that a member sends for one fragment."""
         return self._reduce.nbytes(member)
 
-    def _zeros(self, device: str, values: int) -> tf.Variable:
+    def _zeros(
+        self, device: str, values: int, wire: Wire | None = None
+    ) -> tf.Variable:
         with tf.device(device):
-            return tf.Variable(tf.zeros([values]))
+            zeros = tf.zeros([values])
+            return tf.Variable(wire.encode(zeros) if wire else zeros)
 
-    def _cut_in_graph(self, fragment: int) -> list[list[tf.Tensor]]:
-        messages = []
+    def _cut_in_graph(self, fragment: int) -> tf.Tensor:
+        reduce = self._reduce
         for i, member in enumerate(self.members):
             with tf.device(member.replica.device):
                 before = member.common.fragment(fragment)
                 _, now, _ = self._around(member, fragment)
                 difference = tf.cast(before - now, tf.float32)
-                if self._reduce.wire.is_exact:
-                    messages.append(self._reduce.cut(difference))
-                else:
-                    messages.append(
-                        with_feedback(
-                            difference,
-                            self._own[fragment][i],
-                            self._reduce.cut,
-                            self._reduce.restored,
-                        )
+                messages = (
+                    reduce.cut(difference)
+                    if reduce.wire.is_exact
+                    else with_feedback(
+                        difference,
+                        self._own[fragment][i],
+                        reduce.cut,
+                        reduce.restored,
                     )
-        return messages
+                )
+                for place, message in zip(
+                    self._outboxes[i], messages, strict=True
+                ):
+                    place.assign(message)
+        # What is returned waits for all that is assigned.
+        return tf.constant(True)
 
-    def _mean_in_graph(
-        self, messages: Any, counts: tf.Tensor, fragment: int
-    ) -> tuple[list[tf.Tensor], tf.Tensor]:
+    def _mean_in_graph(self, counts: tf.Tensor, fragment: int) -> tf.Tensor:
+        messages = [
+            [on_device(tf.identity, m.replica.device)(v.value()) for v in own]
+            for m, own in zip(self.members, self._outboxes, strict=True)
+        ]
         sums = [] if self._reduce.wire.is_exact else self._sums[fragment]
         means = self._reduce(messages, counts, sums)
-        with tf.control_dependencies(means):
-            return means, tf.constant(True)
+        for member, place, mean in zip(
+            self.members, self._means, means, strict=True
+        ):
+            with tf.device(member.replica.device):
+                place.assign(mean)
+        return tf.constant(True)
 
     def _step_in_graph(
-        self,
-        means: Sequence[tf.Tensor],
-        eta: tf.Tensor,
-        kept: tf.Tensor,
-        fragment: int,
+        self, eta: tf.Tensor, kept: tf.Tensor, fragment: int
     ) -> tf.Tensor:
-        for member, mean in zip(self.members, means, strict=True):
+        for member, mean in zip(self.members, self._means, strict=True):
             replica, common = member.replica, member.common
             with tf.device(replica.device):
-                common.outer_step(fragment, mean, tf.identity(eta))
+                common.outer_step(fragment, mean.value(), tf.identity(eta))
                 after = common.fragment(fragment)
                 left, own, right = self._around(member, fragment)
                 keeps = tf.cast(kept, own.dtype)
                 own = keeps * own + (1 - keeps) * after
                 moved = tf.concat([left, own, right], axis=0)
                 replica.weights.assign(moved[: common.form.weights.size])
-        # What is returned waits for all that is assigned.
         return tf.constant(True)
 
     def _around(
