@@ -45,6 +45,9 @@ class Replicated(abc.ABC):
             After `fit` they are numbers, which repeat a training exactly.
         seed: Of the order of samples and of random layers.
         plan: How groups split the model, as `convpar.parallelize` takes it.
+        algorithm: How convolutions are computed, as `convpar.parallelize`
+            takes it: with `"auto"` a replica on one device runs what that
+            makes of the model, with all that fuses. None runs Keras' own.
 
     Raises:
         ValueError: The model is not compiled, has no weights, or more
@@ -59,6 +62,7 @@ class Replicated(abc.ABC):
         shares: Sequence[float] | str | None = None,
         seed: int = 0,
         plan: Any = None,
+        algorithm: str | None = None,
     ) -> None:
         if not getattr(model, "compiled", False) or model.optimizer is None:
             raise ValueError(
@@ -72,6 +76,7 @@ class Replicated(abc.ABC):
         self.shares = _shares.checked(shares, len(self.devices))
         self.seed = seed
         self.plan = plan
+        self.algorithm = algorithm
         self.chief = available()[0]
         self.replicas: list[Replica] = []
         self.centre: Centre | None = None
@@ -189,10 +194,13 @@ class Replicated(abc.ABC):
         optimizer: Any,
         source: Source,
     ) -> Replica:
-        if len(group) == 1:
+        if len(group) == 1 and self.algorithm is None:
             return OnOneDevice(form, group[0], index, optimizer)
+        plan = self.plan if len(group) > 1 else {".*": "chief"}
         sample = source.sample()
-        return Group(form, group, index, optimizer, self.plan, sample)
+        return Group(
+            form, group, index, optimizer, plan, self.algorithm, sample
+        )
 
     def _batches(self, total: int) -> list[int]:
         """Samples of each replica's step, in all so many."""
