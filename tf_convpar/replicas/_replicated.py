@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import os
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -73,6 +74,13 @@ class Replicated(abc.ABC):
         self.model = model
         self.groups = _groups(default_devices() if devices is None else devices)
         self.devices = [group[0] for group in self.groups]
+        if devices is None and "TF_CONFIG" in os.environ and not members():
+            print_msg(
+                f"{model.name}: one replica for each device of this process: "
+                f"{', '.join(map(short, self.devices))}. TF_CONFIG is set, and "
+                "no ConvParallelStrategy joined its cluster: make one at the "
+                "start, before any variable."
+            )
         self.shares = _shares.checked(shares, len(self.devices))
         self.seed = seed
         self.plan = plan
@@ -152,26 +160,27 @@ class Replicated(abc.ABC):
         return self.centre
 
     def _prepare(self, source: Source, batch_size: int) -> None:
-        if self.replicas:
-            self._leave_lost_out()
-        else:
-            # Builds metrics, and the model if it is not.
-            self.model.test_on_batch(*source.sample())
-            self.model.reset_metrics()
-            form = PackedState(self.model, check_packable(self.model))
-            self.centre = self._centre_of(form)
-            self.replicas = self._replicas(
-                form, self._replica_optimizer(), source
-            )
-            self._make()
         if batch_size != int(batch_size) or batch_size < 1:
             raise ValueError(
                 "Expected a batch_size of at least 1, the samples of a "
                 f"replica's step. Received: {batch_size!r}."
             )
-        total = batch_size * len(self.replicas)
-        if not isinstance(self.shares, list):
-            self.shares = self._measured(source, total)
+        total = batch_size * len(self.groups)
+        if self.replicas:
+            self._leave_lost_out()
+            total = batch_size * len(self.replicas)
+        else:
+            # Builds metrics, and the model if it is not.
+            self.model.test_on_batch(*source.sample())
+            self.model.reset_metrics()
+            form = PackedState(self.model, check_packable(self.model))
+            if not isinstance(self.shares, list):
+                self._measure(form, source, total)
+            self.centre = self._centre_of(form)
+            self.replicas = self._replicas(
+                form, self._replica_optimizer(), source
+            )
+            self._make()
         for replica, batch in zip(
             self.replicas, self._batches(total), strict=True
         ):
@@ -207,21 +216,38 @@ class Replicated(abc.ABC):
         assert isinstance(self.shares, list)
         return _shares.apportioned(total, self.shares)
 
-    def _measured(self, source: Source, total: int) -> list[float]:
-        """Shares that were not given."""
+    def _measure(self, form: PackedState, source: Source, total: int) -> None:
+        """Finds shares that were not given, and leaves out whom none helps."""
         machines = {task_of(device) for device in self.devices}
         if self.shares is None and (not self._waits or len(machines) == 1):
-            return [1.0] * len(self.devices)
-        probes = self._replicas(self.replicas[0].form, None, source)
+            self.shares = [1.0] * len(self.devices)
+            return
+        probes = self._replicas(form, None, source)
         found = _shares.balanced(probes, source.sample(), total)
+        idle = [
+            short(d)
+            for d, share in zip(self.devices, found, strict=True)
+            if not share
+        ]
+        kept = [i for i, share in enumerate(found) if share]
+        self.groups = [self.groups[i] for i in kept]
+        self.devices = [self.devices[i] for i in kept]
+        self.shares = [found[i] for i in kept]
         listed = ", ".join(
             f"{short(device)} {batch}"
             for device, batch in zip(
-                self.devices, _shares.apportioned(total, found), strict=True
+                self.devices,
+                _shares.apportioned(total, self.shares),
+                strict=True,
             )
         )
         print_msg(f"{self.model.name}: samples of a step: {listed}.")
-        return found
+        if idle:
+            print_msg(
+                f"{self.model.name}: without {', '.join(idle)}, where a step "
+                "takes longer with one sample than the others' with all of "
+                "theirs."
+            )
 
     def _survived(self, call: Callable[[], Any]) -> Any:
         """The result of a call between steps, made again without the lost."""

@@ -185,11 +185,15 @@ class AloneRounds(Rounds):
             replica.descend(gradient, eta)
 
     def average(self) -> None:
-        """`Wc <- (1/k) sum_i W_i`: Zinkevich et al. (2010), algorithm 3."""
-        total = tree_sum(
-            [r.weights.value for r in self.replicas],
-            [r.device for r in self.replicas],
-            self.centre.device,
-        )
-        with tf.device(self.centre.device):
-            self.centre.assign(total / len(self.replicas))
+        """`Wc <- sum_i (b_i / b) W_i`: Zinkevich et al. (2010), algorithm 3.
+
+        There replicas have as many samples as one another; where they do not,
+        each counts by what it has learned from.
+        """
+        whole = sum(r.batch for r in self.replicas)
+        parts = []
+        for replica in self.replicas:
+            with tf.device(replica.device):
+                parts.append(replica.weights.value * (replica.batch / whole))
+        devices = [r.device for r in self.replicas]
+        self.centre.assign(tree_sum(parts, devices, self.centre.device))
