@@ -31,10 +31,22 @@ def train(cluster, *names):
 
 @pytest.fixture(scope="module")
 def found(cluster):
-    return train(cluster, *MESSAGES, GROUP, *ROUNDS)
+    return train(cluster, "local", *MESSAGES, GROUP, *ROUNDS)
 
 
-def test_replicas_live_on_workers(found):
+@pytest.fixture(scope="module")
+def local(found):
+    return found.pop("local")
+
+
+def test_each_machine_makes_its_own_data(local):
+    assert len({local["chief"], *local["numbers"]}) == 3
+    assert local["batches"] == [8, 8]
+    # Both have as many batches of eight.
+    assert local["steps"] == 12
+
+
+def test_replicas_live_on_workers(local, found):
     for name, case in found.items():
         for kind in ("weights", "data"):
             tasks = [device.split("/device")[0] for device in case[kind]]
@@ -44,7 +56,7 @@ def test_replicas_live_on_workers(found):
             assert tasks == ["/job:worker/replica:0/task:0", f"/job:{other}"]
 
 
-def test_replicas_learn(found):
+def test_replicas_learn(local, found):
     for name, case in found.items():
         assert case["losses"][-1] < case["losses"][0], name
 
