@@ -56,12 +56,12 @@ class Member:
     seconds: list[float] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.exchanged = [0] * len(self.common)
+        self.exchanged = [0] * len(self.common.pieces)
 
     def begin_at_common(self) -> None:
         """Goes on from the common weights."""
         self.replica.weights.assign(self.common.value())
-        self.exchanged = [self.samples] * len(self.common)
+        self.exchanged = [self.samples] * len(self.common.pieces)
 
     def note(self, made: Made) -> None:
         """Counts steps that it has made."""
@@ -125,7 +125,7 @@ class OuterRounds:
         # sums that it makes for all.
         self._own: list[list[tf.Variable]] = []
         self._sums: list[list[tf.Variable]] = []
-        fragments = 0 if wire.is_exact else len(common)
+        fragments = 0 if wire.is_exact else len(common.pieces)
         for _ in range(fragments):
             self._own.append([self._zeros(i, common.length) for i in devices])
             self._sums.append(
@@ -186,7 +186,7 @@ class OuterRounds:
         reduce = self._reduce
         for i, member in enumerate(self.members):
             with tf.device(member.replica.device):
-                before = member.common.fragment(fragment)
+                before = member.common.piece(fragment)
                 _, now, _ = self._around(member, fragment)
                 difference = tf.cast(before - now, tf.float32)
                 messages = (
@@ -227,7 +227,7 @@ class OuterRounds:
             replica, common = member.replica, member.common
             with tf.device(replica.device):
                 common.outer_step(fragment, mean.value(), tf.identity(eta))
-                after = common.fragment(fragment)
+                after = common.piece(fragment)
                 left, own, right = self._around(member, fragment)
                 keeps = tf.cast(kept, own.dtype)
                 own = keeps * own + (1 - keeps) * after

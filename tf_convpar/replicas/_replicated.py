@@ -102,13 +102,13 @@ class Replicated(abc.ABC):
     def _restart(self) -> None:  # noqa: B027 (rounds have no memory)
         """Forgets what steps remember of earlier ones, as `fit` begins."""
 
-    def _centre_device(self) -> str:
-        """The device that the centre is on."""
-        return self.chief
+    def _centre_devices(self) -> list[str]:
+        """The devices that the centre is on, a piece on each."""
+        return [self.chief]
 
     def _centre_of(self, form: PackedState) -> Centre:
         """The centre, with the weights that the model has now."""
-        return Centre(form, self._centre_device(), self._centre_optimizer())
+        return Centre(form, self._centre_devices(), self._centre_optimizer())
 
     def to_model(self) -> None:
         """Assigns the centre's weights to the model's own variables.

@@ -152,7 +152,7 @@ class ElasticRounds(Rounds):
 
 
 class GradientRounds(Rounds):
-    """SyncSGD: the centre steps with the gradient of the whole batch.
+    """SyncSGD: the centre's pieces step with the gradient of the whole batch.
 
     A replica's gradient is the mean over its samples, so it counts by them.
     The paper prints the plain sum over replicas: `P` times the step.
@@ -167,13 +167,17 @@ class GradientRounds(Rounds):
             self.replicas, gradients, self.samples, strict=True
         ):
             with tf.device(replica.device):
-                parts.append(replica.packed(gradient) * (samples / whole))
-        total = tree_sum(parts, devices, self.centre.device)
-        self.centre.descend(total, eta)
-        copies = tree_copies(self.centre.value(), devices, self.centre.device)
-        for replica, copy in zip(self.replicas, copies, strict=True):
+                vector = replica.packed(gradient) * (samples / whole)
+                parts.append(self.centre.cut(vector))
+        copies = []
+        for j, owner in enumerate(self.centre.devices):
+            total = tree_sum([own[j] for own in parts], devices, owner)
+            self.centre.descend(total, eta, j)
+            copies.append(tree_copies(self.centre.piece(j), devices, owner))
+        for i, replica in enumerate(self.replicas):
             with tf.device(replica.device):
-                replica.weights.assign(copy)
+                pieces = [of[i] for of in copies]
+                replica.weights.assign(tf.concat(pieces, axis=0))
 
 
 class AloneRounds(Rounds):

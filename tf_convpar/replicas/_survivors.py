@@ -163,7 +163,9 @@ class Survivors(Replicated):
     def _keep_centre(self, absent: set[tuple[str, int]]) -> None:
         """A centre that was on a lost task begins at the replicas' mean."""
         centre = self._there()
-        if task_of(centre.device) in absent:
+        if absent & set(map(task_of, centre.devices)):
             weights = [tf.identity(r.weights.value) for r in self.replicas]
             self.centre = self._centre_of(centre.form)
             self.centre.assign(tf.add_n(weights) / len(weights))
+            if centre.optimizers:
+                self.centre.take_slots(centre, absent)
