@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_convpar._compat.keras import wrap_syncs
-from tf_convpar.strategy.passing import Tries
+from tf_convpar.cluster.passing import Tries
 
 _recoveries: list[Callable[[], bool]] = []
 
