@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from tf_convpar._compat.keras import wrap_remat
+from tf_convpar._compat.patches import replace
 from tf_convpar.layers import ConvParallel
 from tf_convpar.layers import takes_shards
 from tf_convpar.sharding._attach import OnSamples
@@ -30,4 +30,4 @@ def _but_on_shards(remat: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-wrap_remat(_but_on_shards)
+replace("keras.src.backend.common.remat:remat", by=_but_on_shards)
