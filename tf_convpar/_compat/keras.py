@@ -77,8 +77,7 @@ OPERATIONS = {
     for name in names.split()
 }
 
-# By whose they are. What is overridden is among them; what is replaced is in
-# `patches`.
+# By whose they are, with what is overridden. `patches` has what is replaced.
 MEMBERS: dict[str, dict[str, str]] = {
     "keras.layers.Layer": {
         "_call_has_training_arg": "measuring layers as they are in training",
@@ -92,13 +91,14 @@ MEMBERS: dict[str, dict[str, str]] = {
         "_track_variable": "kernels that are made in shards",
         "_tracker": "graphs that a sequential model has left behind",
         "_trainable_variables": "weights without those of inner layers",
+        "rematerialized_call": "layers in a `RematScope`, on shards",
     },
     "keras.Sequential": {
         "_functional": "the graph that a sequential model makes",
     },
     "keras.src.models.functional.Functional": {
         "_inputs": "copies, whose graph is made anew",
-        "_inputs_struct": "copies, which take inputs as their model does",
+        "_inputs_struct": "copies, whose graph is made anew",
         "_nodes": "copies, whose graph is made anew",
         "_nodes_by_depth": "the calls of a graph, in their order",
         "_operations": "copies, whose graph is made anew",
@@ -207,7 +207,7 @@ def is_adapted(layer: Any) -> bool:
 def layers_of(layer: Any, recursive: bool = True) -> list[Any]:
     """The layers within a layer or model, without itself.
 
-    `Model.layers` has those of the outermost model only.
+    `Model.layers` has those of one model only.
     """
     return list(layer._flatten_layers(include_self=False, recursive=recursive))
 
@@ -317,8 +317,7 @@ def has_schedule(optimizer: Any) -> bool:
 def of_a_fit(model: Any) -> dict[str, Any]:
     """Attributes of a model that belong to the object, or to a `fit`.
 
-    Keras wraps methods of each object when it is made, and its loops keep
-    there what they need.
+    Keras wraps methods of each object, and its loops keep things there.
     """
     names = (
         *("build", "quantize"),

@@ -60,7 +60,6 @@ class Patch(NamedTuple):
 _ALL = "all"
 _OF_STRATEGY = "models and optimizers of a ConvParallelStrategy"
 _PARALLEL = "models with parallel layers"
-_FUNCTIONAL = "functional models with layers on shards"
 _CLUSTER = "what runs in a cluster"
 # And of what undoes it.
 _MERGE = "`merge`, whose model is plain"
@@ -148,16 +147,9 @@ PATCHES = {
         Patch(
             "keras.src.models.functional:Functional._run_through_graph",
             "shards that go from layer to layer",
-            _FUNCTIONAL,
+            "functional models with layers on shards",
             _MERGE,
             takes="self inputs operation_fn call_fn",
-        ),
-        Patch(
-            "keras.src.backend.common.remat:remat",
-            "layers that compute again for their gradients, on shards",
-            _FUNCTIONAL,
-            _MERGE,
-            takes="f",
         ),
         Patch(
             "keras:layers.Layer.trainable",

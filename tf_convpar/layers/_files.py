@@ -106,7 +106,7 @@ def is_merged() -> bool:
 
 
 class Attached:
-    """What takes the place of a layer's `call`, of this one layer only."""
+    """What takes the place of a method, such as `call`, of one layer only."""
 
 
 def is_parallel(model: keras.Model) -> bool:
