@@ -2,8 +2,8 @@
 
 It does so where neither has a hook, once, and nowhere but here: `PATCHES` says
 what, why, for which models something else is done than before, and what undoes
-it. All other models, those of plain Keras among them, get what was there.
-Whose the replacement is gives it:
+it. All other models, those of plain Keras among them, get what was there. The
+module that makes a replacement hands it over:
 
 ```python
 replace("keras:Model.summary", by=_with_shards)
@@ -30,11 +30,11 @@ class Patch(NamedTuple):
     Attributes:
         target: A module, a colon, and a name in it.
         why: What it is needed for.
-        models: For which models, or what else, it does something.
-        undone_by: What ends that.
-        takes: Names of the parameters, of what goes by them.
-        everywhere: Whether modules of the library have it by that name too,
-            and call it there.
+        models: The models, or what else, for which it does something.
+        undone_by: What ends that. `undo` ends it for the whole process.
+        takes: Names of its parameters, where a replacement depends on them.
+        everywhere: Whether other modules of the library have it by the same
+            name, and call it there.
     """
 
     target: str
@@ -65,7 +65,7 @@ _CLUSTER = "what runs in a cluster"
 _MERGE = "`merge`, whose model is plain"
 _OUTSIDE = "making the model, and its optimizer, outside of the strategy"
 _END = "the end of the process"
-_ONCE = "the end of each call, which it adds to"
+_ONCE = "the end of the call"
 
 PATCHES = {
     patch.target: patch
