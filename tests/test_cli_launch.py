@@ -21,12 +21,12 @@ from processes import start
 from processes import wait_gone
 
 from tf_convpar.cli import _supervise
-from tf_convpar.strategy import health
-from tf_convpar.strategy.local_cluster import reserved_port
-from tf_convpar.strategy.process import Process
-from tf_convpar.strategy.process import how
-from tf_convpar.strategy.server import HEARTBEATS_S
-from tf_convpar.strategy.spec import Task
+from tf_convpar.cluster import health
+from tf_convpar.cluster.local_cluster import reserved_port
+from tf_convpar.cluster.process import Process
+from tf_convpar.cluster.process import how
+from tf_convpar.cluster.server import HEARTBEATS_S
+from tf_convpar.cluster.spec import Task
 
 LAUNCH = [*CONVPAR, "launch"]
 
@@ -48,7 +48,7 @@ signal.pause()
 TRAIN = """
 import json, os, sys
 print("args", sys.argv[1:])
-from tf_convpar.strategy import cluster as lib
+from tf_convpar.cluster import joining as lib
 lib.connect(lib.resolve())
 import tensorflow as tf
 for device in tf.config.list_logical_devices():
@@ -410,7 +410,7 @@ def test_over_ssh(program, ssh, hosts, tmp_path):
 def test_a_worker_ends_with_its_heartbeats():
     """Its end of a connection that was cut is silent, or closed."""
     code = (
-        "from tf_convpar.strategy import server\n"
+        "from tf_convpar.cluster import server\n"
         "server.exit_without_heartbeats(3.0)\n"
         "print('up', flush=True)\n" + WAIT
     )

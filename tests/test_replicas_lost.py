@@ -12,10 +12,10 @@ from replica_cases import data
 from replica_cases import network
 
 import tf_convpar as convpar
+from tf_convpar.cluster.spec import Task
 from tf_convpar.machines import task_of
 from tf_convpar.replicas import _survivors
 from tf_convpar.replicas._data import Arrays
-from tf_convpar.strategy.spec import Task
 
 PROGRAM = Path(__file__).parent / "programs/replicas_lost.py"
 METHODS = ["SyncSGD", "DiLoCo"]

@@ -7,6 +7,7 @@ import tensorflow as tf
 from star_cases import cluster
 
 import tf_convpar as convpar
+from tf_convpar.cluster.local_cluster import local_workers
 from tf_convpar.planner import star as planner
 from tf_convpar.planner.measure import _clock
 from tf_convpar.planner.measure import _links
@@ -14,7 +15,6 @@ from tf_convpar.planner.measure._clock import Clock
 from tf_convpar.planner.star.measure import _calibrate
 from tf_convpar.planner.star.measure import _convolutions
 from tf_convpar.planner.star.measure import _rest
-from tf_convpar.strategy.local_cluster import local_workers
 
 CHIEF = "/job:localhost/replica:0/task:0/device:CPU:0"
 

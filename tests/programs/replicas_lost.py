@@ -23,7 +23,7 @@ from replica_cases import network
 
 import tf_convpar as convpar
 from tf_convpar import replicas
-from tf_convpar.strategy.local_cluster import local_workers
+from tf_convpar.cluster.local_cluster import local_workers
 
 EPOCHS, STEPS = 4, 8
 # Before the third step of the second epoch, and after the third epoch.

@@ -15,10 +15,10 @@ import tensorflow as tf
 from tf_convpar import files
 from tf_convpar import machines
 from tf_convpar.callbacks._intervals import seconds
+from tf_convpar.cluster.spec import is_loopback
 from tf_convpar.files import DeviceNow
 from tf_convpar.files import Running
 from tf_convpar.strategy.calls import when_over
-from tf_convpar.strategy.spec import is_loopback
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 
 

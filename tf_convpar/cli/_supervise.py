@@ -19,12 +19,12 @@ import click
 
 from tf_convpar.cli._going_on import GoingOn
 from tf_convpar.cli._shared import is_chatter
-from tf_convpar.strategy.health import Watch
-from tf_convpar.strategy.local_cluster import local_workers
-from tf_convpar.strategy.process import Process
-from tf_convpar.strategy.process import how
-from tf_convpar.strategy.server import HEARTBEAT_EVERY_S
-from tf_convpar.strategy.spec import Task
+from tf_convpar.cluster.health import Watch
+from tf_convpar.cluster.local_cluster import local_workers
+from tf_convpar.cluster.process import Process
+from tf_convpar.cluster.process import how
+from tf_convpar.cluster.server import HEARTBEAT_EVERY_S
+from tf_convpar.cluster.spec import Task
 
 _POLL_S = 0.1
 # Seconds that a program may take for a last checkpoint, once told to stop.

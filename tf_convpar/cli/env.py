@@ -113,7 +113,7 @@ def _ops() -> dict[str, str]:
 
 
 def _tf_config() -> str:
-    from tf_convpar.strategy import spec
+    from tf_convpar.cluster import spec
 
     try:
         cluster = spec.resolve()

@@ -17,6 +17,10 @@ from rich import progress as rich_progress
 from rich.console import Console
 
 from tf_convpar import machines
+from tf_convpar.cluster.local_cluster import LocalCluster
+from tf_convpar.cluster.local_cluster import local_workers
+from tf_convpar.cluster.process import Process
+from tf_convpar.cluster.process import how
 from tf_convpar.demo import slowed
 from tf_convpar.demo.chief import EVENT
 from tf_convpar.demo.chief import REPORT
@@ -24,10 +28,6 @@ from tf_convpar.demo.report import Report
 from tf_convpar.demo.settings import ENVIRONMENT
 from tf_convpar.demo.settings import Settings
 from tf_convpar.demo.star.report import Report as StarReport
-from tf_convpar.strategy.local_cluster import LocalCluster
-from tf_convpar.strategy.local_cluster import local_workers
-from tf_convpar.strategy.process import Process
-from tf_convpar.strategy.process import how
 
 _POLL_S = 0.2
 

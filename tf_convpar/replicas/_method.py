@@ -14,13 +14,13 @@ import keras
 import tensorflow as tf
 
 from tf_convpar._compat.keras import restored_epoch
+from tf_convpar.cluster.joining import watched
+from tf_convpar.cluster.passing import Tries
 from tf_convpar.replicas._data import Source
 from tf_convpar.replicas._fit_arguments import source_of
 from tf_convpar.replicas._fit_arguments import split_off
 from tf_convpar.replicas._survivors import Survivors
 from tf_convpar.strategy.calls import call
-from tf_convpar.strategy.cluster import watched
-from tf_convpar.strategy.passing import Tries
 
 
 class Method(Survivors):

@@ -11,6 +11,8 @@ import keras
 import tensorflow as tf
 
 from tf_convpar._compat.keras import print_msg
+from tf_convpar.cluster.joining import members
+from tf_convpar.cluster.passing import Tries
 from tf_convpar.machines import short
 from tf_convpar.machines import task_of
 from tf_convpar.replicas import _shares
@@ -22,7 +24,6 @@ from tf_convpar.replicas._replica import OnOneDevice
 from tf_convpar.replicas._replica import PackedState
 from tf_convpar.replicas._replica import Replica
 from tf_convpar.strategy import graphs
-from tf_convpar.strategy.cluster import members
 from tf_convpar.strategy.devices import available
 from tf_convpar.strategy.devices import check
 from tf_convpar.strategy.devices import default_devices

@@ -9,7 +9,7 @@ import tempfile
 
 import numpy as np
 
-from tf_convpar.strategy.process import Process
+from tf_convpar.cluster.process import Process
 
 _PROGRAM = """
 import sys

@@ -8,7 +8,7 @@ from typing import Any
 from typing import Literal
 from typing import overload
 
-from tf_convpar.strategy import slurm
+from tf_convpar.cluster import slurm
 
 JOBS = ("chief", "worker")
 

@@ -14,7 +14,7 @@ from typing import IO
 
 import psutil
 
-from tf_convpar.strategy import tied
+from tf_convpar.cluster import tied
 
 # Share of a processor below which a process is idle. A worker that is only
 # asked whether it is there takes a tenth of that.

@@ -24,9 +24,9 @@ from typing import Any
 
 import psutil
 
-from tf_convpar.strategy import connections
-from tf_convpar.strategy.spec import Task
-from tf_convpar.strategy.spec import is_loopback
+from tf_convpar.cluster import connections
+from tf_convpar.cluster.spec import Task
+from tf_convpar.cluster.spec import is_loopback
 
 Net = ipaddress.IPv4Network | ipaddress.IPv6Network
 

@@ -11,14 +11,14 @@ import threading
 import time
 from typing import NoReturn
 
-from tf_convpar.strategy import listening
-from tf_convpar.strategy import memory
-from tf_convpar.strategy.cluster import check_port_free
-from tf_convpar.strategy.cluster import inter_op_threads
-from tf_convpar.strategy.cluster import set_grpc_defaults
-from tf_convpar.strategy.spec import Cluster
-from tf_convpar.strategy.spec import Task
-from tf_convpar.strategy.status import ask
+from tf_convpar.cluster import listening
+from tf_convpar.cluster import memory
+from tf_convpar.cluster.joining import check_port_free
+from tf_convpar.cluster.joining import inter_op_threads
+from tf_convpar.cluster.joining import set_grpc_defaults
+from tf_convpar.cluster.spec import Cluster
+from tf_convpar.cluster.spec import Task
+from tf_convpar.cluster.status import ask
 
 # The start of the line that says a worker answers.
 READY = "Ready: "

@@ -14,7 +14,7 @@ from google.protobuf import descriptor_pool
 from google.protobuf import message_factory
 from google.protobuf.message import DecodeError
 
-from tf_convpar.strategy.spec import Task
+from tf_convpar.cluster.spec import Task
 
 _LOG = logging.getLogger("tf_convpar")
 _METHOD = "/tensorflow.WorkerService/GetStatus"

@@ -10,13 +10,13 @@ import contextlib
 import os
 import sys
 
-from tf_convpar.strategy import cluster as cluster_lib
-from tf_convpar.strategy.local_cluster import local_workers as processes
-from tf_convpar.strategy.local_cluster import wait_ready
-from tf_convpar.strategy.process import how
-from tf_convpar.strategy.server import READY
-from tf_convpar.strategy.spec import Task
-from tf_convpar.strategy.status import ask
+from tf_convpar.cluster import joining
+from tf_convpar.cluster.local_cluster import local_workers as processes
+from tf_convpar.cluster.local_cluster import wait_ready
+from tf_convpar.cluster.process import how
+from tf_convpar.cluster.server import READY
+from tf_convpar.cluster.spec import Task
+from tf_convpar.cluster.status import ask
 
 _TF_CONFIG = "TF_CONFIG"
 # Seconds in which a worker answers that is alive.
@@ -60,7 +60,7 @@ class LocalWorkers:
     def start(self, timeout_s: float = 60.0) -> None:
         """Starts those that do not run, and waits until all answer."""
         self._stopping = False
-        members = cluster_lib.members()
+        members = joining.members()
         again = [
             index
             for index, worker in enumerate(self._local.workers)
@@ -96,7 +96,7 @@ class LocalWorkers:
 
     def _leave(self) -> None:
         """Makes the cluster one without workers, if it has been joined."""
-        members = cluster_lib.members()
+        members = joining.members()
         if members is None:
             return
         tasks = self._local.cluster.others
@@ -191,7 +191,7 @@ def local_workers(
             f"Received: {count!r}."
         )
     if _own is not None and _own.made_by != (count, threads):
-        if cluster_lib.members():
+        if joining.members():
             raise RuntimeError(
                 "Expected the same local workers as before, as a program joins "
                 "one cluster in its life: count={}, threads={}. Received: "

@@ -21,9 +21,9 @@ from google.protobuf import descriptor_pb2
 from google.protobuf import descriptor_pool
 from google.protobuf import message_factory
 
-from tf_convpar.strategy.spec import Task
-from tf_convpar.strategy.status import ask
-from tf_convpar.strategy.status import channel_to
+from tf_convpar.cluster.spec import Task
+from tf_convpar.cluster.status import ask
+from tf_convpar.cluster.status import channel_to
 
 _METHOD = "/tensorflow.MasterService/CreateSession"
 

@@ -7,11 +7,12 @@ of its own. So they are made longer where TensorFlow makes them.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from tf_convpar._compat import tensorflow as of_tensorflow
+from tf_convpar._compat.patches import replace
 
 MIXED = (
     "Expected one strategy for a model, from its making to its training. Make "
@@ -52,8 +53,10 @@ def explain(code: int, message: str) -> str | None:
 def of_clusters() -> None:
     """Lets errors say it that only a program in a cluster meets."""
     # Some are raised from C++, some from Python: all are made here.
-    make = tf.errors.OpError.__init__
+    replace("tensorflow:errors.OpError.__init__", by=_explained)
 
+
+def _explained(make: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(make)
     def wrapped(
         self: tf.errors.OpError,
@@ -68,9 +71,28 @@ def of_clusters() -> None:
             message = f"{message}\n\n{more}"
         make(self, node_def, op, message, error_code, *args)
 
-    tf.errors.OpError.__init__ = wrapped
+    return wrapped
 
 
 def of_strategies(kind: type) -> None:
     """Lets the error about two strategies say it, where one is of a class."""
-    of_tensorflow.explain_mixed(kind, MIXED)
+    replace(
+        "tensorflow.python.distribute.distribute_lib:_wrong_strategy_scope",
+        by=functools.partial(_told_of_mixing, kind=kind),
+    )
+
+
+def _told_of_mixing(
+    wrong: Callable[[Any, Any], None], kind: type
+) -> Callable[[Any, Any], None]:
+    @functools.wraps(wrong)
+    def wrapped(strategy: Any, context: Any) -> None:
+        try:
+            wrong(strategy, context)
+        except RuntimeError as error:
+            mixed = (strategy, context.strategy)
+            if any(isinstance(one, kind) for one in mixed):
+                raise RuntimeError(f"{error}\n\n{MIXED}") from None
+            raise
+
+    return wrapped

@@ -10,15 +10,15 @@ import time
 import psutil
 
 from tf_convpar import machines
-from tf_convpar.strategy import listening
-from tf_convpar.strategy import slurm
-from tf_convpar.strategy.members import Members as Members
-from tf_convpar.strategy.spec import Cluster as Cluster
-from tf_convpar.strategy.spec import Task as Task
-from tf_convpar.strategy.spec import resolve as resolve
-from tf_convpar.strategy.status import DeviceStatus as DeviceStatus
-from tf_convpar.strategy.status import ask as ask
-from tf_convpar.strategy.status import wait_for as wait_for
+from tf_convpar.cluster import listening
+from tf_convpar.cluster import slurm
+from tf_convpar.cluster.members import Members as Members
+from tf_convpar.cluster.spec import Cluster as Cluster
+from tf_convpar.cluster.spec import Task as Task
+from tf_convpar.cluster.spec import resolve as resolve
+from tf_convpar.cluster.status import DeviceStatus as DeviceStatus
+from tf_convpar.cluster.status import ask as ask
+from tf_convpar.cluster.status import wait_for as wait_for
 
 # Without the first option, TensorFlow sends what is meant for the other tasks
 # to the proxy in $http_proxy and waits for ever. The other two turn a task that
@@ -94,7 +94,7 @@ def connect(
     # The import takes seconds, for which no error above should have to wait.
     import tensorflow as tf
 
-    from tf_convpar.strategy import cures
+    from tf_convpar.cluster import cures
 
     if not tf.config.threading.get_inter_op_parallelism_threads():
         # TensorFlow refuses once it has begun to work, and keeps its threads.

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 
 import grpc
 
-from tf_convpar.strategy.spec import Task
-from tf_convpar.strategy.status import ask
+from tf_convpar.cluster.spec import Task
+from tf_convpar.cluster.status import ask
 
 # Seconds between two questions.
 _EVERY_S = 1.0

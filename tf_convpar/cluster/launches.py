@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 from tf_convpar import files
 from tf_convpar import machines
-from tf_convpar.strategy.spec import Task
+from tf_convpar.cluster.spec import Task
 
 # The environment variable that has the id.
 VARIABLE = "CONVPAR_LAUNCH"

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from pathlib import Path
 
-from tf_convpar.strategy.process import Process
-from tf_convpar.strategy.process import how
-from tf_convpar.strategy.server import READY
-from tf_convpar.strategy.spec import Cluster
-from tf_convpar.strategy.spec import Task
+from tf_convpar.cluster.process import Process
+from tf_convpar.cluster.process import how
+from tf_convpar.cluster.server import READY
+from tf_convpar.cluster.spec import Cluster
+from tf_convpar.cluster.spec import Task
 
 
 @dataclasses.dataclass

@@ -18,18 +18,18 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-from tf_convpar.strategy import launches
-from tf_convpar.strategy.connections import Peer
-from tf_convpar.strategy.connections import cut
-from tf_convpar.strategy.connections import peers_of
-from tf_convpar.strategy.health import Steps
-from tf_convpar.strategy.health import Watch
-from tf_convpar.strategy.reach import Reach
-from tf_convpar.strategy.reach import apart
-from tf_convpar.strategy.reach import least
-from tf_convpar.strategy.spec import Task
-from tf_convpar.strategy.status import DeviceStatus
-from tf_convpar.strategy.status import ask
+from tf_convpar.cluster import launches
+from tf_convpar.cluster.connections import Peer
+from tf_convpar.cluster.connections import cut
+from tf_convpar.cluster.connections import peers_of
+from tf_convpar.cluster.health import Steps
+from tf_convpar.cluster.health import Watch
+from tf_convpar.cluster.reach import Reach
+from tf_convpar.cluster.reach import apart
+from tf_convpar.cluster.reach import least
+from tf_convpar.cluster.spec import Task
+from tf_convpar.cluster.status import DeviceStatus
+from tf_convpar.cluster.status import ask
 
 # Seconds in which a task answers that is alive, however busy its machine is.
 _ANSWER_S = 5.0
