@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from tf_convpar.cluster.joining import step
 from tf_convpar.placement import on_device
 from tf_convpar.replicas._all_reduce import AllReduce
 from tf_convpar.replicas._all_reduce import with_feedback
@@ -26,7 +27,6 @@ from tf_convpar.replicas._local_steps import LocalSteps
 from tf_convpar.replicas._local_steps import Made
 from tf_convpar.replicas._replica import Replica
 from tf_convpar.replicas._wire import Wire
-from tf_convpar.strategy.cluster import step
 
 # What the newest measurement of a step's time counts beside earlier ones.
 _NEWEST = 0.5

@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from tf_convpar._compat.keras import print_msg
 from tf_convpar.cluster.joining import members
-from tf_convpar.cluster.passing import Tries
 from tf_convpar.machines import short
 from tf_convpar.machines import task_of
 from tf_convpar.replicas import _shares

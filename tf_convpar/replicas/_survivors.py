@@ -8,11 +8,11 @@ from typing import Any
 import tensorflow as tf
 
 from tf_convpar._compat.keras import print_msg
+from tf_convpar.cluster.joining import members
+from tf_convpar.cluster.passing import Tries
 from tf_convpar.machines import task_of
 from tf_convpar.replicas._data import Source
 from tf_convpar.replicas._replicated import Replicated
-from tf_convpar.strategy.cluster import members
-from tf_convpar.strategy.passing import Tries
 
 
 class Survivors(Replicated):
