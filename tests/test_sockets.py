@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from tf_convpar.demo import sockets
-from tf_convpar.demo.sockets import BytesReceived
 from tf_convpar.demo.steps import byte_counter
+from tf_convpar.machines import BytesReceived
+from tf_convpar.machines import _sockets as sockets
 from tf_convpar.strategy.local_cluster import reserved_port
 
 N = 3_000_017  # Many segments, and no round number of them.

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import psutil
 
-from tf_convpar.demo.sockets import BytesReceived
+from tf_convpar.machines import BytesReceived
 
 # The number of first steps, which trace, compile and start connections.
 _WARM_UP = 3
