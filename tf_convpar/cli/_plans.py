@@ -84,7 +84,7 @@ def _table(ways: Sequence[Way]) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    from tf_convpar.plans import seconds_text
+    from tf_convpar.units import seconds_text
 
     made = Table(
         title="Ways to train",

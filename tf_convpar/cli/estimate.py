@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import pathlib
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 from typing import Any
 
 import click
 
+from tf_convpar import units
 from tf_convpar.cli import _models
 from tf_convpar.cli._shared import OutputFile
 from tf_convpar.cli._shared import as_json
@@ -22,42 +22,14 @@ from tf_convpar.cli._shared import without_chatter
 if TYPE_CHECKING:
     from rich.console import Console
 
-_UNITS = {
-    "": 1,
-    **{f"{prefix}B": 1000**i for i, prefix in enumerate(("", *"kMGT"))},
-    **{f"{prefix}iB": 1024**i for i, prefix in enumerate("KMGT", 1)},
-}
-
-
-class _Size(click.ParamType):
-    """A size in bytes, such as `8GiB` or `244MB`."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        if isinstance(value, int):
-            return value
-        match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([kKMGT]?i?B?)", value)
-        unit = match and match[2]
-        if unit == "KB":
-            unit = "kB"
-        if match is None or unit not in _UNITS or not float(match[1]):
-            self.fail(
-                "Expected bytes above 0, such as 8GiB (of 1024) or 244MB (of "
-                f"1000). Received: {value}."
-            )
-        return max(1, round(float(match[1]) * _UNITS[unit or ""]))
-
 
 class _Unit(click.ParamType):
-    """A value that the function `name` of `tf_convpar.planner.units` reads."""
+    """A value that the function `name` of `tf_convpar.units` reads."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        from tf_convpar.planner import units
-
         try:
             found: float = getattr(units, self.name)(value)
         except ValueError as error:
@@ -120,7 +92,7 @@ def command() -> None:
     show_default=True,
     help="Layers to show, the largest first. JSON has all.",
 )
-@click.option("--memory", type=_Size(), help="A line for the picture.")
+@click.option("--memory", type=_Unit("size"), help="A line for the picture.")
 @click.option(
     "--png",
     type=OutputFile(),
@@ -189,7 +161,10 @@ def memory(
 @command.command()
 @_model_options
 @click.option(
-    "--memory", type=_Size(), required=True, help="What a step may take: 8GiB."
+    "--memory",
+    type=_Unit("size"),
+    required=True,
+    help="What a step may take: 8GiB.",
 )
 @click.option(
     "--algorithm",
@@ -343,7 +318,7 @@ def devices(
 @command.command()
 @click.option(
     "--parameters",
-    type=_Size(),
+    type=_Unit("size"),
     required=True,
     help="Size of the model's parameters: 244MB.",
 )

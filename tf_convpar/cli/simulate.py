@@ -177,7 +177,7 @@ def command(
 
 def _value(sweep: str | None, text: str) -> float:
     """Reads a value of a sweep."""
-    from tf_convpar.planner import units
+    from tf_convpar import units
 
     if sweep == "bandwidth":
         return units.bytes_per_s(text)
@@ -197,7 +197,7 @@ def _print(
     from rich.markup import escape
     from rich.table import Table
 
-    from tf_convpar.plans import seconds_text
+    from tf_convpar.units import seconds_text
 
     table = Table(
         title=escape(about),

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 from typing import Any
 
+from tf_convpar import units as units
 from tf_convpar.planner._calibration import Calibration as Calibration
 from tf_convpar.planner._calibration import MeasuredDevice as MeasuredDevice
 from tf_convpar.planner._calibration import Work as Work
