@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
+from tf_convpar.cli import _measuring
 from tf_convpar.cli import _models
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
-from tf_convpar.cli._shared import without_chatter
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,19 +25,9 @@ PASSES = ("forward", "input_gradient", "kernel_gradient")
 
 @click.command(name="algorithms")
 @_models.argument
-@click.option(
-    "--batch",
-    type=click.IntRange(min=1),
-    default=32,
-    show_default=True,
-    help="Images in a batch.",
-)
+@_measuring.batch
 @_models.image
-@click.option(
-    "--threads",
-    type=click.IntRange(min=1),
-    help="Threads of one operation; one for each core by default.",
-)
+@_measuring.threads
 @click.option(
     "--passes",
     metavar="NAME,...",
@@ -81,13 +71,8 @@ def command(
             f"Expected some of {', '.join(PASSES)}. Received: {passes}.",
             param_hint="--passes",
         )
-    with without_chatter():
-        import tensorflow as tf
-
-        if threads is not None:
-            tf.config.threading.set_intra_op_parallelism_threads(threads)
-        with messages_only():
-            loaded = _models.load(model, image)
+    _measuring.set_threads(threads)
+    loaded = _models.load(model, image)
     from rich.console import Console
 
     console = Console(stderr=True)

@@ -165,6 +165,15 @@ class Memory:
             )
         return table
 
+    @property
+    def peak_text(self) -> str:
+        """What is in memory when most is, in a line."""
+        parts = (f"{kind} {_mib(size)}" for kind, size in self.peak.items())
+        return (
+            f"At the peak {_mib(self.peak_bytes)} MiB, in layer "
+            f"{self.peak_layer}: {', '.join(parts)}"
+        )
+
 
 def training_memory(
     model: Any,
