@@ -6,11 +6,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tf_convpar.estimate._batch import BatchRow
+from tf_convpar.units import MIB
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-_MIB = 2**20
 
 
 def batch_table(rows: Iterable[BatchRow]) -> Table:
@@ -38,7 +37,7 @@ def batch_table(rows: Iterable[BatchRow]) -> Table:
 
 
 def _cells(row: BatchRow) -> tuple[str, ...]:
-    memory = f"{row.memory_bytes / _MIB:.0f}"
+    memory = f"{row.memory_bytes / MIB:.0f}"
     if row.step_s is None or row.image_s is None:
         return str(row.batch), "", "does not fit", memory, "", ""
     names = [name for each in row.choices.values() for name in each.values()]
@@ -48,6 +47,6 @@ def _cells(row: BatchRow) -> tuple[str, ...]:
         f"{row.image_s * 1e3:.2f}",
         f"{row.step_s * 1e3:.1f}",
         memory,
-        f"{row.workspace_bytes / _MIB:.0f}",
+        f"{row.workspace_bytes / MIB:.0f}",
         f"{other} of {len(names)}",
     )
