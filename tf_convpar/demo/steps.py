@@ -25,14 +25,12 @@ class Steps(keras.callbacks.Callback):
     Args:
         total: Returns how many bytes have travelled until now.
         on_step: Called after every step.
-        most: Number of steps to measure, the first ones; None for all.
     """
 
     def __init__(
         self,
         total: Callable[[], int],
         on_step: Callable[[], None] = lambda: None,
-        most: int | None = None,
     ) -> None:
         super().__init__()
         self.losses: list[float] = []
@@ -41,13 +39,10 @@ class Steps(keras.callbacks.Callback):
         self._loss_sum = 0.0
         self._total = total
         self._on_step = on_step
-        self._most = most
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Notes the loss, and where clock and counter stand."""
         self._on_step()
-        if len(self.losses) == self._most:
-            return
         # Keras gives the mean loss since the epoch began.
         loss_sum = (logs or {})["loss"] * (batch + 1)
         self.losses.append(loss_sum - self._loss_sum)
