@@ -7,6 +7,7 @@ import pathlib
 import click
 
 from tf_convpar import machines
+from tf_convpar.cli import _models
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
@@ -43,11 +44,7 @@ from tf_convpar.demo import settings as settings_lib
     help="With --star: kernels of each device, the chief first, as weights or "
     "ratios. By default, by what each has of a core.",
 )
-@click.option(
-    "--wire-dtype",
-    type=click.Choice(["float32", "bfloat16", "float16"]),
-    help="The dtype in which feature maps and their gradients travel.",
-)
+@_models.wire_dtype
 @click.option(
     "--steps",
     type=click.IntRange(min=8),
