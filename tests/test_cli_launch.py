@@ -20,7 +20,9 @@ from processes import run
 from processes import start
 from processes import wait_gone
 
-from tf_convpar.cli import _supervise
+from tf_convpar.cli._restarts import Restarted
+from tf_convpar.cli._restarts import watch
+from tf_convpar.cli._signals import Signals
 from tf_convpar.cluster import health
 from tf_convpar.cluster.local_cluster import reserved_port
 from tf_convpar.cluster.process import Process
@@ -138,7 +140,7 @@ def test_a_signal_before_there_is_a_program():
     received = []
     kept = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
-        signals = _supervise._Signals()
+        signals = Signals()
         os.kill(os.getpid(), signal.SIGTERM)
         assert received == []
         process = types.SimpleNamespace(signal=received.append)
@@ -305,8 +307,8 @@ def test_silent_worker_is_ended_once_it_is_idle(monkeypatch, capsys):
         while "answers" not in process.output:
             time.sleep(0.05)
         name, address = "worker 0", Task("worker", 0, f"localhost:{port}")
-        task = _supervise._Task(process, None, 0)
-        with _supervise._watch(
+        task = Restarted(process, None, 0)
+        with watch(
             {name: task}, {name: address}, lambda worker: process.worked()
         ):
             process.wait(timeout_s=30.0)

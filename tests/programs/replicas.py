@@ -17,7 +17,7 @@ import tensorflow as tf
 
 import tf_convpar as convpar
 from tf_convpar import replicas
-from tf_convpar.demo.sockets import BytesReceived
+from tf_convpar.machines import BytesReceived
 
 strategy = convpar.ConvParallelStrategy()  # Before any variable.
 workers = [name for name in strategy.devices if "worker" in name]

@@ -18,7 +18,6 @@ from tf_convpar._compat.keras import begin_at
 from tf_convpar._compat.keras import print_msg
 from tf_convpar.callbacks._copies import Copies
 from tf_convpar.callbacks._guards import Guards
-from tf_convpar.callbacks._intervals import seconds
 from tf_convpar.callbacks._replay_log import rate_of
 from tf_convpar.callbacks._replay_log import set_rate
 from tf_convpar.callbacks._snapshot import restore
@@ -36,6 +35,7 @@ from tf_convpar.sharding import relayout
 from tf_convpar.strategy.calls import when_over
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 from tf_convpar.timeline import note
+from tf_convpar.units import interval
 
 
 class Elastic(keras.callbacks.Callback):
@@ -85,9 +85,9 @@ class Elastic(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self.directory = None if directory is None else pathlib.Path(directory)
-        self.every_s = seconds("every", every)
+        self.every_s = interval("every", every)
         self.neighbours_s = (
-            None if neighbours is None else seconds("neighbours", neighbours)
+            None if neighbours is None else interval("neighbours", neighbours)
         )
         self._trains = False
         self._copies = Copies(self.every_s, self.neighbours_s)

@@ -16,7 +16,6 @@ from tf_convpar.cli import _models
 from tf_convpar.cli._shared import OutputFile
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import without_chatter
-from tf_convpar.machines import short
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -43,6 +42,15 @@ output = click.option(
 )
 
 
+def set_threads(threads: int | None) -> None:
+    """Sets the threads of one operation here, before TensorFlow starts any."""
+    with without_chatter():
+        import tensorflow as tf
+
+    if threads is not None:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+
+
 def cluster_and_model(
     model: str,
     image: int | None,
@@ -53,17 +61,13 @@ def cluster_and_model(
 
     The model of a file comes with its optimizer and loss.
     """
-    with without_chatter():
-        import tensorflow as tf
+    set_threads(threads)
+    with without_chatter(), messages_only():
+        from tf_convpar.strategy.strategy import ConvParallelStrategy
 
-        if threads is not None:
-            tf.config.threading.set_intra_op_parallelism_threads(threads)
-        with messages_only():
-            from tf_convpar.strategy.strategy import ConvParallelStrategy
-
-            # The cluster comes first: variables made before would be lost.
-            strategy = ConvParallelStrategy(wire_dtype=wire_dtype)
-            return strategy, _models.load(model, image, compiled=True)
+        # The cluster comes first: variables made before would be lost.
+        strategy = ConvParallelStrategy(wire_dtype=wire_dtype)
+    return strategy, _models.load(model, image, compiled=True)
 
 
 @contextlib.contextmanager
@@ -96,13 +100,6 @@ def progress(
 
 def links(found: Sequence[Link]) -> Table:
     """A table of the rates and latencies of links."""
-    from rich.table import Table
+    from tf_convpar import planner
 
-    table = Table("link", "rate", "latency")
-    for link in found:
-        table.add_row(
-            f"{short(link.source)} -> {short(link.target)}",
-            f"{link.bytes_per_s / 1e6:.0f} MB/s",
-            f"{1e3 * link.latency_s:.2f} ms",
-        )
-    return table
+    return planner.link_table(found)

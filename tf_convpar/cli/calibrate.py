@@ -16,7 +16,6 @@ from tf_convpar.cli import _models
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
-from tf_convpar.machines import short
 
 if TYPE_CHECKING:
     from tf_convpar.planner import Calibration
@@ -79,39 +78,13 @@ def command(
 
 def _print(model: Any, found: Calibration, output: pathlib.Path | None) -> None:
     from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
 
     from tf_convpar import planner
 
     console = Console()
-    table = Table()
-    table.add_column("layer")
-    table.add_column("of its kind", justify="right")
-    for device in found.devices:
-        table.add_column(escape(short(device.name)), justify="right")
-    for kind in planner.kinds(model, found):
-        table.add_row(
-            f"{escape(kind.name)} ({kind.layer})",
-            str(kind.calls),
-            *(
-                " + ".join(
-                    f"{1e3 * work.at(which, found.batch):.2f}"
-                    for which in ("forward", "backward")
-                )
-                for work in kind.works
-            ),
-        )
-    alone = planner.seconds_alone(model, found)
-    table.add_section()
-    table.add_row(
-        "a step alone, with updates",
-        "",
-        *(f"{1e3 * alone[device.name]:.1f}" for device in found.devices),
-    )
-    console.print(table)
+    console.print(planner.layer_table(model, found))
     console.print(f"ms: forward + backward, of {found.batch} samples")
     if found.links:
-        console.print(_measuring.links(found.links))
+        console.print(planner.link_table(found.links))
     if output is not None:
         console.print(f"Written to {output}.", markup=False)

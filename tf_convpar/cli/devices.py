@@ -13,6 +13,7 @@ from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import patient
 from tf_convpar.cli._shared import print_json
 from tf_convpar.cli._shared import without_chatter
+from tf_convpar.units import GIB
 
 if TYPE_CHECKING:
     from tf_convpar.cluster.spec import Cluster
@@ -138,4 +139,4 @@ def _print_tables(found: dict[str, Any]) -> None:
 
 
 def _gib(count: int | None) -> str:
-    return "unknown" if count is None else f"{count / 2**30:.1f} GiB"
+    return "unknown" if count is None else f"{count / GIB:.1f} GiB"

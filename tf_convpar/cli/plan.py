@@ -12,7 +12,6 @@ from tf_convpar.cli import _models
 from tf_convpar.cli import _plans
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
-from tf_convpar.cli._shared import without_chatter
 
 if TYPE_CHECKING:
     from tf_convpar.planner import Way
@@ -138,10 +137,9 @@ def _of_model(
         )
     # The size of images is that of the model that was measured.
     same = model is None or model == facts.get("model")
-    with without_chatter():
-        loaded = _models.load(
-            model or facts["model"], int(image) if image and same else None
-        )
+    loaded = _models.load(
+        model or facts["model"], int(image) if image and same else None
+    )
     wire = wire_dtype or facts.get("wire_dtype")
     if given is not None:
         return planner.plan_of(loaded, measured, given, wire, moments), ()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-from typing import Any
 
 import click
 
+from tf_convpar.cli import _measuring
 from tf_convpar.cli import _method
 from tf_convpar.cli import _models
 from tf_convpar.cli import _plans
@@ -17,17 +15,10 @@ from tf_convpar.cli import _simulate_star
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
-from tf_convpar.cli._shared import without_chatter
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from tf_convpar.planner import SweepRow
 
 # The sweeps, as `planner._sweep` names them. Its import would make `--help`
 # wait for TensorFlow.
 SWEEPS = ("devices", "bandwidth", "batch")
-HEADS = {"devices": "Devices", "bandwidth": "Links", "batch": "Batch"}
 
 
 @click.command(
@@ -55,13 +46,7 @@ HEADS = {"devices": "Devices", "bandwidth": "Links", "batch": "Batch"}
     "second), inf.",
 )
 @click.option("--latency", default="0.1ms", show_default=True)
-@click.option(
-    "--batch",
-    type=click.IntRange(min=1),
-    default=32,
-    show_default=True,
-    help="Images in a step.",
-)
+@_measuring.batch
 @_models.image
 @_models.imported
 @_models.wire_dtype
@@ -136,8 +121,7 @@ def command(
 
         descriptions.devices(devices)
         descriptions.link(link, latency)
-    with without_chatter(), messages_only():
-        loaded = _models.load(model, image)
+    loaded = _models.load(model, image)
     from rich.console import Console
 
     words = (devices, link, latency, batch)
@@ -172,12 +156,13 @@ def command(
             }
         )
     else:
-        _print(rows, sweep, about, Console())
+        table = planner.sweep_table(rows, sweep, about)
+        Console().print(table, highlight=False)
 
 
 def _value(sweep: str | None, text: str) -> float:
     """Reads a value of a sweep."""
-    from tf_convpar.planner import units
+    from tf_convpar import units
 
     if sweep == "bandwidth":
         return units.bytes_per_s(text)
@@ -188,47 +173,3 @@ def _value(sweep: str | None, text: str) -> float:
             f"Expected whole numbers for a sweep over {sweep}, separated by "
             f"commas. Received: {text!r}."
         ) from error
-
-
-def _print(
-    rows: Sequence[SweepRow], sweep: str, about: str, console: Console
-) -> None:
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
-    from tf_convpar.plans import seconds_text
-
-    table = Table(
-        title=escape(about),
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 0),
-        show_edge=False,
-    )
-    for head in (
-        HEADS[sweep],
-        "Step",
-        "Speed-\nup",
-        "Best\nalone",
-        "In\nuse",
-        "MB into\none device",
-        "By\nsamples",
-        "By\nfilters",
-        "On the\nchief",
-    ):
-        table.add_column(head, justify="right", vertical="bottom", no_wrap=True)
-    for row in rows:
-        single = row.plan.best_single
-        cells: list[Any] = [
-            row.label,
-            seconds_text(row.step_s),
-            f"{row.speedup:.2f}",
-            seconds_text(single[1]) if single else "",
-            f"{len(row.plan.used)}/{len(row.plan.devices)}",
-            f"{row.received_bytes / 1e6:.1f}",
-            *(row.ways.get(w, 0) for w in ("samples", "filters", "chief")),
-        ]
-        table.add_row(*(escape(str(cell)) for cell in cells))
-    console.print(table, highlight=False)

@@ -12,10 +12,10 @@ from typing import Any
 
 import keras
 
+from tf_convpar import units
 from tf_convpar.planner import _plan
 from tf_convpar.planner import _simulate
 from tf_convpar.planner import descriptions
-from tf_convpar.planner import units
 from tf_convpar.planner._simulate import DEVICES
 from tf_convpar.planner._ways import Settings
 from tf_convpar.planner.descriptions import LATENCY

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
+
+MIB, GIB = 2**20, 2**30
 
 _NUMBER = r"(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)"
 _PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_INTERVALS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+_SIZES = {
+    **{f"{prefix}B": 1000**i for i, prefix in enumerate(("", *"kMGT"))},
+    **{f"{prefix}iB": 1024**i for i, prefix in enumerate("KMGT", 1)},
+    # As many write it, and a plain number.
+    **{"KB": 1000, "": 1},
+}
 
 
 def flops(text: str) -> float:
@@ -70,6 +80,48 @@ def seconds(text: str) -> float:
     return float(match["number"]) * _SECONDS[match["unit"]]
 
 
+def interval(name: str, given: float | str) -> float:
+    """Seconds between two things: a number, or `"30s"`, `"5min"`, `"2h"`.
+
+    Args:
+        name: Name of the argument, for the message.
+        given: What was given for it.
+
+    Raises:
+        ValueError: It is no time above 0.
+    """
+    found: Any = given
+    if isinstance(given, str):
+        number = given.rstrip("smhin ")
+        unit = given[len(number) :].strip() or "s"
+        try:
+            found = float(number) * _INTERVALS[unit]
+        except (ValueError, KeyError):
+            found = None
+    if not isinstance(found, int | float) or not found > 0:
+        raise ValueError(
+            f"Expected `{name}` to be seconds, or text such as '30s' or "
+            f"'5min'. Received: {name}={given!r}."
+        )
+    return float(found)
+
+
+def size(text: str) -> int:
+    """Bytes: `"8GiB"` is of 1024, `"244MB"` of 1000, `"77"` as it stands.
+
+    Raises:
+        ValueError: `text` is no size, or not above 0.
+    """
+    match = re.fullmatch(_NUMBER + r"\s*(?P<unit>[kKMGT]?i?B?)", text)
+    known = match is not None and match["unit"] in _SIZES
+    if match is None or not known or not float(match["number"]):
+        raise ValueError(
+            "Expected bytes above 0, such as 8GiB (of 1024) or 244MB (of "
+            f"1000). Received: {text}."
+        )
+    return max(1, round(float(match["number"]) * _SIZES[match["unit"]]))
+
+
 def watts(text: str) -> float:
     """Watts: `"15W"` or `"15"`.
 
@@ -91,3 +143,10 @@ def link_words(rate: float) -> str:
         if bits >= _PREFIXES[prefix]:
             return f"{bits / _PREFIXES[prefix]:.4g}{prefix}bit"
     return f"{bits:.4g}bit"
+
+
+def seconds_text(seconds: float) -> str:
+    """Writes seconds as people read them: `"1.23 s"`, `"45.6 ms"`."""
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{1e3 * seconds:.3g} ms"
