@@ -272,6 +272,25 @@ def test_who_is_slow_ends_its_steps_and_counts_by_what_it_made():
     close(method, reference)
 
 
+def test_the_loop_on_a_device_ends_in_time():
+    x, y = data(192)
+    method = replicas.DiLoCo(network(), devices=DEVICES)
+    method.fit(x, y, batch_size=8, epochs=1, verbose=0)
+    member = method._members[method.replicas[0]]
+    assert isinstance(member.replica.data, tf.data.Iterator)
+
+    def run(steps, seconds):
+        return member.local.run(steps, seconds, 0.01, lambda own: own.data)
+
+    assert run(7, 60.0).steps == 7
+    made = run(1_000_000, 0.3)
+    assert 1 < made.steps < 1_000_000
+    assert 0.3 <= made.seconds < 5
+    # At least one, however late it is; none, if none is asked for.
+    assert run(5, 0.0).steps == 1
+    assert run(0, 60.0).steps == 0
+
+
 @pytest.mark.parametrize("wire", ["int8", "int4"])
 def test_a_wire_of_few_bits(wire):
     vector = np.random.default_rng(0).normal(size=4 * BLOCK)
