@@ -73,6 +73,24 @@ def convpar(nodes, case, options, plan):
     return tasks(nodes, command)
 
 
+def sync_sgd(nodes, case, options, plan):
+    """This package: a replica on each node, which exchange in each step."""
+    return _replicas("SyncSGD", nodes, case, options)
+
+
+def diloco(nodes, case, options, plan):
+    """This package: a replica on each node, which meet every 50 steps."""
+    return _replicas("DiLoCo", nodes, case, options)
+
+
+def _replicas(method, nodes, case, options):
+    command = [sys.executable, HERE / "replicas.py", *_steps(case)]
+    command += ["--method", method]
+    if options.algorithm:
+        command += ["--algorithm", options.algorithm]
+    return tasks(nodes, command)
+
+
 def tasks(nodes, command):
     """A chief with the command on the first node, workers on the others."""
     chief, *workers = nodes
@@ -130,7 +148,11 @@ def torch(nodes, case, options, plan):
 
 
 SYSTEMS = {
-    f.__name__: f for f in (alone, one, convpar, apart, mwms, ddp, torch)
+    f.__name__: f
+    for f in (
+        *(alone, one, convpar, apart, sync_sgd, diloco),
+        *(mwms, ddp, torch),
+    )
 }
 BASELINES = ("alone", "one")
 # Those that take a plan, an algorithm and a wire dtype.

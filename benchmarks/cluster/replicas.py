@@ -1,0 +1,89 @@
+"""Times the steps of replicas, as the chief of a cluster of `convpar worker`s.
+
+Prints one line of JSON: how long a step of all replicas took in `fit`, with
+its part of the exchange, and what it moved.
+"""
+
+import argparse
+import os
+import sys
+import time
+
+import models
+import steps
+
+# Local steps of a round, where replicas meet seldom.
+EVERY = 50
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    steps.add_arguments(parser)
+    parser.add_argument("--method", required=True, help="SyncSGD or DiLoCo")
+    parser.add_argument("--algorithm")
+    options = parser.parse_args()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import keras
+    import tensorflow as tf
+
+    import tf_convpar as convpar
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    strategy = convpar.ConvParallelStrategy()
+    keras.utils.set_random_seed(1)
+    model = models.build(options.model, options.pixels, options.classes)
+    models.compiled(model)
+    seldom = options.method == "DiLoCo"
+    method = getattr(convpar.replicas, options.method)(
+        model,
+        algorithm=options.algorithm,
+        shares=[1.0] * len(strategy.devices),
+        **({"every": EVERY} if seldom else {}),
+    )
+    times = []
+
+    class Clock(keras.callbacks.Callback):
+        """Seconds of each step, from epoch to epoch."""
+
+        def on_epoch_begin(self, epoch, logs=None):
+            times.clear()
+            self.begin, self.done = time.perf_counter(), -1
+            self.before = steps.network_bytes()
+
+        def on_train_batch_end(self, batch, logs=None):
+            now = time.perf_counter()
+            made = batch - self.done
+            times.extend([(now - self.begin) / made] * made)
+            self.begin, self.done = now, batch
+            self.after = steps.network_bytes()
+            steps.say(f"step {batch + 1}: {times[-1]:.3f} s")
+
+    clock = Clock()
+    count = EVERY if seldom else options.steps
+    history = method.fit(
+        *steps.data(options),
+        batch_size=options.batch // len(strategy.devices),
+        epochs=2,
+        steps_per_epoch=count,
+        callbacks=[clock],
+        verbose=0,
+    )
+    low, middle, high = steps.quartiles(times)
+    received, sent = (
+        (b - a) / count / 1e6
+        for a, b in zip(clock.before, clock.after, strict=True)
+    )
+    steps.report(
+        {
+            "step_s": middle,
+            "quartiles_s": [low, high],
+            "steps": count,
+            "losses": history.history["loss"],
+            "received_mb": received,
+            "sent_mb": sent,
+        }
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
