@@ -13,10 +13,10 @@ from star_cases import random_calibration
 
 from tf_convpar.planner import star
 from tf_convpar.planner.star._cost import predict
-from tf_convpar.planner.star.simulation import describe
-from tf_convpar.planner.star.simulation import network
-from tf_convpar.planner.star.simulation import simulate
-from tf_convpar.planner.star.simulation._describe import convolutions_s
+from tf_convpar.planner.star._describe import convolutions_s
+from tf_convpar.planner.star._describe import describe
+from tf_convpar.planner.star._network import network
+from tf_convpar.planner.star._simulate import simulate
 
 FILE = pathlib.Path(__file__).with_suffix(".json")
 SEEDS = range(24)

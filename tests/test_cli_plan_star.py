@@ -9,7 +9,7 @@ from star_cases import device_name
 from test_cli import run_json
 
 from tf_convpar.cli.main import main
-from tf_convpar.planner.star import _calibration_file
+from tf_convpar.planner import star as planner
 from tf_convpar.planner.star import _plan
 
 
@@ -17,7 +17,7 @@ from tf_convpar.planner.star import _plan
 def files(tmp_path):
     """A folder with a calibration of two devices."""
     calibration = cluster([1.2e11, 6e10], rate=1.25e9)
-    _calibration_file.save(calibration, tmp_path / "cluster.json")
+    planner.save(calibration, tmp_path / "cluster.json")
     return tmp_path
 
 
@@ -36,7 +36,7 @@ def test_plan(files):
         files, "--output", files / "plan.json", "--png", files / "plan.png"
     )
     assert code == 0
-    calibration = _calibration_file.load(files / "cluster.json")
+    calibration = planner.load(files / "cluster.json")
     plan = _plan.load_plan(files / "plan.json", calibration)
     assert plan == _plan.plan(calibration)
     for count in plan["conv2d_1"]:
@@ -59,7 +59,7 @@ def test_quantum(files):
 def test_json(files):
     code, content = run_json("plan", str(files / "cluster.json"), "--json")
     assert code == 0
-    calibration = _calibration_file.load(files / "cluster.json")
+    calibration = planner.load(files / "cluster.json")
     assert content == json.loads(json.dumps(_plan.plan(calibration).to_dict()))
 
 

@@ -88,7 +88,7 @@ def test_wire_dtype_and_latency(model):
 
 
 def test_the_sweeps_are_the_planners():
-    assert SWEEPS == _sweep.SWEEPS
+    assert (*_sweep.SWEEPS,) == SWEEPS
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from test_cli import run_json
 
 from tf_convpar.cli._simulate_star import SWEEPS
 from tf_convpar.cli.simulate import command
-from tf_convpar.planner.star import _calibration_file
-from tf_convpar.planner.star.simulation import _sweep
-from tf_convpar.planner.star.simulation import describe
-from tf_convpar.planner.star.simulation import network
+from tf_convpar.planner import star as planner
+from tf_convpar.planner.star import _simulate
+from tf_convpar.planner.star._describe import describe
+from tf_convpar.planner.star._network import network
 
 DEVICES = "--devices=2xcpu:100GFLOPS,1xgpu:1TFLOPS"
 
@@ -33,7 +33,7 @@ def failure(*arguments):
 @pytest.fixture
 def file(tmp_path):
     calibration = describe(network((8, 16), 4), "3xcpu:1GFLOPS", "1Gbit")
-    _calibration_file.save(calibration, tmp_path / "cluster.json")
+    planner.save(calibration, tmp_path / "cluster.json")
     return str(tmp_path / "cluster.json")
 
 
@@ -50,14 +50,14 @@ def test_json_of_a_description():
         "10Gbit",
         conv_share=0.8,
     )
-    expected = _sweep.simulate(calibration, "devices", [1, 3]).to_dict()
+    expected = _simulate.simulate(calibration, "devices", [1, 3]).to_dict()
     assert report == json.loads(json.dumps(expected))
     assert [row["value"] for row in report["rows"]] == [1, 3]
     assert report["rows"][1]["speedup"] > 1
 
 
 def test_the_sweeps_are_the_planners():
-    assert SWEEPS == _sweep.SWEEPS
+    assert (*_simulate.SWEEPS,) == SWEEPS
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tf_convpar.cli._shared import print_json
 if TYPE_CHECKING:
     from tf_convpar.planner.star import StarCalibration
 
-# The sweeps, as `planner.star.simulation._sweep` names them.
+# The sweeps, as `planner.star._simulate` names them.
 SWEEPS = ("devices", "bandwidth", "batch", "kernels", "heterogeneity")
 # Options that describe a cluster. A calibration file says all that for itself.
 DESCRIPTION = (
@@ -169,12 +169,10 @@ def command(
                 )
     from rich.console import Console
 
-    from tf_convpar.planner.star.simulation import simulate
+    from tf_convpar.planner import star
 
     with messages_only():
         if calibration is not None:
-            from tf_convpar.planner import star
-
             cluster = star.load(calibration)
         else:
             cluster = _described(**description)
@@ -184,7 +182,7 @@ def command(
         if values is not None:
             wanted = [_value(sweep, v.strip()) for v in values.split(",")]
         with Console(stderr=True).status("Simulating") as status:
-            found = simulate(
+            found = star.simulate(
                 cluster,
                 sweep,
                 wanted,
@@ -194,7 +192,7 @@ def command(
         if csv_file is not None:
             found.csv(csv_file)
         if png is not None:
-            found.draw(png)
+            star.draw(found, png)
     if as_json:
         print_json(found.to_dict())
     else:
@@ -211,12 +209,11 @@ def _described(
     rest: str | None,
     idle: float,
 ) -> StarCalibration:
+    from tf_convpar.planner import star
     from tf_convpar.planner import units
-    from tf_convpar.planner.star.simulation import describe
-    from tf_convpar.planner.star.simulation import network
 
-    return describe(
-        network(_kernels(kernels), batch),
+    return star.describe(
+        star.network(_kernels(kernels), batch),
         devices,
         link,
         latency,
@@ -255,8 +252,8 @@ def _value(sweep: str, text: str) -> Any:
 
 def _with_watts(cluster: StarCalibration, item: str) -> StarCalibration:
     """The cluster, with the power of its devices NAME set by `NAME=W`."""
+    from tf_convpar.planner import star
     from tf_convpar.planner import units
-    from tf_convpar.planner.star.simulation import with_watts
 
     name, equals, power = item.rpartition("=")
     if not equals:
@@ -276,7 +273,7 @@ def _with_watts(cluster: StarCalibration, item: str) -> StarCalibration:
     return dataclasses.replace(
         cluster,
         devices=tuple(
-            with_watts(device, watts) if device.name in meant else device
+            star.with_watts(device, watts) if device.name in meant else device
             for device in cluster.devices
         ),
     )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-from typing import Any
 
 import click
 
@@ -19,15 +17,9 @@ from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
 from tf_convpar.cli._shared import without_chatter
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from tf_convpar.planner import SweepRow
-
 # The sweeps, as `planner._sweep` names them. Its import would make `--help`
 # wait for TensorFlow.
 SWEEPS = ("devices", "bandwidth", "batch")
-HEADS = {"devices": "Devices", "bandwidth": "Links", "batch": "Batch"}
 
 
 @click.command(
@@ -145,11 +137,11 @@ def command(
     status = Console(stderr=True).status("Planning")
     with messages_only(), status:
         if sweep is None:
-            found = planner.described(loaded, *words)
-            plan = planner.plan(loaded, found, wire_dtype, moments)
-            ways = planner.compare(loaded, found, wire_dtype, plan, moments)
+            cluster = planner.described(loaded, *words)
+            plan = planner.plan(loaded, cluster, wire_dtype, moments)
+            ways = planner.compare(loaded, cluster, wire_dtype, plan, moments)
         else:
-            rows = planner.sweep(
+            found = planner.sweep(
                 loaded,
                 sweep,
                 wanted,
@@ -163,16 +155,12 @@ def command(
     about = f"{pathlib.Path(model).stem}, batch {batch}: {devices}, {link}"
     if sweep is None:
         _plans.show(plan, output, png, as_json, ways)
-    elif as_json:
-        print_json(
-            {
-                "sweep": sweep,
-                "about": about,
-                "rows": [row.to_dict() for row in rows],
-            }
-        )
+        return
+    found = dataclasses.replace(found, about=about)
+    if as_json:
+        print_json(found.to_dict())
     else:
-        _print(rows, sweep, about, Console())
+        Console().print(found.table(), highlight=False)
 
 
 def _value(sweep: str | None, text: str) -> float:
@@ -188,47 +176,3 @@ def _value(sweep: str | None, text: str) -> float:
             f"Expected whole numbers for a sweep over {sweep}, separated by "
             f"commas. Received: {text!r}."
         ) from error
-
-
-def _print(
-    rows: Sequence[SweepRow], sweep: str, about: str, console: Console
-) -> None:
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
-    from tf_convpar.plans import seconds_text
-
-    table = Table(
-        title=escape(about),
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 0),
-        show_edge=False,
-    )
-    for head in (
-        HEADS[sweep],
-        "Step",
-        "Speed-\nup",
-        "Best\nalone",
-        "In\nuse",
-        "MB into\none device",
-        "By\nsamples",
-        "By\nfilters",
-        "On the\nchief",
-    ):
-        table.add_column(head, justify="right", vertical="bottom", no_wrap=True)
-    for row in rows:
-        single = row.plan.best_single
-        cells: list[Any] = [
-            row.label,
-            seconds_text(row.step_s),
-            f"{row.speedup:.2f}",
-            seconds_text(single[1]) if single else "",
-            f"{len(row.plan.used)}/{len(row.plan.devices)}",
-            f"{row.received_bytes / 1e6:.1f}",
-            *(row.ways.get(w, 0) for w in ("samples", "filters", "chief")),
-        ]
-        table.add_row(*(escape(str(cell)) for cell in cells))
-    console.print(table, highlight=False)

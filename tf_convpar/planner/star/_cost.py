@@ -23,7 +23,7 @@ and adding. It is 0 where the chief has all kernels. A step is `rest_s` and the
 sum of its phases. No device goes on to the next phase before the slowest one is
 done: the network needs all feature maps.
 
-`tf_convpar.planner.star.allocation.allocate` minimises this very function.
+`_optimum.allocate` minimises this very function.
 """
 
 from __future__ import annotations

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from tf_convpar import plans
 from tf_convpar.machines import short
 from tf_convpar.planner.star import _cost
+from tf_convpar.planner.star import _first_guesses
+from tf_convpar.planner.star import _memory
 from tf_convpar.planner.star._calibration import StarCalibration
 from tf_convpar.planner.star._network import fingerprint
-from tf_convpar.planner.star.allocation import _first_guesses
-from tf_convpar.planner.star.allocation import _memory_caps
-from tf_convpar.planner.star.allocation import allocate
-from tf_convpar.planner.star.allocation import best_split
+from tf_convpar.planner.star._optimum import allocate
+from tf_convpar.planner.star._optimum import best_split
 from tf_convpar.plans import FILTERS
 from tf_convpar.plans import Plan
 from tf_convpar.plans import Prediction
@@ -169,15 +169,9 @@ def _plan(
     single_s: Mapping[str, float],
     reason: str,
 ) -> Plan:
-    count = len(calibration.devices)
-    equal = {
-        c.name: tuple(
-            c.filters // count + (d < c.filters % count) for d in range(count)
-        )
-        for c in calibration.network
-    }
+    equal = _first_guesses.equal(calibration)
     equal_s = None
-    if _memory_caps.fits(calibration, equal):
+    if _memory.fits(calibration, equal):
         equal_s = _cost.predict(calibration, equal).step_s
     return Plan(
         allocation=counts,
@@ -190,8 +184,7 @@ def _plan(
         memory_bytes=tuple(d.memory_bytes for d in calibration.devices),
         splits=dict.fromkeys(counts, FILTERS),
         layer_bytes={
-            c.name: _memory_caps.line(calibration, c)
-            for c in calibration.network
+            c.name: _memory.line(calibration, c) for c in calibration.network
         },
     )
 
@@ -204,7 +197,7 @@ def _single_s(calibration: StarCalibration) -> dict[str, float]:
             _first_guesses.singles(calibration),
             strict=True,
         )
-        if _memory_caps.fits(calibration, counts)
+        if _memory.fits(calibration, counts)
     }
 
 

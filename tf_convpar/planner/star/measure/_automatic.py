@@ -21,10 +21,10 @@ from tf_convpar.planner.measure import _cache
 from tf_convpar.planner.measure import progress
 from tf_convpar.planner.measure._calibrate import chief_first
 from tf_convpar.planner.measure._own_thread import apart
-from tf_convpar.planner.star import _calibration_file
+from tf_convpar.planner.star import _calibration
 from tf_convpar.planner.star._network import Network
 from tf_convpar.planner.star._network import StarConvolution
-from tf_convpar.planner.star.allocation import allocate
+from tf_convpar.planner.star._optimum import allocate
 from tf_convpar.planner.star.measure._calibrate import wire_bytes
 from tf_convpar.planner.star.measure._cluster import Subject
 from tf_convpar.planner.star.measure._cluster import measure_cluster
@@ -67,7 +67,7 @@ class LayerByLayer:
         devices = chief_first(self._strategy)
         # The file does not depend on the layer's name: there it is "layer".
         file = _cache.path("layer", subject.key(devices))
-        found = _cache.find(file, _calibration_file.load)
+        found = _cache.find(file, _calibration.load)
         if found is None:
             doing = f"Measuring layer '{layer.name}'"
             with progress(doing, print_msg) as report, _cache.alone(report):
@@ -79,7 +79,7 @@ class LayerByLayer:
                     devices,
                     report=report,
                 )
-            _cache.keep(found, file, _calibration_file.save)
+            _cache.keep(found, file, _calibration.save)
         self._links = found.links
         (counts,) = allocate(found).values()
         return counts

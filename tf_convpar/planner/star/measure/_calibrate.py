@@ -22,7 +22,7 @@ from tf_convpar.planner.measure import _cache
 from tf_convpar.planner.measure import _updates
 from tf_convpar.planner.measure._calibrate import chief_first
 from tf_convpar.planner.measure._clock import Clock
-from tf_convpar.planner.star import _calibration_file
+from tf_convpar.planner.star import _calibration
 from tf_convpar.planner.star._calibration import StarCalibration
 from tf_convpar.planner.star.measure._cluster import Subject
 from tf_convpar.planner.star.measure._cluster import measure_cluster
@@ -93,7 +93,7 @@ def calibrate(
         (*subject.key(devices), quantum, _rest_key(model)),
     )
     if throughput == "auto":
-        known = _cache.find(file, _calibration_file.load)
+        known = _cache.find(file, _calibration.load)
         if known is not None:
             return known
     with _cache.alone(report):
@@ -101,7 +101,7 @@ def calibrate(
             subject, devices, quantum=quantum, rates=rates, report=report
         )
     if throughput in ("auto", "eval"):
-        _cache.keep(calibration, file, _calibration_file.save)
+        _cache.keep(calibration, file, _calibration.save)
     return calibration
 
 

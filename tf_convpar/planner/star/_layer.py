@@ -18,10 +18,10 @@ from tf_convpar.planner._linear_program import NoSolution
 from tf_convpar.planner._linear_program import total
 from tf_convpar.planner._link import Link
 from tf_convpar.planner.star import _cost
+from tf_convpar.planner.star import _curves
 from tf_convpar.planner.star._calibration import StarCalibration
+from tf_convpar.planner.star._curves import Curve
 from tf_convpar.planner.star._network import StarConvolution
-from tf_convpar.planner.star.allocation import _curves
-from tf_convpar.planner.star.allocation._curves import Curve
 
 _MARGIN = 1 + 1e-9
 

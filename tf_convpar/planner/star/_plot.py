@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_convpar.files import whole
-from tf_convpar.planner.star.simulation._row import SimulationRow
+from tf_convpar.planner._simulation import Simulation
+from tf_convpar.planner.star._rows import SimulationRow
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart too.
 _PLAN = "#0072B2"
@@ -28,26 +29,21 @@ _AXES = {
 
 
 def draw(
-    sweep: str,
-    rows: Sequence[SimulationRow],
-    about: str,
-    path: str | os.PathLike[str],
+    found: Simulation[SimulationRow], path: str | os.PathLike[str]
 ) -> None:
-    """Draws the parts of a simulation; see `Simulation.draw`.
+    """Draws the speedup, with Amdahl's law as a dashed line.
+
+    The sweep of unequal devices shows times instead: those of the plan, of an
+    equal split and of the fastest device alone. Where all power is known, the
+    energy of a step is drawn beside it.
 
     Args:
-        sweep: Name of the setting that varies.
-        rows: Rows of the simulation.
-        about: Cluster and network in a line, above the picture.
-        path: Image file to write.
-
-    Raises:
-        ValueError: There are no rows.
+        found: What was simulated.
+        path: Image file to write. Its ending says in which format.
     """
     from matplotlib.figure import Figure
 
-    if not rows:
-        raise ValueError("Expected at least one row to draw. Received none.")
+    sweep, rows, about = found.sweep, found.rows, found.about
     energy = all(row.joules is not None for row in rows)
     figure = Figure(
         figsize=(10 if energy else 7, 4.4), layout="constrained", dpi=110
