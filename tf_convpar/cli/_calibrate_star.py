@@ -109,7 +109,7 @@ def _print(found: StarCalibration, output: pathlib.Path | None) -> None:
         console.print(_measuring.links(found.links))
     console.print(
         f"Rest of a step: {1e3 * found.rest_s:.1f} ms. Kernels in multiples "
-        f"of {found.quantum}. Unsteady: {found.facts.get('unsteady', '-')}."
+        f"of {found.quantum}."
     )
     if output is not None:
         console.print(f"Written to {output}.", markup=False)

@@ -6,6 +6,7 @@ how many kernels each device should get. `simulate` predicts steps without
 hardware. TensorFlow is imported only where something is measured.
 """
 
+import importlib
 from typing import Any
 
 from tf_convpar.planner._link import Link as Link
@@ -33,10 +34,11 @@ from tf_convpar.planner.star._vary import with_watts as with_watts
 from tf_convpar.plans import Plan as Plan
 from tf_convpar.plans import Prediction as Prediction
 
+# Names whose modules need TensorFlow, and these modules.
+_LATER = {"calibrate": "_calibrate", "of_model": "_of_model"}
+
 
 def __getattr__(name: str) -> Any:
-    if name in ("calibrate", "of_model"):
-        from tf_convpar.planner.star import measure
-
-        return getattr(measure, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
