@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 from test_cli import run_json
 
-from tf_convpar.cli._simulate_star import SWEEPS
+from tf_convpar.cli.simulate import SWEEPS
 from tf_convpar.cli.simulate import command
 from tf_convpar.planner import star as planner
 from tf_convpar.planner.star import _simulate
@@ -142,7 +142,7 @@ def test_presets():
         ([DEVICES, "--rest=5"], "Expected a time"),
         ([DEVICES, "--kernels=a:b"], "Expected kernels of each convolution"),
         ([DEVICES, "--conv-share=2"], "Expected conv_share"),
-        ([DEVICES, "--values=1,x"], "Expected numbers for a sweep"),
+        ([DEVICES, "--values=1,x"], "Expected whole numbers for a sweep"),
         ([DEVICES, "--values=0"], "Expected at least one device"),
         ([DEVICES, "--sweep=kernels", "--values=5"], "2 convolutions"),
         ([DEVICES, "--watts=cpu"], "Expected --watts NAME=W"),
@@ -157,12 +157,13 @@ def test_messages(arguments, message):
     assert message in failure(*arguments)
 
 
-def test_help_is_of_the_method():
-    of_star = CliRunner().invoke(command, ["--method", "star", "--help"])
-    assert "--conv-share" in of_star.output
-    of_models = CliRunner().invoke(command, ["--method", "model", "--help"])
-    assert "--model" in of_models.output
-    assert "--conv-share" not in of_models.output
+@pytest.mark.parametrize(
+    "arguments", ["--model=VGG16", "--moments=own", "--output=plan.json"]
+)
+def test_options_of_whole_models(arguments):
+    option = arguments.partition("=")[0]
+    message = f"Expected {option} with --method model only"
+    assert message in failure(DEVICES, arguments)
 
 
 def test_a_file_says_its_devices_itself(file):
