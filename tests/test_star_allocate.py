@@ -110,7 +110,7 @@ def test_memory_that_binds(seed):
         )
         wanted = allocate(free)
         everything = sum(
-            _cost.memory_bytes(free, c, c.filters) for c in free.network
+            _memory.memory_bytes(free, c, c.filters) for c in free.network
         )
         calibration = with_memory(
             free,
@@ -147,7 +147,7 @@ def test_message_where_no_memory_suffices():
     assert allocate(calibration)["conv2d"][0] == 0
     calibration = with_memory(cluster([1e11, 1e11]), [10**6, 2 * 10**6])
     needed = sum(
-        _cost.memory_bytes(calibration, c, c.filters)
+        _memory.memory_bytes(calibration, c, c.filters)
         for c in calibration.network
     )
     with pytest.raises(ValueError) as caught:
@@ -239,7 +239,7 @@ def test_ties_are_not_split_where_memory_binds():
         star(devices, float("inf"), 0.0),
         0.0,
     )
-    assert _cost.memory_bytes(calibration, layers[0], 8) == 672
+    assert _memory.memory_bytes(calibration, layers[0], 8) == 672
     assert allocate(calibration) == {"one": (0, 0, 8), "two": (0, 0, 8)}
 
 
