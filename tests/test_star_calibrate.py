@@ -14,7 +14,7 @@ from tf_convpar.algorithms import Geometry
 from tf_convpar.planner import _balancing
 from tf_convpar.planner import _work_keys
 from tf_convpar.planner import star as planner
-from tf_convpar.planner.star._of_measurements import of_measurements
+from tf_convpar.planner.star._of_measurements import star_of
 from tf_convpar.planner.star._quantum import quantum_of
 from tf_convpar.sharding import calls_of
 from tf_convpar.strategy.local_cluster import local_workers
@@ -101,9 +101,7 @@ def test_it_is_what_was_measured_of_the_whole_model():
     devices = [device_name(d) for d in range(3)]
     measured = calibration_of(model, devices, 16)
     convolutions = planner.of_model(model, 16)
-    found = of_measurements(
-        graph, convolutions, measured, join_s=1e-8, quantum=8
-    )
+    found = star_of(graph, convolutions, measured, join_s=1e-8, quantum=8)
     alone = {c.name: (c.filters, 0, 0) for c in convolutions}
     step_s = planner.predict(found, alone).step_s
     expected = _balancing.alone(graph, measured)[devices[0]]
@@ -119,6 +117,21 @@ def test_it_is_what_was_measured_of_the_whole_model():
                 "input_gradient", filters
             ) == pytest.approx(backward)
         assert set(device.times["first"].input_gradient) == {0.0}
+
+
+def test_the_star_is_a_method():
+    model = network()
+    devices = [device_name(d) for d in range(3)]
+    measured = calibration_of(model, devices, 16, rate=1e9)
+    plan = convpar.plan(model, measured, by="star")
+    assert plan == planner.plan(planner.of_measurements(model, measured))
+    assert set(plan.splits.values()) == {"filters"}
+    assert sum(n > 0 for n in plan["second"]) > 1
+    # Half as many bytes of each number.
+    other = convpar.plan(model, measured, "bfloat16", by="star")
+    assert other.prediction.step_s < plan.prediction.step_s
+    with pytest.raises(ValueError, match="`by` to be one of model, star"):
+        convpar.plan(model, measured, by="paper")
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,11 @@ from tf_convpar.plans import Plan as Plan
 from tf_convpar.plans import Prediction as Prediction
 
 # Names whose modules need TensorFlow, and these modules.
-_LATER = {"calibrate": "_calibrate", "of_model": "_of_model"}
+_LATER = {
+    "calibrate": "_calibrate",
+    "of_measurements": "_of_measurements",
+    "of_model": "_of_model",
+}
 
 
 def __getattr__(name: str) -> Any:

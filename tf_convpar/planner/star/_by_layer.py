@@ -21,10 +21,10 @@ from tf_convpar.planner._link import Link
 from tf_convpar.planner.measure import progress
 from tf_convpar.planner.measure._calibrate import calibrate_graph
 from tf_convpar.planner.measure._own_thread import apart
-from tf_convpar.planner.star._calibrate import wire_bytes
 from tf_convpar.planner.star._calibrate import with_joins
 from tf_convpar.planner.star._network import Network
 from tf_convpar.planner.star._network import StarConvolution
+from tf_convpar.planner.star._of_model import wire_bytes
 from tf_convpar.planner.star._optimum import allocate
 from tf_convpar.sharding import Graph
 from tf_convpar.sharding import calls_of
@@ -72,7 +72,9 @@ class LayerByLayer:
             geometry.window,
             bias=layer.use_bias,
         )
-        network = Network((convolution,), batch, wire_bytes(self._strategy))
+        network = Network(
+            (convolution,), batch, wire_bytes(self._strategy.wire_dtype)
+        )
         doing = f"Measuring layer '{layer.name}'"
         with progress(doing, print_msg) as report:
             # Where no strategy is in scope that would plan this one, too.

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from collections.abc import Sequence
 
 import keras
-import tensorflow as tf
 
 from tf_convpar.algorithms import Geometry
 from tf_convpar.layers import convolutions
@@ -29,8 +28,9 @@ from tf_convpar.planner.measure._own_thread import apart
 from tf_convpar.planner.star import _calibration
 from tf_convpar.planner.star._calibration import StarCalibration
 from tf_convpar.planner.star._network import Network
-from tf_convpar.planner.star._of_measurements import of_measurements
+from tf_convpar.planner.star._of_measurements import star_of
 from tf_convpar.planner.star._of_model import of_model
+from tf_convpar.planner.star._of_model import wire_bytes
 from tf_convpar.planner.star._quantum import quantum_of
 from tf_convpar.sharding import Graph
 from tf_convpar.sharding import calls_of
@@ -94,7 +94,7 @@ def calibrate(
     network = of_model(
         model,
         batch_size,
-        wire_bytes=wire_bytes(strategy),
+        wire_bytes=wire_bytes(strategy.wire_dtype),
         slots=_updates.slots_of(optimizer),
     )
     graph = calls_of(model)
@@ -140,7 +140,7 @@ def with_joins(
         found: Measurements of it.
         largest: Geometry and algorithm of the convolution with most to do.
         quantum: As for `calibrate`.
-        rates: As for `of_measurements`.
+        rates: As for `star_of`.
         keep: Whether the cache has it, or gets it.
         report: Function that is called with the name of what is measured next.
     """
@@ -161,17 +161,12 @@ def with_joins(
 
     with _cache.alone(report):
         join_s, steps = apart(measure, report=report)
-    made = of_measurements(
+    made = star_of(
         graph, network, found, join_s=join_s, quantum=steps, rates=rates
     )
     if keep:
         _cache.keep(made, file, _calibration.save)
     return made
-
-
-def wire_bytes(strategy: ConvParallelStrategy) -> int:
-    """Bytes of a number that travels between a strategy's devices."""
-    return int(tf.as_dtype(strategy.wire_dtype or "float32").size)
 
 
 def _rates(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from tf_convpar.planner import _work_keys
 from tf_convpar.planner._calibration import PASSES
@@ -15,7 +16,10 @@ from tf_convpar.planner.star._calibration import Times
 from tf_convpar.planner.star._calibration import proportional
 from tf_convpar.planner.star._network import Network
 from tf_convpar.planner.star._network import StarConvolution
+from tf_convpar.planner.star._of_model import of_model
+from tf_convpar.planner.star._of_model import wire_bytes
 from tf_convpar.sharding import Graph
+from tf_convpar.sharding import calls_of
 
 # Of the time of both gradients. They are measured together, and no phase of
 # the star has one without the other.
@@ -23,6 +27,32 @@ _KERNELS_PART = 0.5
 
 
 def of_measurements(
+    model: Any, found: Calibration, wire_dtype: str | None = None
+) -> StarCalibration:
+    """The calibration of the star, by one of `convpar.calibrate`.
+
+    ```python
+    star.plan(star.of_measurements(model, calibration))
+    ```
+
+    To join feature maps is taken to cost nothing, as it was not measured, and
+    time to grow with each kernel.
+
+    Args:
+        model: Model that was measured.
+        found: Measurements of it.
+        wire_dtype: Dtype in which tensors travel; None for float32.
+
+    Raises:
+        ValueError: They are of another model, or it has no convolution.
+    """
+    graph = calls_of(model)
+    _work_keys.check(graph, found.model)
+    network = of_model(model, found.batch, wire_bytes(wire_dtype), found.slots)
+    return star_of(graph, network, found)
+
+
+def star_of(
     graph: Graph,
     network: Network,
     found: Calibration,
@@ -31,7 +61,7 @@ def of_measurements(
     quantum: int = 1,
     rates: Sequence[float] | None = None,
 ) -> StarCalibration:
-    """The calibration of the star, by one of a whole model.
+    """The calibration of the star, by one of a graph.
 
     All calls of layers that are no convolutions of the network are the rest of
     a step, and run on the chief. The loss, which no plan moves, is left out.
