@@ -57,16 +57,16 @@ def plan(
     """
     counts = allocate(calibration, quantum, devices)
     prediction = _cost.predict(calibration, counts)
-    single_s = _single_s(calibration)
+    alone = single_s(calibration)
     used = _used(counts)
     if len(used) > 1:
-        reason = _of_split(calibration, used, prediction, single_s)
+        reason = _of_split(calibration, used, prediction, alone)
     elif len(calibration.devices) == 1 or (devices and len(set(devices)) == 1):
         reason = "There is one device only."
     else:
         split = best_split(calibration, counts, quantum, devices)
         reason = _of_one(calibration, used[0], prediction, split)
-    return _plan(calibration, counts, prediction, single_s, reason)
+    return _plan(calibration, counts, prediction, alone, reason)
 
 
 def plan_of(
@@ -101,11 +101,11 @@ def plan_of(
         for c in calibration.network
     }
     prediction = _cost.predict(calibration, counts)
-    single_s = _single_s(calibration)
+    alone = single_s(calibration)
     reason = "As given: " + _of_split(
-        calibration, _used(counts), prediction, single_s
+        calibration, _used(counts), prediction, alone
     )
-    found = _plan(calibration, counts, prediction, single_s, reason)
+    found = _plan(calibration, counts, prediction, alone, reason)
     problem = over_memory(
         found.allocation, found.devices, found.memory_bytes, found.layer_bytes
     )
@@ -166,7 +166,7 @@ def _plan(
     calibration: StarCalibration,
     counts: Mapping[str, tuple[int, ...]],
     prediction: Prediction,
-    single_s: Mapping[str, float],
+    alone: Mapping[str, float],
     reason: str,
 ) -> Plan:
     equal = _first_guesses.equal(calibration)
@@ -177,7 +177,7 @@ def _plan(
         allocation=counts,
         devices=tuple(device.name for device in calibration.devices),
         prediction=prediction,
-        single_s=single_s,
+        single_s=alone,
         equal_s=equal_s,
         reason=reason,
         fingerprint=fingerprint(calibration.network),
@@ -189,7 +189,11 @@ def _plan(
     )
 
 
-def _single_s(calibration: StarCalibration) -> dict[str, float]:
+def single_s(calibration: StarCalibration) -> dict[str, float]:
+    """Seconds of a step with all kernels on one device, by its name.
+
+    They are for the devices that have the memory.
+    """
     return {
         device.name: _cost.predict(calibration, counts).step_s
         for device, counts in zip(
@@ -210,21 +214,21 @@ def _of_split(
     calibration: StarCalibration,
     used: Sequence[int],
     prediction: Prediction,
-    single_s: Mapping[str, float],
+    alone: Mapping[str, float],
 ) -> str:
     """Says what a split gains, and which devices it leaves out."""
     text = f"{len(used)} devices take" if len(used) > 1 else "one device takes"
     text += f" {seconds_text(prediction.step_s)} a step"
-    if single_s:
-        name = min(single_s, key=single_s.__getitem__)
+    if alone:
+        name = min(alone, key=alone.__getitem__)
         times = (
-            f"{single_s[name] / prediction.step_s:.2f} times"
+            f"{alone[name] / prediction.step_s:.2f} times"
             if prediction.step_s
             else "just"
         )
         text += (
             f", {times} as fast as {short(name)} alone, the fastest device, "
-            f"with {seconds_text(single_s[name])}"
+            f"with {seconds_text(alone[name])}"
         )
     else:
         text += "; no device has the memory for all kernels"

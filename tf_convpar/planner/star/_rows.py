@@ -13,15 +13,14 @@ from tf_convpar.machines import short
 from tf_convpar.planner._simulation import Columns
 from tf_convpar.planner._vary import Value
 from tf_convpar.planner.star._calibration import StarCalibration
-from tf_convpar.planner.star._calibration import StarDevice
 from tf_convpar.planner.star._cost import PHASES
 from tf_convpar.planner.star._cost import compute_s
 from tf_convpar.planner.star._cost import predict
 from tf_convpar.planner.star._describe import convolutions_s
 from tf_convpar.planner.star._first_guesses import equal
 from tf_convpar.planner.star._first_guesses import singles
-from tf_convpar.planner.star._memory import fits
 from tf_convpar.planner.star._optimum import allocate
+from tf_convpar.planner.star._plan import single_s
 from tf_convpar.plans import Prediction
 
 
@@ -122,7 +121,9 @@ def row_of(
     devices = calibration.devices
     counts = allocate(calibration, quantum)
     prediction = predict(calibration, counts)
-    alone = _alone(calibration)
+    chief_s = predict(calibration, next(singles(calibration))).step_s
+    # The chief is a device alone even if it lacks the memory.
+    alone = {devices[0].name: chief_s, **single_s(calibration)}
     single = min(alone, key=alone.__getitem__)
     busy = prediction.busy()
     names = {device.name for device in devices}
@@ -141,7 +142,7 @@ def row_of(
         devices=len(devices),
         used=sum(any(n) for n in zip(*counts.values(), strict=True)),
         step_s=prediction.step_s,
-        chief_s=alone[devices[0].name],
+        chief_s=chief_s,
         single_s=alone[single],
         single=single,
         equal_s=predict(calibration, equal(calibration)).step_s,
@@ -228,37 +229,6 @@ def _number(value: float | None) -> str:
         return ""
     digits = 0 if not value else max(0, 2 - math.floor(math.log10(abs(value))))
     return f"{value:.{min(digits, 3)}f}"
-
-
-def _alone(calibration: StarCalibration) -> dict[str, float]:
-    """Seconds of a step with all kernels on one device, by its name.
-
-    These are for the chief, and for each other device that has the memory. Of
-    devices that are alike there is the first only.
-    """
-    found: dict[str, float] = {}
-    seen = set()
-    for device, counts in zip(
-        calibration.devices, singles(calibration), strict=True
-    ):
-        is_chief = device is calibration.chief
-        ends = () if is_chief else _ends(calibration, device)
-        alike = (id(device.times), device.update_s, *ends)
-        if is_chief or (alike not in seen and fits(calibration, counts)):
-            found[device.name] = predict(calibration, counts).step_s
-            if not is_chief:
-                seen.add(alike)
-    return found
-
-
-def _ends(calibration: StarCalibration, device: StarDevice) -> list[float]:
-    """Rates and latencies of a device's links with the chief."""
-    chief = calibration.chief.name
-    links = (
-        calibration.link(chief, device.name),
-        calibration.link(device.name, chief),
-    )
-    return [x for k in links for x in (k.bytes_per_s, k.latency_s)]
 
 
 def _most(

@@ -11,12 +11,13 @@ from tf_convpar.planner._vary import Value
 from tf_convpar.planner._vary import whole_number
 from tf_convpar.planner.descriptions import DESCRIPTION
 from tf_convpar.planner.descriptions import SOURCE
-from tf_convpar.planner.star._calibration import PASSES
 from tf_convpar.planner.star._calibration import StarCalibration
 from tf_convpar.planner.star._calibration import StarDevice
 from tf_convpar.planner.star._calibration import Times
+from tf_convpar.planner.star._calibration import proportional
 from tf_convpar.planner.star._describe import convolutions_s
 from tf_convpar.planner.star._network import Network
+from tf_convpar.planner.star._network import StarConvolution
 
 
 def with_batch(calibration: StarCalibration, value: float) -> StarCalibration:
@@ -70,10 +71,7 @@ def with_kernels(
     if isinstance(kernels, (int, float)):
         kernels = (int(kernels),)
     changed = _with_kernels(network, kernels)
-    factors = {
-        old.name: new.multiplications(1, 1) / old.multiplications(1, 1)
-        for old, new in zip(network, changed, strict=True)
-    }
+    pairs = list(zip(network, changed, strict=True))
     values = sum(c.output_values(1) for c in network)
     return dataclasses.replace(
         calibration,
@@ -82,10 +80,10 @@ def with_kernels(
             dataclasses.replace(
                 device,
                 times={
-                    c.name: _at_widths(
-                        device.times[c.name], factors[c.name], c.filters
+                    new.name: proportional(
+                        new, network.batch, _flops(old, device, network.batch)
                     )
-                    for c in changed
+                    for old, new in pairs
                 },
             )
             for device in calibration.devices
@@ -140,6 +138,12 @@ def with_watts(device: StarDevice, watts: float) -> StarDevice:
     return dataclasses.replace(device, watts=watts, idle_watts=part * watts)
 
 
+def _flops(one: StarConvolution, device: StarDevice, batch: int) -> float:
+    """Operations of a convolution per second, of a described device."""
+    seconds = device.times[one.name].at("forward", one.filters)
+    return 2 * one.multiplications(batch) / seconds
+
+
 def _share(share: float, watts: Sequence[float | None]) -> float | None:
     known = [w for w in watts if w is not None]
     return share * sum(known) if len(known) == len(watts) else None
@@ -150,18 +154,6 @@ def _scaled(times: Mapping[str, Times], factor: float) -> dict[str, Times]:
         name: own.map(lambda _, seconds: seconds * factor)
         for name, own in times.items()
     }
-
-
-def _at_widths(times: Times, factor: float, filters: int) -> Times:
-    """A described device's times, scaled to other channels and kernels."""
-    widths = tuple(sorted({1, filters}))
-    return Times(
-        widths,
-        *(
-            tuple(factor * times.at(which, n) for n in widths)
-            for which in PASSES
-        ),
-    )
 
 
 def _with_kernels(network: Network, kernels: Sequence[int]) -> Network:
