@@ -25,7 +25,7 @@ from tf_convpar.cli._shared import without_chatter
 if TYPE_CHECKING:
     from rich.status import Status
 
-    from tf_convpar.planner._simulation import Simulation
+    from tf_convpar.planner import Simulation
 
 # The sweeps of the star, as its `SWEEPS` names them; whole models have the
 # first three. To import that would make `--help` wait for TensorFlow.

@@ -16,6 +16,7 @@ from tf_convpar.planner._calibration_file import load as load
 from tf_convpar.planner._calibration_file import save as save
 from tf_convpar.planner._calibration_file import to_json as to_json
 from tf_convpar.planner._link import Link as Link
+from tf_convpar.planner._simulation import Simulation as Simulation
 from tf_convpar.plans import Plan as Plan
 from tf_convpar.plans import Prediction as Prediction
 
