@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := $(wildcard custom_ops/*/*.cc custom_ops/*/*.cu custom_ops/*/*.h)
 
-.PHONY: demo test test-all test-packages asan bench docs lint setup clean wheel
+.PHONY: demo test test-all test-oldest test-packages asan bench docs lint setup clean wheel
 
 setup: $(VENV)/.installed
 
@@ -27,6 +27,16 @@ test: setup lint
 
 test-all: setup lint
 	$(BIN)/python -m pytest
+
+# The oldest Keras that pyproject.toml allows, in the place of the one in .venv: what is used of its
+# private parts, what is replaced in it, and training, saving and copying.
+OLDEST := build/oldest-keras
+
+test-oldest: setup
+	test -d $(OLDEST) || $(BIN)/python -m pip install --quiet --no-deps --target $(OLDEST) "keras==3.12.*"
+	PYTHONPATH=$(abspath $(OLDEST)) $(BIN)/python -m pytest $(BESIDE) -m "not slow and not alone" \
+		tests/test_compat.py tests/test_copying.py tests/test_keras_training.py \
+		tests/test_remat_scope.py tests/test_saving.py
 
 # Models of other people's packages. These are in an environment of their own, above .venv, which
 # stays as it is: what is there must not be installed in another version. A package that cannot be

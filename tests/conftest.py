@@ -17,10 +17,10 @@ import pytest
 import tensorflow as tf
 
 import tf_convpar as convpar
+from tf_convpar.cluster.local_cluster import local_workers
 from tf_convpar.planner.measure import _clock
 from tf_convpar.planner.measure import _layers
 from tf_convpar.planner.measure import _links
-from tf_convpar.strategy.local_cluster import local_workers
 
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0],

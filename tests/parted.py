@@ -13,10 +13,10 @@ from pathlib import Path
 
 from processes import environment
 
-from tf_convpar.strategy.local_cluster import reserved_port
-from tf_convpar.strategy.local_cluster import wait_ready
-from tf_convpar.strategy.process import Process
-from tf_convpar.strategy.spec import Cluster
+from tf_convpar.cluster.local_cluster import reserved_port
+from tf_convpar.cluster.local_cluster import wait_ready
+from tf_convpar.cluster.process import Process
+from tf_convpar.cluster.spec import Cluster
 
 FORWARD = Path(__file__).parent / "programs/forward.py"
 

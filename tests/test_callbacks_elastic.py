@@ -20,12 +20,12 @@ from replica_cases import network
 
 import tf_convpar as convpar
 from tf_convpar.callbacks import _file
-from tf_convpar.callbacks._intervals import seconds
 from tf_convpar.callbacks._peer_copies import next_devices
 from tf_convpar.callbacks._snapshot import Snapshot
 from tf_convpar.callbacks._snapshot import state_of
 from tf_convpar.sharding import HowSplit
 from tf_convpar.sharding import relayout
+from tf_convpar.units import interval
 
 PROGRAM = Path(__file__).parent / "programs/elastic.py"
 # The fault, and how the model is split; whether it comes in a step of training
@@ -133,7 +133,7 @@ def test_shards_are_kept_by_the_next_worker():
 
 
 def test_times_of_copies():
-    assert [seconds("every", t) for t in (3, "30s", "5min", "1 h", "2")] == [
+    assert [interval("every", t) for t in (3, "30s", "5min", "1 h", "2")] == [
         *(3.0, 30.0, 300.0, 3600.0, 2.0)
     ]
     for wrong in (0, -1, "soon", "3 days", "s", None):

@@ -19,7 +19,7 @@ from replica_cases import network
 
 import tf_convpar as convpar
 from tf_convpar import timeline
-from tf_convpar.strategy.local_cluster import local_workers
+from tf_convpar.cluster.local_cluster import local_workers
 
 # Prints where its cluster is, and learns until it is told to end.
 TRAINS = """

@@ -12,8 +12,8 @@ from processes import run
 
 import tf_convpar
 from tf_convpar.cli.main import main
+from tf_convpar.cluster.joining import Cluster
 from tf_convpar.ops import _library
-from tf_convpar.strategy.cluster import Cluster
 
 COMMANDS = [
     "algorithms",

@@ -13,10 +13,10 @@ from processes import environment
 from tf_convpar import planner
 from tf_convpar import plans
 from tf_convpar.cli.main import main
+from tf_convpar.cluster.local_cluster import local_workers
 from tf_convpar.planner import _work_keys
 from tf_convpar.planner.measure import _calibrate
 from tf_convpar.sharding import calls_of
-from tf_convpar.strategy.local_cluster import local_workers
 
 PASSES = ("forward", "backward")
 

@@ -9,8 +9,8 @@ from processes import CONVPAR
 from processes import environment
 from processes import run
 
+from tf_convpar.cluster.local_cluster import local_workers
 from tf_convpar.planner import star as planner
-from tf_convpar.strategy.local_cluster import local_workers
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from processes import read_until
 from processes import start
 
 from tf_convpar.cli import _checks
+from tf_convpar.cluster.joining import Cluster
+from tf_convpar.cluster.local_cluster import reserved_port
 from tf_convpar.planner import Link
-from tf_convpar.strategy.cluster import Cluster
-from tf_convpar.strategy.local_cluster import reserved_port
 
 # The time of day, seven seconds ahead.
 AHEAD = """

@@ -6,6 +6,7 @@ import keras
 import pytest
 from click.testing import CliRunner
 
+from tf_convpar import units
 from tf_convpar.cli import estimate
 from tf_convpar.estimate.memory._step import training_memory
 
@@ -174,10 +175,10 @@ def test_servers():
 )
 def test_sizes(text, size):
     if size is None:
-        with pytest.raises(estimate.click.BadParameter, match="Received: "):
-            estimate._Size().convert(text, None, None)
+        with pytest.raises(ValueError, match="bytes above 0.* Received: "):
+            units.size(text)
     else:
-        assert estimate._Size().convert(text, None, None) == size
+        assert units.size(text) == size
 
 
 @pytest.mark.parametrize(

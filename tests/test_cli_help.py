@@ -21,9 +21,9 @@ from processes import start
 from processes import wait_gone
 
 from tf_convpar.cli.main import main
-from tf_convpar.strategy.cluster import Cluster
-from tf_convpar.strategy.local_cluster import local_workers
-from tf_convpar.strategy.local_cluster import reserved_port
+from tf_convpar.cluster.joining import Cluster
+from tf_convpar.cluster.local_cluster import local_workers
+from tf_convpar.cluster.local_cluster import reserved_port
 
 # Their examples are run beside a training, here and in test_cli_top.py.
 OTHERS = ("worker", "trace", "top")

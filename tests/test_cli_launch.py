@@ -20,13 +20,15 @@ from processes import run
 from processes import start
 from processes import wait_gone
 
-from tf_convpar.cli import _supervise
-from tf_convpar.strategy import health
-from tf_convpar.strategy.local_cluster import reserved_port
-from tf_convpar.strategy.process import Process
-from tf_convpar.strategy.process import how
-from tf_convpar.strategy.server import HEARTBEATS_S
-from tf_convpar.strategy.spec import Task
+from tf_convpar.cli._restarts import Restarted
+from tf_convpar.cli._restarts import watch
+from tf_convpar.cli._signals import Signals
+from tf_convpar.cluster import health
+from tf_convpar.cluster.local_cluster import reserved_port
+from tf_convpar.cluster.process import Process
+from tf_convpar.cluster.process import how
+from tf_convpar.cluster.server import HEARTBEATS_S
+from tf_convpar.cluster.spec import Task
 
 LAUNCH = [*CONVPAR, "launch"]
 
@@ -48,7 +50,7 @@ signal.pause()
 TRAIN = """
 import json, os, sys
 print("args", sys.argv[1:])
-from tf_convpar.strategy import cluster as lib
+from tf_convpar.cluster import joining as lib
 lib.connect(lib.resolve())
 import tensorflow as tf
 for device in tf.config.list_logical_devices():
@@ -138,7 +140,7 @@ def test_a_signal_before_there_is_a_program():
     received = []
     kept = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
-        signals = _supervise._Signals()
+        signals = Signals()
         os.kill(os.getpid(), signal.SIGTERM)
         assert received == []
         process = types.SimpleNamespace(signal=received.append)
@@ -305,8 +307,8 @@ def test_silent_worker_is_ended_once_it_is_idle(monkeypatch, capsys):
         while "answers" not in process.output:
             time.sleep(0.05)
         name, address = "worker 0", Task("worker", 0, f"localhost:{port}")
-        task = _supervise._Task(process, None, 0)
-        with _supervise._watch(
+        task = Restarted(process, None, 0)
+        with watch(
             {name: task}, {name: address}, lambda worker: process.worked()
         ):
             process.wait(timeout_s=30.0)
@@ -410,7 +412,7 @@ def test_over_ssh(program, ssh, hosts, tmp_path):
 def test_a_worker_ends_with_its_heartbeats():
     """Its end of a connection that was cut is silent, or closed."""
     code = (
-        "from tf_convpar.strategy import server\n"
+        "from tf_convpar.cluster import server\n"
         "server.exit_without_heartbeats(3.0)\n"
         "print('up', flush=True)\n" + WAIT
     )

@@ -23,9 +23,9 @@ from processes import run
 from processes import start
 from processes import wait_gone
 
-from tf_convpar.strategy.local_cluster import reserved_port
-from tf_convpar.strategy.spec import Task
-from tf_convpar.strategy.status import ask
+from tf_convpar.cluster.local_cluster import reserved_port
+from tf_convpar.cluster.spec import Task
+from tf_convpar.cluster.status import ask
 
 LAUNCH = [*CONVPAR, "launch"]
 SSH = f"""#!{sys.executable}
@@ -61,7 +61,7 @@ for flag, value in zip(options, options[1:]):
 sys.exit(subprocess.run(["sh", "-c", command]).returncode)
 """
 TRAIN = """
-from tf_convpar.strategy import cluster as lib
+from tf_convpar.cluster import joining as lib
 lib.connect(lib.resolve())
 import os
 import tensorflow as tf

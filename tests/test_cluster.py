@@ -12,11 +12,11 @@ import grpc
 import pytest
 import tensorflow as tf
 
-from tf_convpar.strategy import cluster as cluster_lib
-from tf_convpar.strategy.cluster import Cluster
-from tf_convpar.strategy.cluster import Task
-from tf_convpar.strategy.cluster import resolve
-from tf_convpar.strategy.local_cluster import reserved_port
+from tf_convpar.cluster import joining
+from tf_convpar.cluster.joining import Cluster
+from tf_convpar.cluster.joining import Task
+from tf_convpar.cluster.joining import resolve
+from tf_convpar.cluster.local_cluster import reserved_port
 
 resolvers = tf.distribute.cluster_resolver
 SPEC = {"chief": ["a:2222"], "worker": ["b:2222", "c:2222"]}
@@ -172,7 +172,7 @@ def test_unreachable_tasks_are_named_in_bounded_time(listener, closed_port):
     ]
     start = time.monotonic()
     with pytest.raises(TimeoutError) as error:
-        cluster_lib.wait_for(tasks, timeout_s=1.5)
+        joining.wait_for(tasks, timeout_s=1.5)
     assert time.monotonic() - start < 10
     text = str(error.value)
     assert "within 1.5 s" in text
@@ -199,7 +199,7 @@ def silent_port():
 def test_many_silent_machines_take_as_long_as_one(silent_port):
     tasks = [Task("worker", i, f"127.0.0.1:{silent_port}") for i in range(15)]
     begin = time.monotonic()
-    found = cluster_lib.ask(tasks, timeout_s=1.2, patient=False)
+    found = joining.ask(tasks, timeout_s=1.2, patient=False)
     assert time.monotonic() - begin < 2.4
     assert len(found) == 15
     assert {*found.values()} == {
@@ -220,7 +220,7 @@ def test_a_server_of_names_that_is_silent_is_not_waited_for(
     monkeypatch.setattr(socket, "getaddrinfo", ask_for_names)
     task = Task("worker", 0, f"127.0.0.1:{silent_port}")
     begin = time.monotonic()
-    found = cluster_lib.ask([task], timeout_s=1.2, patient=False)
+    found = joining.ask([task], timeout_s=1.2, patient=False)
     assert time.monotonic() - begin < 2.4
     assert "nor about its name, '127.0.0.1'" in found[task]
     over.set()
@@ -245,8 +245,8 @@ def test_a_server_that_answers_something_else(reply):
             pytest.raises(TimeoutError, match="Received no answer from 1"),
         ):
             spec = {"chief": [f"127.0.0.1:{own}"], "worker": [task.address]}
-            cluster_lib.connect(Cluster(spec), timeout_s=5.0)
-        found = cluster_lib.ask([task], timeout_s=5.0)[task]
+            joining.connect(Cluster(spec), timeout_s=5.0)
+        found = joining.ask([task], timeout_s=5.0)[task]
         assert "answers there" in found
     finally:
         server.stop(None).wait()
@@ -255,7 +255,7 @@ def test_a_server_that_answers_something_else(reply):
 def test_port_in_use(listener):
     port = listener.getsockname()[1]
     with pytest.raises(OSError, match=f"Received {port}, which process"):
-        cluster_lib.check_port_free(f"somewhere:{port}")
+        joining.check_port_free(f"somewhere:{port}")
 
 
 def test_free_port(closed_port):
@@ -265,10 +265,10 @@ def test_free_port(closed_port):
         with socket.create_connection(("127.0.0.1", port)):
             accepted, _ = server.accept()
             accepted.close()
-    cluster_lib.check_port_free(f"somewhere:{port}")
+    joining.check_port_free(f"somewhere:{port}")
 
 
 def test_only_the_chief_may_connect():
     with pytest.raises(ValueError, match="/job:worker/task:1 at c:2222") as e:
-        cluster_lib.connect(Cluster(SPEC, "worker", 1))
+        joining.connect(Cluster(SPEC, "worker", 1))
     assert "convpar worker" in str(e.value)

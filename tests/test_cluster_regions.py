@@ -7,7 +7,7 @@ import forks
 import numpy as np
 import pytest
 
-from tf_convpar.strategy.local_cluster import local_workers
+from tf_convpar.cluster.local_cluster import local_workers
 
 PROGRAMS = Path(__file__).parent / "programs"
 # Of images: the least that each takes, and a little more.

@@ -8,7 +8,7 @@ from pathlib import Path
 import forks
 import pytest
 
-from tf_convpar.strategy.local_cluster import local_workers
+from tf_convpar.cluster.local_cluster import local_workers
 
 PROGRAMS = Path(__file__).parent / "programs"
 

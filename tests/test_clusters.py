@@ -16,8 +16,8 @@ from processes import kill_tree
 from processes import run
 from processes import start
 
-from tf_convpar.strategy.local_cluster import reserved_port
-from tf_convpar.strategy.spec import resolve
+from tf_convpar.cluster.local_cluster import reserved_port
+from tf_convpar.cluster.spec import resolve
 
 FOLDER = ROOT / "examples/clusters"
 READERS = {

@@ -9,7 +9,7 @@ import tensorflow as tf
 from processes import environment
 
 import tf_convpar as convpar
-from tf_convpar.strategy import cures
+from tf_convpar.cluster import cures
 
 PROGRAM = Path(__file__).parent / "programs" / "cures.py"
 

@@ -28,12 +28,10 @@ from tf_convpar.cli.main import main
 from tf_convpar.demo import data
 from tf_convpar.demo import report as report_lib
 from tf_convpar.demo import slowed
-from tf_convpar.demo import table as table_lib
+from tf_convpar.demo import table
 from tf_convpar.demo.settings import Settings
+from tf_convpar.demo.settings import default_shards
 from tf_convpar.demo.settings import parse_shards
-from tf_convpar.demo.star import table
-from tf_convpar.demo.star.report import Report
-from tf_convpar.demo.star.speeds import speeds
 
 STEPS, BATCH = 12, 32
 MARK = "TF_CONVPAR_TEST_MARK"
@@ -69,30 +67,31 @@ def demo(tmp_path_factory):
     return json.loads(done.stdout), done.stderr, output
 
 
-def test_both_runs_train_alike(demo):
+def test_both_trainings_are_alike(demo):
     report, _, _ = demo
-    one, split = (np.array(report[k]["losses"]) for k in ("one", "split"))
-    assert one.shape == split.shape == (STEPS,)
-    np.testing.assert_allclose(split, one, rtol=1e-4)
-    assert report["largest_relative_loss_difference"] < 1e-4
-    assert report["largest_loss_difference"] == pytest.approx(
-        np.abs(one - split).max()
+    plain, split = report["trainings"]
+    one, other = (np.array(t["losses"]) for t in (plain, split))
+    assert one.shape == other.shape == (STEPS,)
+    np.testing.assert_allclose(other, one, rtol=1e-4)
+    assert split["differs"] == pytest.approx(
+        np.max(np.abs(one - other) / np.maximum(one, other))
     )
+    assert 0 < split["differs"] < 1e-4
     # Losses of steps, of different batches, of a network that learns.
     assert len(set(one)) == STEPS
     assert np.mean(one[-3:]) < np.mean(one[:3])
     for name in ("held_out_loss", "held_out_accuracy"):
-        assert report["one"][name] == pytest.approx(
-            report["split"][name], rel=1e-2
-        )
-    assert 0.1 < report["one"]["held_out_accuracy"] <= 1
+        assert plain[name] == pytest.approx(split[name], rel=1e-2)
+    assert 0.1 < plain["held_out_accuracy"] <= 1
+    assert 0 < plain["held_out_loss"] < one[0]
 
 
 def test_it_was_split(demo):
     report, _, _ = demo
-    assert report["devices"] == 3
+    assert [t["devices"] for t in report["trainings"]] == [1, 3]
+    assert len(report["devices"]) == 3
     for name, filters in (("conv_50", 50), ("conv_500", 500)):
-        sizes = report["shards"][name]
+        sizes = report["kernels"][name]
         assert len(sizes) == 3
         assert sum(sizes) == filters
         assert min(sizes) > 0
@@ -101,7 +100,7 @@ def test_it_was_split(demo):
 
 def test_bytes_are_what_theory_says(demo):
     report, _, _ = demo
-    first, second = report["shards"].values()
+    first, second = report["kernels"].values()
     expected = 0
     for device in (1, 2):
         maps = 28 * 28 * first[device]
@@ -118,17 +117,20 @@ def test_bytes_are_what_theory_says(demo):
 
 def test_times(demo):
     report, _, _ = demo
-    one, split = report["one"]["step_s"], report["split"]["step_s"]
-    assert 1e-3 < one < 10
-    assert 1e-3 < split < 10
-    assert report["speedup"] == pytest.approx(one / split)
-    assert report["cores"] == len(machines.usable_cores())
+    plain, split = report["trainings"]
+    assert 1e-3 < plain["step_s"] < 10
+    assert 1e-3 < split["step_s"] < 10
+    faster = plain["step_s"] / split["step_s"]
+    assert report["adds"] == split["faster"] == pytest.approx(faster)
+    cores = len(machines.usable_cores())
+    assert report["cores"] == cores
+    assert report["bound"] == pytest.approx(min(cores, 3))
 
 
 def test_screen(demo):
     _, stderr, _ = demo
-    for part in ("Starting", "Training on one device", "Training split"):
-        assert part in stderr
+    for part in ("plain Keras, one device", "split by filters, 3 devices"):
+        assert f"Training {part}" in stderr
     assert f"{STEPS}/{STEPS}" in stderr
     assert "oneDNN" not in stderr  # TensorFlow's chatter.
 
@@ -153,8 +155,13 @@ def test_pictures(demo):
 def test_timeline_has_every_task_at_work(demo):
     _, _, output = demo
     events = json.loads((output / "timeline.json").read_text())["traceEvents"]
-    names = {e["args"]["name"]: e["pid"] for e in events if e["ph"] == "M"}
-    assert list(names) == ["chief, CPU", "worker 0, CPU", "worker 1, CPU"]
+    names = {
+        e["args"]["name"]: e["pid"]
+        for e in events
+        if e["name"] == "process_name"
+    }
+    assert set(names) == {"fit", "chief, CPU", "worker 0, CPU", "worker 1, CPU"}
+    del names["fit"]
     for pid in names.values():
         kinds = {e.get("cat") for e in events if e["pid"] == pid}
         assert {"forward convolution", "kernel gradient"} < kinds
@@ -171,22 +178,74 @@ def test_export(demo):
     assert np.mean(right) > 0.15
 
 
+def printed(report, settings):
+    console = Console(file=io.StringIO(), width=80)
+    table.print_report(report, settings, console)
+    text = console.file.getvalue()
+    assert max(map(len, text.splitlines()[:-1])) <= 80
+    return text
+
+
 def test_table(demo):
     values, _, output = demo
-    report = Report.from_dict(values)
+    report = report_lib.Report.from_dict(values)
     assert json.loads(json.dumps(report.to_dict())) == values
     settings = Settings("digits", [1], None, STEPS, BATCH, 1, output, 2)
-    console = Console(file=io.StringIO(), width=80)
-    table.print_report(dataclasses.replace(report, cores=2), settings, console)
-    text = console.file.getvalue()
-    assert f"{report.one.step_s * 1e3:.0f} ms" in text
-    assert f"speedup {report.speedup:.2f}x" in text
+    report = dataclasses.replace(report, cores=2, parts=(0.5, 1.0, 0.5))
+    text = printed(report, settings)
+    assert f"{report.plain.step_s * 1e3:.0f} ms" in text
+    assert f"{report.adds:.2f}" in text
     assert f"{report.measured_bytes / 1e6:.2f} MB" in text
-    assert "median, on sockets" in text
+    assert "bytes a step, on sockets" in text
     assert f"{report.theory_bytes / 1e6:.2f} MB" in text
+    assert f"{report.bytes_ratio:.4f}" in text
     assert f"{report.split.held_out_accuracy:.1%}" in text
-    assert "can exceed 2x" in " ".join(text.split())
-    assert max(map(len, text.splitlines()[:-1])) <= 80
+    text = " ".join(text.split())
+    first, *_ = report.kernels.values()
+    assert f"50 = {' + '.join(map(str, first))}; 500 = " in text
+    assert "chief 0 50%, worker 0 100%, worker 1 50%" in text
+    assert "can gain 2x" in text
+    assert "The plan" not in text
+    assert "Sums in another order" in text
+    report = dataclasses.replace(report, wire_dtype="bfloat16")
+    assert "rounded to bfloat16" in printed(report, settings)
+
+
+def test_what_a_plan_leaves_out_is_told(demo):
+    values, _, output = demo
+    settings = Settings("digits", [1], None, STEPS, BATCH, 1, output, 2)
+    report = report_lib.Report.from_dict(values)
+    used = report.devices[:2]
+    fewer = dataclasses.replace(report, used=used, predicted_s=0.123)
+    text = " ".join(printed(fewer, settings).split())
+    assert "The plan leaves worker 1 CPU:0 out" in text
+    assert "step time, by the plan │ │ 123 ms" in text
+    whole = dataclasses.replace(report, used=used[:1], reason="Too slow.")
+    assert "The plan splits nothing. Too slow." in printed(whole, settings)
+
+
+def test_scores_of_guesses_are_not_shown(demo):
+    values, _, output = demo
+    settings = Settings("digits", [1], None, STEPS, BATCH, 1, output, 2)
+    report = report_lib.Report.from_dict(values)
+    assert "held-out accuracy" in printed(report, settings)
+    few = [
+        dataclasses.replace(training, losses=training.losses[:8])
+        for training in report.trainings
+    ]
+    report = dataclasses.replace(report, trainings=tuple(few))
+    assert "held-out" not in printed(report, settings)
+
+
+def test_a_split_that_is_slower_is_told_so(demo):
+    values, _, output = demo
+    settings = Settings("digits", [1], None, STEPS, BATCH, 1, output, 2)
+    for step_s, told in ((9.0, True), (1e-9, False)):
+        report = report_lib.Report.from_dict(values)
+        plain, split = report.trainings
+        split = dataclasses.replace(split, step_s=step_s)
+        report = dataclasses.replace(report, trainings=(plain, split))
+        assert ("slower than one device" in printed(report, settings)) == told
 
 
 @pytest.mark.parametrize(
@@ -269,8 +328,8 @@ def test_batches():
 
 
 def test_shards():
-    assert speeds(3, 2) == (0.25, 1.0, 0.5)
-    assert speeds(3, 8) == (0.5, 1.0, 1.0)
+    assert default_shards(3, 2) == (0.25, 1.0, 0.5)
+    assert default_shards(3, 8) == (0.5, 1.0, 1.0)
     assert parse_shards(None, (0.25, 1.0)) == [0.25, 1.0]
     assert parse_shards("1,2.5", (1.0, 1.0)) == [1, 2.5]
     assert isinstance(parse_shards("1,2.5", (1.0, 1.0))[0], int)
@@ -294,39 +353,40 @@ def test_plain_keras_beside_a_plan(tmp_path):
     report = report_lib.Report.from_dict(json.loads(done.stdout))
     plan = plans.load(tmp_path / "plan.json")
     assert len(report.devices) == 3 and len(plan) == 8
-    for training in (report.one, report.many):
+    assert report.parts == (1.0, 0.6, 0.4)
+    assert [t.devices for t in report.trainings] == [1, 1, 3]
+    assert report.kernels == plan.allocation
+    for training in report.trainings[1:]:
         assert training.losses[-1] < training.losses[0]
         assert training.losses != report.plain.losses
         assert report.differs(training) < 1e-2
     # Losses of steps, none of which is that of the step before.
     assert len(set(report.plain.losses)) == 8
-    assert report.faster(report.one) > 1
-    if len(report.used) > 1:
-        assert report.measured_bytes == pytest.approx(
-            report.theory_bytes, rel=0.03
-        )
+    assert report.faster(report.trainings[1]) > 1
+    if report.is_split:
+        assert report.bytes_ratio == pytest.approx(1, rel=0.03)
+    assert 0 <= report.export_difference < 1e-3
     names = {path.name for path in tmp_path.iterdir()}
-    assert {"losses.png", "plan.png", "timeline.png"} < names
-    console = Console(file=io.StringIO(), width=80)
+    assert {"losses.png", "plan.png", "timeline.png", "model"} < names
     settings = Settings("digits", None, None, 8, 32, 1, tmp_path, 2)
-    table_lib.print_report(report, settings, console)
-    text = console.file.getvalue()
-    assert f"{report.faster(report.one):.2f}" in text
+    text = printed(report, settings)
+    assert f"{report.faster(report.trainings[1]):.2f}" in text
     assert f"{report.adds:.2f}" in text
     assert "stage3_residual_2" in text
-    assert max(map(len, text.splitlines()[:-1])) <= 80
+    assert "The plan splits nothing" in text or report.is_split
 
 
 def test_workers_have_their_parts_of_a_core():
     """Two that would take all they get share one core by 3 : 2."""
-    assert slowed.parts(1) == (1.0,)
-    assert sum(slowed.parts(5)) == pytest.approx(1)
+    chief, *parts = slowed.parts(3, 2, star=False)
+    assert (chief, *slowed.parts(2, 2, star=False)) == (1, 1, 1)
+    assert sum(slowed.parts(6, 2, star=False)) == pytest.approx(2)
     spin = [sys.executable, "-c", "while True: pass"]
     both = [start(spin), start(spin)]
     try:
         pids = [process.pid for process in both]
         machines.pin(pids, machines.usable_cores()[-1:])
-        with slowed.to_parts(pids) as begin:
+        with slowed.to_parts(pids, parts) as begin:
             begin()
             time.sleep(1)
             before = [used(pid) for pid in pids]

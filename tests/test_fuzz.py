@@ -18,7 +18,7 @@ from tf_convpar import planner
 from tf_convpar import plans
 from tf_convpar.callbacks import _file
 from tf_convpar.cli.main import main
-from tf_convpar.strategy import spec
+from tf_convpar.cluster import spec
 
 CONFIG = {
     "cluster": {"chief": ["a:2222"], "worker": ["b:2222", "c:2222"]},

@@ -20,7 +20,7 @@ from keras_programs import PROGRAMS
 from keras_programs._compare import arrays
 from keras_programs._compare import difference
 
-from tf_convpar.strategy.local_cluster import local_workers
+from tf_convpar.cluster.local_cluster import local_workers
 
 RUNNER = Path(__file__).parent / "programs" / "keras_programs.py"
 LIMIT_S = 240

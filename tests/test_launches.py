@@ -16,8 +16,8 @@ from test_cli_launch import _worker_of
 from test_cli_launch import hosts as hosts
 from test_cli_launch import ssh as ssh
 
-from tf_convpar.strategy import launches
-from tf_convpar.strategy.local_cluster import local_workers
+from tf_convpar.cluster import launches
+from tf_convpar.cluster.local_cluster import local_workers
 
 OWN, OTHER = "0a" * 8, "0b" * 8
 CHIEF = """
@@ -31,9 +31,9 @@ except RuntimeError as error:
 RETURN = """
 import os, sys
 import tf_convpar as convpar
-from tf_convpar.strategy.cluster import members
-from tf_convpar.strategy.launches import VARIABLE
-from tf_convpar.strategy.local_cluster import local_workers
+from tf_convpar.cluster.joining import members
+from tf_convpar.cluster.launches import VARIABLE
+from tf_convpar.cluster.local_cluster import local_workers
 
 own, other = os.environ[VARIABLE], sys.argv[1]
 with local_workers(1) as local:

@@ -21,11 +21,11 @@ from processes import kill_tree
 from processes import read_until
 from processes import start
 
-from tf_convpar.strategy import listening
-from tf_convpar.strategy.spec import Cluster
-from tf_convpar.strategy.spec import Task
-from tf_convpar.strategy.spec import is_loopback
-from tf_convpar.strategy.status import ask
+from tf_convpar.cluster import listening
+from tf_convpar.cluster.spec import Cluster
+from tf_convpar.cluster.spec import Task
+from tf_convpar.cluster.spec import is_loopback
+from tf_convpar.cluster.status import ask
 
 # Seconds in which a connection on one machine is made, if it may be.
 PATIENCE_S = 1.0
@@ -324,7 +324,7 @@ def test_who_came_in_while_a_task_started_is_shown_out(job):
 
 
 SLOW = """
-from tf_convpar.strategy import listening, server, spec
+from tf_convpar.cluster import listening, server, spec
 real = listening.restrict
 
 def restrict(port, doors):

@@ -18,13 +18,13 @@ from processes import read_until
 from processes import start
 from processes import wait_gone
 
-from tf_convpar.strategy.local_cluster import local_workers
-from tf_convpar.strategy.local_cluster import reserved_port
-from tf_convpar.strategy.process import Process
+from tf_convpar.cluster.local_cluster import local_workers
+from tf_convpar.cluster.local_cluster import reserved_port
+from tf_convpar.cluster.process import Process
 
 JOIN = """
 import os, socket, sys
-import tf_convpar.strategy.cluster as lib
+import tf_convpar.cluster.joining as lib
 
 cluster = lib.resolve()
 with socket.create_server(("", cluster.chief.port)):
@@ -51,7 +51,7 @@ os._exit(0)
 
 HOLD = """
 import signal
-from tf_convpar.strategy.local_cluster import local_workers
+from tf_convpar.cluster.local_cluster import local_workers
 
 with local_workers(2, wait=False) as local:
     print("pids", *[worker.pid for worker in local.workers], flush=True)

@@ -129,7 +129,7 @@ def test_workers_are_lost_started_again_stopped_and_end_with_the_kernel(kernel):
 
 
 def test_workers_within_a_cluster(monkeypatch):
-    from tf_convpar.strategy.own_workers import local_workers
+    from tf_convpar.cluster.own_workers import local_workers
 
     config = {
         "cluster": {"chief": ["localhost:1"], "worker": ["localhost:2"]},

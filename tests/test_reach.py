@@ -10,16 +10,16 @@ import grpc
 import pytest
 from parted import parted_workers
 
-from tf_convpar.strategy import health
-from tf_convpar.strategy import members as members_module
-from tf_convpar.strategy.health import Steps
-from tf_convpar.strategy.members import Members
-from tf_convpar.strategy.reach import Reach
-from tf_convpar.strategy.reach import apart
-from tf_convpar.strategy.reach import least
-from tf_convpar.strategy.spec import Task
-from tf_convpar.strategy.status import DeviceStatus
-from tf_convpar.strategy.status import ask
+from tf_convpar.cluster import health
+from tf_convpar.cluster import members as members_module
+from tf_convpar.cluster.health import Steps
+from tf_convpar.cluster.members import Members
+from tf_convpar.cluster.reach import Reach
+from tf_convpar.cluster.reach import apart
+from tf_convpar.cluster.reach import least
+from tf_convpar.cluster.spec import Task
+from tf_convpar.cluster.status import DeviceStatus
+from tf_convpar.cluster.status import ask
 
 CHIEF = Task("chief", 0, "a:2222")
 A, B, C, D = (Task("worker", i, f"{'bcde'[i]}:2222") for i in range(4))

@@ -15,6 +15,7 @@ MESSAGES = {
     "AsyncEASGD": 2,
     "ParallelSGD": 0,
 }
+ROUNDS = ["DiLoCo:float32", "DiLoCo:int8"]
 GROUP = "SyncEASGD:group"
 OTHERS = {
     "SyncEASGD:2": 2,
@@ -30,10 +31,22 @@ def train(cluster, *names):
 
 @pytest.fixture(scope="module")
 def found(cluster):
-    return train(cluster, *MESSAGES, GROUP)
+    return train(cluster, "local", *MESSAGES, GROUP, *ROUNDS)
 
 
-def test_replicas_live_on_workers(found):
+@pytest.fixture(scope="module")
+def local(found):
+    return found.pop("local")
+
+
+def test_each_machine_makes_its_own_data(local):
+    assert len({local["chief"], *local["numbers"]}) == 3
+    assert local["batches"] == [8, 8]
+    # Both have as many batches of eight.
+    assert local["steps"] == 12
+
+
+def test_replicas_live_on_workers(local, found):
     for name, case in found.items():
         for kind in ("weights", "data"):
             tasks = [device.split("/device")[0] for device in case[kind]]
@@ -43,7 +56,7 @@ def test_replicas_live_on_workers(found):
             assert tasks == ["/job:worker/replica:0/task:0", f"/job:{other}"]
 
 
-def test_replicas_learn(found):
+def test_replicas_learn(local, found):
     for name, case in found.items():
         assert case["losses"][-1] < case["losses"][0], name
 
@@ -51,6 +64,16 @@ def test_replicas_learn(found):
 @pytest.mark.parametrize("name", MESSAGES)
 def test_one_message_each_way(found, name):
     check_bytes(found[name], MESSAGES[name])
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_rounds_send_what_they_say(found, name):
+    """Each of the two sends half of it to be added, and half of the mean."""
+    case = found[name]
+    whole = 2 * case["vector"]
+    bits = {"float32": 32, "int8": 8 + 32 / 256}[name.partition(":")[2]]
+    assert abs(case["expected"] - whole * bits / 32) < 0.01 * whole * bits / 32
+    assert abs(case["bytes"] - case["expected"]) < 0.03 * case["expected"]
 
 
 def test_what_a_group_sends(found):

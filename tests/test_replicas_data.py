@@ -144,3 +144,108 @@ def test_too_little_data():
     scalars = tf.data.Dataset.from_tensor_slices((np.ones(8), np.ones(8)))
     with pytest.raises(ValueError, match="are batches.*Received.*scalars"):
         steps(scalars)
+
+
+def logged(kind, x, y=None, **options):
+    method = kind(network(), devices=DEVICES)
+    history = method.fit(x, y, batch_size=8, epochs=2, verbose=0, **options)
+    return history.history
+
+
+def test_part_of_the_arrays_validates():
+    """The last, before they are mixed, as with Keras."""
+    x, y = data()
+    kind = replicas.SyncSGD
+    expected = logged(
+        kind, x[:144], y[:144], validation_data=(x[144:], y[144:])
+    )
+    assert logged(kind, x, y, validation_split=0.25) == expected
+    assert set(expected) == {"loss", "accuracy", "val_loss", "val_accuracy"}
+    weights = np.linspace(0, 1, 192).astype("float32")
+    expected = logged(
+        kind,
+        x[:144],
+        y[:144],
+        sample_weight=weights[:144],
+        validation_data=(x[144:], y[144:], weights[144:]),
+    )
+    found = logged(kind, x, y, sample_weight=weights, validation_split=0.25)
+    assert found == expected
+    with pytest.raises(ValueError, match="arrays.*Received: .*Dataset"):
+        logged(kind, samples().batch(8), validation_split=0.5)
+    with pytest.raises(ValueError, match="leaves samples.*0.999 of 192"):
+        logged(kind, x, y, validation_split=0.999)
+
+
+def test_steps_of_validation():
+    x, y = data()
+    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
+    kind = replicas.SyncSGD
+    few = logged(kind, x, y, validation_data=batches, validation_steps=2)
+    first = (x[:32], y[:32])
+    expected = logged(
+        kind, x, y, validation_data=first, validation_batch_size=32
+    )
+    np.testing.assert_allclose(few["val_loss"], expected["val_loss"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("given", ["arrays", "dataset", "fed", "function"])
+def test_classes_have_weights(given):
+    x, y = data()
+    weights = {1: 3.0}
+    of_samples = np.where(y == 1, 3.0, 1.0).astype("float32")
+    kind, options = replicas.SyncSGD, {"shuffle": False}
+    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+    weighed = tf.data.Dataset.from_tensor_slices((x, y, of_samples)).batch(8)
+    if given == "arrays":
+        found = logged(kind, x, y, class_weight=weights, **options)
+        expected = logged(kind, x, y, sample_weight=of_samples, **options)
+    elif given == "dataset":
+        found = logged(kind, batches, class_weight=weights)
+        expected = logged(kind, weighed)
+    elif given == "fed":
+        found = logged(
+            kind, iter(batches), class_weight=weights, steps_per_epoch=4
+        )
+        expected = logged(kind, iter(weighed), steps_per_epoch=4)
+    else:
+
+        def shard(context, of):
+            count = context.num_input_pipelines
+            return of.shard(count, context.input_pipeline_id)
+
+        found = logged(
+            kind,
+            lambda c: shard(c, batches_in_graph(x, y)),
+            class_weight=weights,
+        )
+        expected = logged(kind, weighed)
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-6)
+    with pytest.raises(ValueError, match="without weights of samples beside"):
+        logged(kind, x, y, sample_weight=of_samples, class_weight=weights)
+
+
+def batches_in_graph(x, y):
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda c: [1, 2], "returns a tf.data.Dataset.*list"),
+        (lambda c: tf.data.Dataset.range(8).batch(2), r"elements of \(x, y\)"),
+        (lambda c: samples(), "elements are batches.*scalars"),
+        (lambda c: samples().batch(8).take(0), "has batches.*empty on CPU:0"),
+    ],
+)
+def test_functions_that_make_no_batches(make, message):
+    with pytest.raises(ValueError, match=message):
+        logged(replicas.SyncSGD, make)
+
+
+def test_a_function_that_uses_tensors_of_the_chief():
+    images = tf.zeros([200, 8, 8, 1])
+    batches = tf.data.Dataset.from_tensors
+    with pytest.raises(ValueError, match="makes all it uses.*from without"):
+        logged(replicas.SyncSGD, lambda context: batches((images, images)))

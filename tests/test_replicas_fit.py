@@ -199,7 +199,7 @@ def test_callbacks_change_the_rate_and_stop():
     method.fit(x, y, batch_size=8, epochs=9, callbacks=[Watch()], verbose=0)
     assert len(method.model.history.epoch) == 2
     assert [batch for batch, _ in seen] == [*range(8)] * 2
-    rate = float(method.centre.optimizer.learning_rate)
+    rate = float(method.centre.optimizers[0].learning_rate)
     assert rate == pytest.approx(0.05)
 
 

@@ -6,6 +6,7 @@ import pytest
 from replica_cases import data
 from replica_cases import network
 
+from tf_convpar import ConvParallel2D
 from tf_convpar import replicas
 
 GROUPS = [["CPU:0", "CPU:1"], ["CPU:2", "CPU:3"]]
@@ -56,6 +57,29 @@ def test_groups_learn_what_single_devices_do(variant):
 @pytest.mark.parametrize("kind", (replicas.SyncSGD, replicas.RoundRobinEASGD))
 def test_other_methods_with_groups(kind):
     check_alike(kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (replicas.SyncSGD, {}),
+        (replicas.DiLoCo, {"every": 4, "shares": [2, 1], "fragments": 2}),
+    ],
+)
+def test_replicas_on_one_device_with_algorithms(kind, options):
+    extra = [keras.layers.BatchNormalization]
+    method, own, history = trained(
+        kind, ALONE, extra, algorithm="auto", **options
+    )
+    _, plain, expected = trained(kind, ALONE, extra, **options)
+    for a, b in zip(own, plain, strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-6)
+    np.testing.assert_allclose(history["loss"], expected["loss"], rtol=1e-4)
+    for device, replica in zip(ALONE, method.replicas, strict=True):
+        layer = replica.model.layers[0]
+        assert isinstance(layer, ConvParallel2D)
+        assert layer.algorithm == "auto"
+        assert layer.kernel.value.device.endswith(device)
 
 
 def test_moving_averages_are_those_of_the_whole_batch():

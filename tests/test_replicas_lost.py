@@ -12,13 +12,13 @@ from replica_cases import data
 from replica_cases import network
 
 import tf_convpar as convpar
+from tf_convpar.cluster.spec import Task
 from tf_convpar.machines import task_of
-from tf_convpar.replicas import _replicated
+from tf_convpar.replicas import _survivors
 from tf_convpar.replicas._data import Arrays
-from tf_convpar.strategy.spec import Task
 
 PROGRAM = Path(__file__).parent / "programs/replicas_lost.py"
-METHODS = ["SyncSGD"]
+METHODS = ["SyncSGD", "DiLoCo"]
 OTHERS = [
     *("AsyncEASGD", "AsyncMEASGD", "DownpourSGD", "HogwildSGD", "SyncEASGD"),
     *("ParallelSGD", "RoundRobinEASGD"),
@@ -66,7 +66,7 @@ def test_an_error_names_those_with_whom_the_last_replica_went(
     replicas = convpar.replicas.SyncSGD(model, devices=strategy.devices[:2])
     gone = Task(*task_of(strategy.devices[0]), "a:2222")
     cluster = types.SimpleNamespace(lost=lambda: [gone])
-    monkeypatch.setattr(_replicated, "members", lambda: cluster)
+    monkeypatch.setattr(_survivors, "members", lambda: cluster)
 
     def fails():
         raise tf.errors.UnavailableError(None, None, "Connection reset")
@@ -81,7 +81,7 @@ def test_an_error_names_those_with_whom_the_last_replica_went(
 def test_what_fails_in_passing_is_tried_again(strategy, monkeypatch, often):
     """All are there: a connection failed, or a call left from a hang."""
     cluster = types.SimpleNamespace(lost=list, returned=list)
-    monkeypatch.setattr(_replicated, "members", lambda: cluster)
+    monkeypatch.setattr(_survivors, "members", lambda: cluster)
     with strategy.scope():
         model = network()
     method = convpar.replicas.SyncSGD(model, devices=strategy.devices[:2])

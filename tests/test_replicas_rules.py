@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tf_convpar import replicas
+from tf_convpar.replicas._centre import Centre
 from tf_convpar.replicas._data import Source
 
 DEVICES = ["CPU:0", "CPU:1", "CPU:2"]
@@ -62,11 +63,11 @@ class Recorded(Source):
 def trained(method, steps, source):
     """Runs steps without `fit`, whose data would be shuffled."""
     method._prepare(source, 2)
-    return [state for state in method._steps(steps, source)]
+    return [state for _, state in method._steps(steps, source)]
 
 
 def centre(method):
-    return np.asarray(method.centre.weights.value, "float64")
+    return np.asarray(method.centre.value(), "float64")
 
 
 def close(ours, exact):
@@ -204,7 +205,7 @@ def test_parallel_sgd_averages_at_the_end():
     method = replicas.ParallelSGD(quadratic(), devices=DEVICES)
     trained(method, 6, source)
     close(centre(method), np.ones(SIZE))
-    method._finish()
+    method._finish(last=True)
     w = np.ones((3, SIZE))
     for i, x in source.given:
         w[i] = w[i] - ETA * (w[i] - x)
@@ -223,3 +224,36 @@ def test_staleness_is_counted():
         for i in (0, 1, 2, 0, 0, 1)
     ]
     assert stale == [0, 1, 2, 2, 0, 3]
+
+
+def test_a_centre_keeps_slots_of_whoever_is_left():
+    """A piece that is lost begins anew; the others' momentum goes on."""
+    method = replicas.AsyncMSGD(quadratic(), momentum=0.5, devices=DEVICES)
+    source = Recorded()
+    trained(method, 1, source)
+    form, optimizer = method.centre.form, method._centre_optimizer()
+    first = Centre(form, method.devices[:2], optimizer)
+    for j in range(2):
+        first.descend(tf.constant([1.0 + j, 3.0 + j]), tf.constant(0.1), j)
+    first.devices[0] = "/job:worker/replica:0/task:7/device:CPU:0"
+    second = Centre(form, method.devices, optimizer)
+    second.take_slots(first, {("worker", 7)})
+    steps, _, velocity = zip(
+        *[o.variables for o in second.optimizers], strict=True
+    )
+    assert [int(v) for v in steps] == [1, 1, 1]
+    found = np.concatenate([v.numpy() for v in velocity])
+    np.testing.assert_allclose(found, [0, 0, -0.2, -0.4])
+
+
+def test_a_norm_of_all_weights_is_of_one_piece():
+    model = quadratic()
+    model.optimizer.global_clipnorm = 0.1
+    clipped = replicas.SyncSGD(model, devices=DEVICES)
+    trained(clipped, 1, Recorded())
+    moved = np.linalg.norm(centre(clipped) - 1)
+    assert moved == pytest.approx(0.1 * ETA, rel=1e-4)
+    assert len(clipped.centre.pieces) == 1
+    whole = replicas.SyncSGD(quadratic(), devices=DEVICES)
+    trained(whole, 1, Recorded())
+    assert [len(p.numpy()) for p in whole.centre.pieces] == [1, 1, 2]

@@ -11,9 +11,9 @@ from processes import read_until
 from processes import run
 from processes import start
 
-from tf_convpar.strategy import cluster as cluster_lib
-from tf_convpar.strategy.cluster import Cluster
-from tf_convpar.strategy.local_cluster import reserved_port
+from tf_convpar.cluster import joining
+from tf_convpar.cluster.joining import Cluster
+from tf_convpar.cluster.local_cluster import reserved_port
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_life_of_a_worker(cluster):
     try:
         output = read_until(worker, "Ready: ")
         assert f"Ready: {task} serves CPU:0" in output
-        devices = cluster_lib.wait_for([task], timeout_s=5)[task]
+        devices = joining.wait_for([task], timeout_s=5)[task]
         assert devices[0].name == "/job:worker/replica:0/task:0/device:CPU:0"
         assert devices[0].type == "CPU"
         assert devices[0].memory_bytes > 0
@@ -44,15 +44,15 @@ def test_life_of_a_worker(cluster):
         assert code == 2
         assert f"Received {task.port}, which process {worker.pid} " in refusal
         assert "Traceback" not in refusal
-        stranger = cluster_lib.Task("worker", 1, task.address)
+        stranger = joining.Task("worker", 1, task.address)
         with pytest.raises(TimeoutError, match="/job:worker/task:0 answers"):
-            cluster_lib.wait_for([stranger], timeout_s=5)
+            joining.wait_for([stranger], timeout_s=5)
 
         # Stopped, it still accepts connections.
         worker.send_signal(signal.SIGSTOP)
         begin = time.monotonic()
         with pytest.raises(TimeoutError, match="or a stopped worker"):
-            cluster_lib.wait_for([task], timeout_s=1)
+            joining.wait_for([task], timeout_s=1)
         assert time.monotonic() - begin < 5
         worker.send_signal(signal.SIGCONT)
 

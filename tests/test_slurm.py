@@ -11,11 +11,11 @@ import pytest
 from processes import ROOT
 from processes import environment
 
-from tf_convpar.strategy import cluster as cluster_lib
-from tf_convpar.strategy import server
-from tf_convpar.strategy import slurm
-from tf_convpar.strategy.local_cluster import reserved_port
-from tf_convpar.strategy.spec import resolve
+from tf_convpar.cluster import joining
+from tf_convpar.cluster import server
+from tf_convpar.cluster import slurm
+from tf_convpar.cluster.local_cluster import reserved_port
+from tf_convpar.cluster.spec import resolve
 
 STEP = {
     "SLURM_JOB_ID": "1234",
@@ -166,7 +166,7 @@ def test_a_port_that_is_taken(monkeypatch):
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match="export TF_CONVPAR_SLURM=23456"):
-            cluster_lib.check_port_free(f"node1:{port}")
+            joining.check_port_free(f"node1:{port}")
 
 
 def srun(*command, tasks=3):
@@ -228,6 +228,6 @@ def test_a_chief_that_never_comes(monkeypatch, capfd):
     monkeypatch.setattr(server, "CHIEF_S", 0.1)
     monkeypatch.setattr(server.os, "_exit", end)
     with reserved_port() as port, pytest.raises(SystemExit) as ended:
-        server._end_with(cluster_lib.Task("chief", 0, f"127.0.0.1:{port}"))
+        server._end_with(joining.Task("chief", 0, f"127.0.0.1:{port}"))
     assert ended.value.code == 1
     assert "make the strategy early" in capfd.readouterr().out.lower()

@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
-from tf_convpar.demo import sockets
-from tf_convpar.demo.sockets import BytesReceived
-from tf_convpar.demo.steps import byte_counter
-from tf_convpar.strategy.local_cluster import reserved_port
+from tf_convpar.cluster.local_cluster import reserved_port
+from tf_convpar.machines import BytesReceived
+from tf_convpar.machines import _sockets as sockets
+from tf_convpar.machines import byte_counter
 
 N = 3_000_017  # Many segments, and no round number of them.
 
@@ -202,7 +202,7 @@ def test_nobody_listens():
 
 
 def test_a_kernel_that_does_not_tell(monkeypatch):
-    """The real one refuses what it does not know. The demo has a fallback."""
+    """The real one refuses what it does not know. There is a fallback."""
     with listener() as server, connection(server) as (client, end):
         assert byte_counter([port_of(server)])[1] == "sockets"
         # A protocol for which no Linux has diagnostics.

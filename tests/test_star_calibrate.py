@@ -11,13 +11,13 @@ from star_cases import device_name
 
 import tf_convpar as convpar
 from tf_convpar.algorithms import Geometry
+from tf_convpar.cluster.local_cluster import local_workers
 from tf_convpar.planner import _balancing
 from tf_convpar.planner import _work_keys
 from tf_convpar.planner import star as planner
 from tf_convpar.planner.star._of_measurements import star_of
 from tf_convpar.planner.star._quantum import quantum_of
 from tf_convpar.sharding import calls_of
-from tf_convpar.strategy.local_cluster import local_workers
 
 pytestmark = pytest.mark.usefixtures("little_time")
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tf_convpar as convpar
-from tf_convpar.planner import units
+from tf_convpar import units
 from tf_convpar.planner.presets import EFFICIENCY
 from tf_convpar.planner.presets import PRESETS
 from tf_convpar.planner.star import of_model

@@ -32,7 +32,7 @@ KEEP = f"""
 import sys, types
 package = sys.modules["tf_convpar"] = types.ModuleType("tf_convpar")
 package.__path__ = {list(tf_convpar.__path__)}
-from tf_convpar.strategy import memory
+from tf_convpar.cluster import memory
 assert "tensorflow" not in sys.modules
 assert memory.keep() is {{}}
 """

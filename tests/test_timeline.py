@@ -11,8 +11,8 @@ from PIL import Image
 from processes import environment
 
 from tf_convpar import timeline
-from tf_convpar.strategy.local_cluster import local_workers
-from tf_convpar.strategy.spec import Task
+from tf_convpar.cluster.local_cluster import local_workers
+from tf_convpar.cluster.spec import Task
 from tf_convpar.timeline import Span
 from tf_convpar.timeline import _messages
 from tf_convpar.timeline._kinds import kind_of

@@ -66,6 +66,7 @@ def _load() -> None:
     from tf_convpar import layers
     from tf_convpar.algorithms import Geometry
     from tf_convpar.algorithms import choose
+    from tf_convpar.cluster.own_workers import local_workers
     from tf_convpar.export import export
 
     # This module hands itself over to strategies when it is imported.
@@ -77,7 +78,6 @@ def _load() -> None:
     from tf_convpar.sharding import merge
     from tf_convpar.sharding import parallelize
     from tf_convpar.sharding import step_traffic
-    from tf_convpar.strategy.own_workers import local_workers
     from tf_convpar.strategy.strategy import ConvParallelStrategy
 
     globals().update(

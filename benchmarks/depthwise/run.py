@@ -21,7 +21,7 @@ import rich.table
 import tensorflow as tf
 
 from tf_convpar import ops
-from tf_convpar.strategy import memory
+from tf_convpar.cluster import memory
 
 # Pixels, channels, window, stride.
 SHAPES = [

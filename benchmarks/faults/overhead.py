@@ -15,7 +15,7 @@ import numpy as np
 
 import tf_convpar as convpar
 from tf_convpar.callbacks import _snapshot
-from tf_convpar.strategy.local_cluster import local_workers
+from tf_convpar.cluster.local_cluster import local_workers
 
 PIXELS, BATCH, STEPS, ROUNDS, EVERY_S = 64, 16, 16, 4, 4.0
 

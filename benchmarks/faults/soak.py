@@ -22,7 +22,7 @@ import numpy as np
 import psutil
 
 import tf_convpar as convpar
-from tf_convpar.strategy.local_cluster import local_workers
+from tf_convpar.cluster.local_cluster import local_workers
 
 WORKERS, BATCH, SAMPLES = 3, 32, 512
 # Seconds between two faults, and until a worker is back.

@@ -23,7 +23,7 @@ import tensorflow as tf
 from tf_convpar import ops
 from tf_convpar.algorithms import Windows
 from tf_convpar.algorithms import convolve
-from tf_convpar.strategy import memory
+from tf_convpar.cluster import memory
 
 # Pixels of a side, window, stride, channels, filters.
 SHAPES = [

@@ -22,9 +22,9 @@ import rich.table
 import tensorflow as tf
 
 from tf_convpar import ops
+from tf_convpar.cluster import memory
 from tf_convpar.sharding import _normalized_sums
 from tf_convpar.sharding.rules import normalization
-from tf_convpar.strategy import memory
 
 # Feature maps of MobileNetV2, ResNet50 and DenseNet121 at 112 pixels, batch 16.
 SHAPES = [

@@ -66,7 +66,7 @@ def main():
     options = parser.parse_args()
     if options.chief:
         return chief(options.networks, options.seconds)
-    from tf_convpar.strategy.local_cluster import local_workers
+    from tf_convpar.cluster.local_cluster import local_workers
 
     first, second, *_ = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {second})  # The worker inherits it.

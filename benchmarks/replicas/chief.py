@@ -15,6 +15,7 @@ import tensorflow as tf
 
 import tf_convpar as convpar
 from tf_convpar import replicas
+from tf_convpar.replicas._engines import Asynchronous
 
 # Class, arguments that are not the defaults, and the learning rate: of 0.05,
 # 0.1, 0.2 and 0.4 (a tenth of that with momentum) the one that was first.
@@ -31,6 +32,17 @@ METHODS = {
     "ParallelSGD": ("ParallelSGD", {}, 0.05),
     "RoundRobinEASGD": ("RoundRobinEASGD", {}, 0.1),
 }
+# Those that meet seldom, for slow links.
+SELDOM = {
+    f"DiLoCo {wire}": ("DiLoCo", {"every": 300, "wire": wire}, 0.1)
+    for wire in ("float32", "int8", "int4")
+} | {
+    "DiLoCo streaming": (
+        "DiLoCo",
+        {"every": 300, "fragments": 3, "wire": "int8"},
+        0.1,
+    )
+}
 # Those of the paper's table 3. The original sends each layer by itself.
 TABLE = {
     "original": ("RoundRobinEASGD", {"packed": False}, 0.1),
@@ -38,7 +50,7 @@ TABLE = {
     "SyncEASGD2": ("SyncEASGD", {"variant": 2}, 0.1),
     "SyncEASGD3": ("SyncEASGD", {"variant": 3}, 0.1),
 }
-ALL = METHODS | TABLE
+ALL = METHODS | SELDOM | TABLE
 
 
 class _Clock(keras.callbacks.Callback):
@@ -140,7 +152,7 @@ def main():
             more = {"rho": options.rho}
         clock = _Clock(options.target, options.limit)
         method = made(kind, seed, rate, workers, options.at_once, **more)
-        together = not hasattr(method, "report")
+        together = not isinstance(method, Asynchronous)
         steps = options.samples // options.batch
         each = max(1, steps // len(workers)) if together else steps
         method.fit(

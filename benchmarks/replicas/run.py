@@ -26,7 +26,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "cluster"))
 import nodes as emulated
 import systems
 
-from tf_convpar.strategy.local_cluster import local_workers
+from tf_convpar.cluster.local_cluster import local_workers
 
 HERE = pathlib.Path(__file__).parent
 

@@ -16,8 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 import tf_convpar as convpar
-from tf_convpar.demo.sockets import BytesReceived
 from tf_convpar.layers import ConvParallel
+from tf_convpar.machines import BytesReceived
 from tf_convpar.placement import ShardedVariable
 from tf_convpar.sharding import _conversion
 from tf_convpar.sharding import step_traffic

@@ -15,7 +15,7 @@ generator = tf.random.Generator.from_seed(1)
 dropout = keras.layers.Dropout(0.5)
 
 import tf_convpar as convpar  # noqa: E402
-from tf_convpar.strategy.local_cluster import local_workers  # noqa: E402
+from tf_convpar.cluster.local_cluster import local_workers  # noqa: E402
 
 X, Y = np.zeros((4, 8, 8, 3), "float32"), np.zeros((4, 2), "float32")
 

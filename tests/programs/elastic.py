@@ -31,8 +31,8 @@ import tensorflow as tf
 from parted import parted_workers
 
 import tf_convpar as convpar
-from tf_convpar.strategy.cluster import members
-from tf_convpar.strategy.local_cluster import local_workers
+from tf_convpar.cluster.joining import members
+from tf_convpar.cluster.local_cluster import local_workers
 
 EPOCHS, STEPS, BATCH = 4, 6, 16
 L = keras.layers

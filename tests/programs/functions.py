@@ -19,9 +19,9 @@ from replica_cases import network
 import tf_convpar as convpar
 from tf_convpar import ops
 from tf_convpar._compat.tensorflow import function_names
+from tf_convpar.cluster.local_cluster import local_workers
 from tf_convpar.sharding import HowSplit
 from tf_convpar.sharding import relayout
-from tf_convpar.strategy.local_cluster import local_workers
 
 TIMES = 4
 

@@ -20,7 +20,7 @@ from replica_cases import data
 from replica_cases import network
 
 import tf_convpar as convpar
-from tf_convpar.strategy.local_cluster import local_workers
+from tf_convpar.cluster.local_cluster import local_workers
 
 OPTIONS = {"batch_size": 16, "shuffle": False, "verbose": 0}
 

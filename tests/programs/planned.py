@@ -12,7 +12,7 @@ import numpy as np
 
 import tf_convpar as convpar
 from tf_convpar import planner
-from tf_convpar.demo.sockets import BytesReceived
+from tf_convpar.machines import BytesReceived
 from tf_convpar.planner.measure import _clock
 from tf_convpar.planner.measure import _layers
 from tf_convpar.sharding import step_traffic

@@ -17,8 +17,8 @@ from elastic import data
 from elastic import network
 
 import tf_convpar as convpar
-from tf_convpar.strategy.local_cluster import local_workers
-from tf_convpar.strategy.process import Process
+from tf_convpar.cluster.local_cluster import local_workers
+from tf_convpar.cluster.process import Process
 
 MOST_EPOCHS = 400
 # Many steps of Adam make rounding errors large.

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 import tf_convpar as convpar
-from tf_convpar.demo.sockets import BytesReceived
+from tf_convpar.machines import BytesReceived
 from tf_convpar.sharding import step_traffic
 
 STEPS = 5

@@ -5,6 +5,7 @@ for each step, those of a packed vector, and the devices of weights and data.
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -12,10 +13,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 import tf_convpar as convpar
 from tf_convpar import replicas
-from tf_convpar.demo.sockets import BytesReceived
+from tf_convpar.machines import BytesReceived
 
 strategy = convpar.ConvParallelStrategy()  # Before any variable.
 workers = [name for name in strategy.devices if "worker" in name]
@@ -66,16 +68,43 @@ class Count(keras.callbacks.Callback):
         self.all = self.received.total() - self.start
 
 
+def processes(context):
+    """Who makes it: each image is the number of that process."""
+    number = tf.strings.split(tf.io.read_file("/proc/self/stat"), " ")[0]
+    value = tf.strings.to_number(number)
+    batch = tf.fill([8, 8, 8, 3], value), tf.zeros([8], tf.int32)
+    return tf.data.Dataset.from_tensors(batch).repeat(STEPS)
+
+
 found = {}
+if "local" in sys.argv:
+    sys.argv.remove("local")
+    method = replicas.SyncSGD(network(), devices=workers, shares=[1, 1])
+    history = method.fit(processes, verbose=0)
+    numbers = []
+    for replica in method.replicas:
+        with tf.device(replica.device):
+            numbers.append(int(next(replica.data)[0][0, 0, 0, 0]))
+    found["local"] = {
+        "chief": os.getpid(),
+        "numbers": numbers,
+        "steps": int(method.model.optimizer.iterations),
+        "batches": [replica.batch for replica in method.replicas],
+    }
 for name in sys.argv[1:]:
     kind, _, variant = name.partition(":")
     options = {"variant": int(variant)} if variant.isdigit() else {}
+    if kind == "DiLoCo":
+        options = {"every": 3, "wire": variant}
     grouped = variant == "group"
     if grouped:
         options["plan"] = {"conv2d": (1, 2)}
     model = network()
     method = getattr(replicas, kind)(
-        model, devices=group if grouped else workers, **options
+        model,
+        devices=group if grouped else workers,
+        shares=[1, 1],
+        **options,
     )
     count = Count()
     history = method.fit(
@@ -101,6 +130,9 @@ for name in sys.argv[1:]:
         "data": [r.data._iterator_resource.device for r in method.replicas],
         "losses": history.history["loss"],
     }
+    if kind == "DiLoCo":
+        # A call is a round of three steps.
+        found[name]["expected"] = sum(method.round_bytes())
     if grouped:
         split = method.replicas[0].model
         shards = [

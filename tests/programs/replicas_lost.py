@@ -23,7 +23,7 @@ from replica_cases import network
 
 import tf_convpar as convpar
 from tf_convpar import replicas
-from tf_convpar.strategy.local_cluster import local_workers
+from tf_convpar.cluster.local_cluster import local_workers
 
 EPOCHS, STEPS = 4, 8
 # Before the third step of the second epoch, and after the third epoch.
@@ -78,9 +78,16 @@ def task_of(device):
     return int(device.partition("/device")[0].rpartition(":")[2])
 
 
+# An exchange under way at each step, since others log but once a round.
+OPTIONS = {"DiLoCo": {"every": 2, "fragments": 2, "wire": "int8"}}
+
+
 def made(name, model, devices):
     return getattr(replicas, name)(
-        model, devices=devices, shares=[1.0] * len(devices)
+        model,
+        devices=devices,
+        shares=[1.0] * len(devices),
+        **OPTIONS.get(name, {}),
     )
 
 

@@ -13,8 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_convpar._compat.tensorflow import ConcreteFunctionGarbageCollector
-from tf_convpar._compat.tensorflow import func_graph
+from tf_convpar._compat.patches import replace
 from tf_convpar._compat.tensorflow import gradient_registry
 
 _NAMES = "_convpar_gradients"
@@ -23,14 +22,18 @@ _BEGIN = "CustomGradient"
 
 def free_with_their_functions() -> None:
     """Lets TensorFlow do so, for functions that are traced from now on."""
-    kind = tf.RegisterGradient
-    kind.__call__ = _noted(kind.__call__)
+    replace("tensorflow:RegisterGradient.__call__", by=_noted)
     # A function and what computes its gradients share an object, whose end
     # calls this by its name in that module.
-    func_graph.dismantle_func_graph = _and_gradients(
-        func_graph.dismantle_func_graph
+    replace(
+        "tensorflow.python.framework.func_graph:dismantle_func_graph",
+        by=_and_gradients,
     )
-    ConcreteFunctionGarbageCollector.release = _release
+    replace(
+        "tensorflow.python.eager.polymorphic_function.concrete_function:"
+        "ConcreteFunctionGarbageCollector.release",
+        by=lambda release: _release,
+    )
 
 
 def _noted(register: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

@@ -15,7 +15,6 @@ library is imported before something of it is asked for.
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
@@ -35,10 +34,6 @@ NAMES = {
     "Functional": Private(
         "keras.src.models.functional:Functional",
         "telling models that have a graph, which `keras.Model` may be or not",
-    ),
-    "TFEpochIterator": Private(
-        "keras.src.backend.tensorflow.trainer:TFEpochIterator",
-        "workers that are lost while Keras waits for all at an epoch's end",
     ),
     "Tracker": Private(
         "keras.src.utils.tracking:Tracker",
@@ -64,10 +59,6 @@ NAMES = {
         "keras.src.utils.io_utils:print_msg",
         "messages where those of `fit` go",
     ),
-    "remat": Private(
-        "keras.src.backend.common.remat:remat",
-        "layers that compute again for their gradients, on shards",
-    ),
     "set_keras_mask": Private(
         "keras.src.backend.common.masking:set_keras_mask",
         "masks of tensors that were in shards",
@@ -86,7 +77,7 @@ OPERATIONS = {
     for name in names.split()
 }
 
-# By whose they are. What is overridden or wrapped is among them.
+# By whose they are, with what is overridden. `patches` has what is replaced.
 MEMBERS: dict[str, dict[str, str]] = {
     "keras.layers.Layer": {
         "_call_has_training_arg": "measuring layers as they are in training",
@@ -100,20 +91,20 @@ MEMBERS: dict[str, dict[str, str]] = {
         "_track_variable": "kernels that are made in shards",
         "_tracker": "graphs that a sequential model has left behind",
         "_trainable_variables": "weights without those of inner layers",
+        "rematerialized_call": "layers in a `RematScope`, on shards",
     },
     "keras.Sequential": {
         "_functional": "the graph that a sequential model makes",
     },
     "keras.src.models.functional.Functional": {
         "_inputs": "copies, whose graph is made anew",
-        "_inputs_struct": "copies, which take inputs as their model does",
+        "_inputs_struct": "copies, whose graph is made anew",
         "_nodes": "copies, whose graph is made anew",
         "_nodes_by_depth": "the calls of a graph, in their order",
         "_operations": "copies, whose graph is made anew",
         "_operations_by_depth": "copies, whose graph is made anew",
         "_outputs": "copies, whose graph is made anew",
         "_outputs_struct": "copies, whose graph is made anew",
-        "_run_through_graph": "shards that go from layer to layer",
     },
     "keras.src.ops.node.Node": {
         "arguments": "what a layer of a graph is given",
@@ -134,9 +125,7 @@ MEMBERS: dict[str, dict[str, str]] = {
     "keras.Model": {
         "_distribute_strategy": "copies, which the strategy in scope trains",
         "_eval_epoch_iterator": "copies, which evaluate nothing yet",
-        "_resolve_auto_jit_compile": "XLA under a strategy of one device",
         "_initial_epoch": "replicas that `BackupAndRestore` resumes",
-        "_maybe_symbolic_build": "leaving a dataset's first batch in it",
     },
     "keras.Variable": {
         "_constraint": "constraints that work where the shards are",
@@ -151,7 +140,6 @@ MEMBERS: dict[str, dict[str, str]] = {
         "_velocities": "updates by one op",
     },
     "keras.optimizers.Optimizer": {
-        "_backend_update_step": "a learning rate that is read once",
         "_get_variable_index": "updates by one op",
         "_learning_rate": "steps that are made again at their rate",
         "_distribution_strategy": "slots beside their shards",
@@ -219,7 +207,7 @@ def is_adapted(layer: Any) -> bool:
 def layers_of(layer: Any, recursive: bool = True) -> list[Any]:
     """The layers within a layer or model, without itself.
 
-    `Model.layers` has those of the outermost model only.
+    `Model.layers` has those of one model only.
     """
     return list(layer._flatten_layers(include_self=False, recursive=recursive))
 
@@ -329,8 +317,7 @@ def has_schedule(optimizer: Any) -> bool:
 def of_a_fit(model: Any) -> dict[str, Any]:
     """Attributes of a model that belong to the object, or to a `fit`.
 
-    Keras wraps methods of each object when it is made, and its loops keep
-    there what they need.
+    Keras wraps methods of each object, and its loops keep things there.
     """
     names = (
         *("build", "quantize"),
@@ -443,50 +430,3 @@ def without_strategy(model: Any) -> Iterator[None]:
         yield
     finally:
         join(model, strategy)
-
-
-# Methods that are wrapped, for want of hooks.
-
-_Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-
-def wrap_graphs(by: _Wrapper) -> None:
-    """The one method that runs the graph of a functional model."""
-    kind = NAMES["Functional"].found()
-    kind._run_through_graph = by(kind._run_through_graph)
-
-
-def wrap_remat(by: _Wrapper) -> None:
-    """The function by which layers compute again for their gradients."""
-    found = NAMES["remat"].found()
-    module = importlib.import_module(found.__module__)
-    vars(module)[found.__name__] = by(found)
-
-
-def wrap_builds(by: _Wrapper) -> None:
-    """The method that builds a model by a batch before it is trained."""
-    import keras
-
-    keras.Model._maybe_symbolic_build = by(keras.Model._maybe_symbolic_build)
-
-
-def wrap_jit_choice(by: _Wrapper) -> None:
-    """The method that chooses for `compile(jit_compile="auto")`."""
-    import keras
-
-    kind = keras.Model
-    kind._resolve_auto_jit_compile = by(kind._resolve_auto_jit_compile)
-
-
-def wrap_syncs(by: _Wrapper) -> None:
-    """The method by which `fit` and the like wait for all tasks in the end."""
-    kind = NAMES["TFEpochIterator"].found()
-    kind.tf_sync = by(kind.tf_sync)
-
-
-def wrap_updates(by: _Wrapper) -> None:
-    """The method by which an optimizer updates all variables."""
-    import keras
-
-    kind = keras.optimizers.Optimizer
-    kind._backend_update_step = by(kind._backend_update_step)

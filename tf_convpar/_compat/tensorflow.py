@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
@@ -35,11 +34,6 @@ NAMES = {
         "tensorflow.python.framework.composite_tensor_gradient:"
         "CompositeTensorGradient",
         "gradients in shards, which tapes ask for",
-    ),
-    "ConcreteFunctionGarbageCollector": Private(
-        "tensorflow.python.eager.polymorphic_function.concrete_function:"
-        "ConcreteFunctionGarbageCollector",
-        "freeing what was traced",
     ),
     "FuncGraph": Private(
         "tensorflow:__internal__.FuncGraph",
@@ -77,10 +71,6 @@ NAMES = {
     "context": Private(
         "tensorflow.python.eager.context:context",
         "a cluster that loses and gets back tasks",
-    ),
-    "distribute_lib": Private(
-        "tensorflow.python.distribute:distribute_lib",
-        "what to do about strategies that are mixed, in that error",
     ),
     "func_graph": Private(
         "tensorflow.python.framework:func_graph", "freeing what was traced"
@@ -192,9 +182,6 @@ MEMBERS: dict[str, dict[str, str]] = {
     "tensorflow.python.framework.registry.Registry": {
         "_registry": "freeing what was traced",
     },
-    "tensorflow.python.distribute.distribute_lib": {
-        "_wrong_strategy_scope": "what to do, in that error",
-    },
     "tensorflow.function": {
         "_clone": "copies of models that hold functions which are traced",
     },
@@ -258,29 +245,6 @@ def dismantle(graph: Any) -> None:
     NAMES["func_graph"].found().dismantle_func_graph(graph)
     for name in MEMBERS["tensorflow.__internal__.FuncGraph"]:
         setattr(graph, name, None)
-
-
-def explain_mixed(kind: type, cure: str) -> None:
-    """Lets the error about strategies that are mixed say what to do.
-
-    Args:
-        kind: The class of which one of the two strategies is.
-        cure: What to do.
-    """
-    module = NAMES["distribute_lib"].found()
-    wrong = module._wrong_strategy_scope
-
-    @functools.wraps(wrong)
-    def wrapped(strategy: Any, context: Any) -> None:
-        try:
-            wrong(strategy, context)
-        except RuntimeError as error:
-            mixed = (strategy, context.strategy)
-            if any(isinstance(one, kind) for one in mixed):
-                raise RuntimeError(f"{error}\n\n{cure}") from None
-            raise
-
-    module._wrong_strategy_scope = wrapped
 
 
 def bound_arguments(function: Any) -> tuple[str, list[Any]]:

@@ -24,6 +24,7 @@ from tf_convpar.algorithms._bilinear import KINDS
 from tf_convpar.algorithms._bilinear import Bilinear
 from tf_convpar.algorithms._cache import Candidate
 from tf_convpar.algorithms._names import named
+from tf_convpar.units import MIB
 
 WORKSPACE = "TF_CONVPAR_WORKSPACE_MIB"
 # The largest share of direct's multiplications that a candidate may take, and
@@ -63,7 +64,7 @@ def workspace_cap() -> int:
             f"Expected {WORKSPACE} to be a whole number of MiB. Received: "
             f"{text!r}."
         )
-    return int(text) * 2**20
+    return int(text) * MIB
 
 
 def rule(geometry: Geometry, device: str | None) -> str | None:
@@ -212,7 +213,7 @@ def screened(
         workspace = algorithm.workspace(geometry, which, on)
         dropped = None
         if workspace > cap and algorithm is not algorithms[0]:
-            dropped = f"workspace over {cap // 2**20} MiB"
+            dropped = f"workspace over {cap // MIB} MiB"
         found.append(
             Candidate(
                 algorithm.name,

@@ -43,6 +43,7 @@ from tf_convpar.algorithms._decide import worth
 from tf_convpar.algorithms._names import Choice
 from tf_convpar.algorithms._names import named
 from tf_convpar.algorithms._workspace import Processor
+from tf_convpar.units import MIB
 
 # The batch that is assumed where a model is traced for any batch.
 ASSUMED_BATCH = 32
@@ -349,6 +350,6 @@ def _key(geometry: Geometry, which: str, facts: Sequence[str]) -> str:
             *facts,
             # Without oneDNN direct's gradients are three times slower.
             f"oneDNN {os.environ.get('TF_ENABLE_ONEDNN_OPTS', '1')}",
-            f"workspace {_candidates.workspace_cap() // 2**20} MiB",
+            f"workspace {_candidates.workspace_cap() // MIB} MiB",
         )
     )

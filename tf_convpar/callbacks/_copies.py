@@ -94,7 +94,7 @@ class Copies:
             Snapshot(model, self._writer, place),
         )
         if before is not None:
-            before.settle()
+            before.end()
         note("copy of the model", start_s, COPIES)
         if self._neighbours_s is not None:
             self._nearby = Nearby(strategy.devices, strategy.chief_device)
@@ -181,7 +181,7 @@ class Copies:
         self._snapshot = self._nearby = self._near = self._writer = None
         self.since = Since()
         if snapshot is not None:
-            snapshot.settle()
+            snapshot.end()
         if nearby is not None:
             nearby.end()
         if writer is not None:

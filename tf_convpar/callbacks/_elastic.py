@@ -18,24 +18,24 @@ from tf_convpar._compat.keras import begin_at
 from tf_convpar._compat.keras import print_msg
 from tf_convpar.callbacks._copies import Copies
 from tf_convpar.callbacks._guards import Guards
-from tf_convpar.callbacks._intervals import seconds
 from tf_convpar.callbacks._replay_log import rate_of
 from tf_convpar.callbacks._replay_log import set_rate
 from tf_convpar.callbacks._snapshot import restore
 from tf_convpar.callbacks._sync_errors import survived
+from tf_convpar.cluster.joining import members
+from tf_convpar.cluster.joining import step
+from tf_convpar.cluster.joining import watched
+from tf_convpar.cluster.members import Members
+from tf_convpar.cluster.passing import Tries
+from tf_convpar.cluster.spec import Task
 from tf_convpar.layers import recovers
 from tf_convpar.machines import task_of
 from tf_convpar.sharding import HowSplit
 from tf_convpar.sharding import relayout
 from tf_convpar.strategy.calls import when_over
-from tf_convpar.strategy.cluster import members
-from tf_convpar.strategy.cluster import step
-from tf_convpar.strategy.cluster import watched
-from tf_convpar.strategy.members import Members
-from tf_convpar.strategy.passing import Tries
-from tf_convpar.strategy.spec import Task
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 from tf_convpar.timeline import note
+from tf_convpar.units import interval
 
 
 class Elastic(keras.callbacks.Callback):
@@ -85,9 +85,9 @@ class Elastic(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self.directory = None if directory is None else pathlib.Path(directory)
-        self.every_s = seconds("every", every)
+        self.every_s = interval("every", every)
         self.neighbours_s = (
-            None if neighbours is None else seconds("neighbours", neighbours)
+            None if neighbours is None else interval("neighbours", neighbours)
         )
         self._trains = False
         self._copies = Copies(self.every_s, self.neighbours_s)

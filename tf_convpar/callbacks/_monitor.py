@@ -14,12 +14,12 @@ import tensorflow as tf
 
 from tf_convpar import files
 from tf_convpar import machines
-from tf_convpar.callbacks._intervals import seconds
+from tf_convpar.cluster.spec import is_loopback
 from tf_convpar.files import DeviceNow
 from tf_convpar.files import Running
 from tf_convpar.strategy.calls import when_over
-from tf_convpar.strategy.spec import is_loopback
 from tf_convpar.strategy.strategy import ConvParallelStrategy
+from tf_convpar.units import interval
 
 
 class Monitor(keras.callbacks.Callback):
@@ -52,7 +52,7 @@ class Monitor(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self.log_dir = log_dir
-        self.every_s = seconds("every", every)
+        self.every_s = interval("every", every)
         self._writer: Any = None
 
     def on_train_begin(self, logs: Any = None) -> None:

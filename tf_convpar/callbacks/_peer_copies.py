@@ -6,7 +6,6 @@ stays where it is, as it was, and goes to the next worker as well.
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
 from collections.abc import Collection
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_convpar.callbacks._snapshot import came
+from tf_convpar.callbacks._background import Background
 from tf_convpar.machines import task_of
 from tf_convpar.placement import ShardedTensor
 
@@ -22,7 +21,7 @@ from tf_convpar.placement import ShardedTensor
 _Name = tuple[str, int]
 
 
-class Nearby:
+class Nearby(Background):
     """The last state of a model that two devices have of each shard.
 
     ```python
@@ -39,33 +38,15 @@ class Nearby:
     """
 
     def __init__(self, devices: Sequence[str], chief: str) -> None:
+        super().__init__()
         self._chief = chief
-        self._thread = concurrent.futures.ThreadPoolExecutor(1)
-        self._coming: concurrent.futures.Future[None] | None = None
         # For each variable its shards, their copies elsewhere, its layout.
         self._held: list[tuple[list[Any], list[Any], Any]] | None = None
         self.forget(devices)
 
-    @property
-    def under_way(self) -> bool:
-        """Whether copies were begun, and nobody has asked how it ended."""
-        return self._coming is not None
-
     def begin(self, values: list[Any]) -> None:
         """Begins to send values on, from where they were read."""
-        self._coming = self._thread.submit(self._copy, values)
-
-    def arrived(self, wait: bool = False) -> bool:
-        """Whether `values` gives the state of the last beginning; asked once.
-
-        Args:
-            wait: Whether to wait for it. Without that, one that is still on
-                its way may be asked for again.
-        """
-        if self._coming is None or not (wait or self._coming.done()):
-            return False
-        coming, self._coming = self._coming, None
-        return came(coming)
+        self.start(self._copy, values)
 
     def values(self, absent: Collection[_Name]) -> list[tf.Tensor] | None:
         """The state, joined on the chief: one value for each variable.
@@ -117,8 +98,8 @@ class Nearby:
         self._send = tf.function(self._sent, autograph=False)
 
     def end(self) -> None:
-        """Waits for all that is under way."""
-        self._thread.shutdown(wait=True)
+        """Waits for what is under way, and forgets it."""
+        super().end()
         self._held = None
 
     def _copy(self, values: list[Any]) -> None:

@@ -16,7 +16,6 @@ import keras
 import tensorflow as tf
 
 from tf_convpar._compat.keras import print_msg
-from tf_convpar.callbacks._intervals import seconds
 from tf_convpar.callbacks._speeds import Speeds
 from tf_convpar.machines import short
 from tf_convpar.sharding import HowSplit
@@ -24,6 +23,7 @@ from tf_convpar.sharding import merge
 from tf_convpar.sharding import relayout
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 from tf_convpar.timeline import note
+from tf_convpar.units import interval
 
 # Between them nothing is said of a device: measurements differ by as much.
 _USUAL = (0.8, 1.25)
@@ -90,8 +90,8 @@ class Rebalance(keras.callbacks.Callback):
         cooldown: float | str = "60s",
     ) -> None:
         super().__init__()
-        self.every_s = seconds("every", every)
-        self.cooldown_s = seconds("cooldown", cooldown)
+        self.every_s = interval("every", every)
+        self.cooldown_s = interval("cooldown", cooldown)
         if not 0 < margin < 1:
             raise ValueError(
                 "Expected `margin` to be a part of the time, between 0 and 1. "

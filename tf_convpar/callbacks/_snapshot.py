@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import itertools
 import pathlib
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,13 +13,14 @@ import numpy as np
 import tensorflow as tf
 
 from tf_convpar._compat.keras import stored
+from tf_convpar.callbacks._background import Background
 from tf_convpar.callbacks._file import load
 from tf_convpar.callbacks._writer import Writer
 from tf_convpar.placement import value_of
 from tf_convpar.sharding import merge
 
 
-class Snapshot:
+class Snapshot(Background):
     """The last state of a model that is known whole.
 
     ```python
@@ -47,14 +46,13 @@ class Snapshot:
         writer: Writer | None = None,
         place: tuple[int, int] = (0, 0),
     ) -> None:
+        super().__init__()
         self._plain = merge(model)
         self._writer = writer
         self._own = _variables(self._plain)
         self._kept = len(state_of(self._plain))
         # Those that the plain model does not have yet.
         self._values: list[tf.Tensor] | None = None
-        self._thread = concurrent.futures.ThreadPoolExecutor(1)
-        self._coming: concurrent.futures.Future[None] | None = None
         self._read: Any = None
         if writer is not None:
             self._write([np.asarray(v) for v in self._own], place)
@@ -69,11 +67,6 @@ class Snapshot:
         self._settle()
         return self._plain
 
-    @property
-    def under_way(self) -> bool:
-        """Whether a snapshot was begun, and nobody has asked how it ended."""
-        return self._coming is not None
-
     def begin(self, model: keras.Model, place: tuple[int, int]) -> None:
         """Reads all variables where they are, and begins to fetch them.
 
@@ -81,7 +74,7 @@ class Snapshot:
             model: As when this was made.
             place: Epoch, and steps of it that have been made.
         """
-        self._coming = self._thread.submit(self._fetch, self.read(model), place)
+        self.start(self._fetch, self.read(model), place)
 
     def read(self, model: keras.Model) -> list[Any]:
         """All variables of a model, where they are, as they are now."""
@@ -98,18 +91,6 @@ class Snapshot:
         """
         self._values = values
 
-    def arrived(self, wait: bool = False) -> bool:
-        """Whether `plain` has the state of the last beginning; asked once.
-
-        Args:
-            wait: Whether to wait for it. Without that, one that is still on
-                its way may be asked for again.
-        """
-        if self._coming is None or not (wait or self._coming.done()):
-            return False
-        coming, self._coming = self._coming, None
-        return came(coming)
-
     def forget(self) -> None:
         """The model has other variables from now on."""
         self._read = None
@@ -117,10 +98,6 @@ class Snapshot:
     def is_of(self, model: keras.Model) -> bool:
         """Whether a model has as many variables as when this was made."""
         return len(_variables(model)) == len(self._own)
-
-    def settle(self) -> None:
-        """Waits for what is under way; there will be no other."""
-        self._thread.shutdown(wait=True)
 
     def _fetch(self, values: list[Any], place: tuple[int, int]) -> None:
         here = [
@@ -149,22 +126,6 @@ class Snapshot:
         if self._writer is not None:
             names = [v.path for v in self._own[: self._kept]]
             self._writer.write(names, arrays[: self._kept], place)
-
-
-def came(coming: concurrent.futures.Future[None]) -> bool:
-    """Whether a copy that was under way has come; warns of a strange reason.
-
-    That a worker is lost on the way the next step finds out.
-    """
-    error = coming.exception()
-    if error is not None and not isinstance(error, tf.errors.OpError):
-        warnings.warn(
-            "Could not copy the model, whose batches are kept until it is: "
-            f"{type(error).__name__}: {error}.",
-            RuntimeWarning,
-            stacklevel=1,
-        )
-    return error is None
 
 
 def restore(model: keras.Model, folder: pathlib.Path) -> tuple[int, int] | None:

@@ -14,8 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_convpar._compat.keras import wrap_syncs
-from tf_convpar.strategy.passing import Tries
+from tf_convpar._compat.patches import replace
+from tf_convpar.cluster.passing import Tries
 
 _recoveries: list[Callable[[], bool]] = []
 
@@ -54,4 +54,7 @@ def _surviving(sync: Callable[[Any], None]) -> Callable[[Any], None]:
     return wrapped
 
 
-wrap_syncs(_surviving)
+replace(
+    "keras.src.backend.tensorflow.trainer:TFEpochIterator.tf_sync",
+    by=_surviving,
+)

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from tf_convpar import timeline
 from tf_convpar._compat.keras import print_msg
-from tf_convpar.strategy.spec import Task
+from tf_convpar.cluster.spec import Task
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 
 # Tasks are recorded by one at a time, and that of a `fit` that was interrupted

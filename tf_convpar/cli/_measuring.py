@@ -6,7 +6,6 @@ import contextlib
 import warnings
 from collections.abc import Callable
 from collections.abc import Iterator
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from typing import Any
 
@@ -16,12 +15,8 @@ from tf_convpar.cli import _models
 from tf_convpar.cli._shared import OutputFile
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import without_chatter
-from tf_convpar.machines import short
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from tf_convpar.planner import Link
     from tf_convpar.strategy.strategy import ConvParallelStrategy
 
 batch = click.option(
@@ -43,6 +38,15 @@ output = click.option(
 )
 
 
+def set_threads(threads: int | None) -> None:
+    """Sets the threads of one operation here, before TensorFlow starts any."""
+    with without_chatter():
+        import tensorflow as tf
+
+    if threads is not None:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+
+
 def cluster_and_model(
     model: str,
     image: int | None,
@@ -53,17 +57,13 @@ def cluster_and_model(
 
     The model of a file comes with its optimizer and loss.
     """
-    with without_chatter():
-        import tensorflow as tf
+    set_threads(threads)
+    with without_chatter(), messages_only():
+        from tf_convpar.strategy.strategy import ConvParallelStrategy
 
-        if threads is not None:
-            tf.config.threading.set_intra_op_parallelism_threads(threads)
-        with messages_only():
-            from tf_convpar.strategy.strategy import ConvParallelStrategy
-
-            # The cluster comes first: variables made before would be lost.
-            strategy = ConvParallelStrategy(wire_dtype=wire_dtype)
-            return strategy, _models.load(model, image, compiled=True)
+        # The cluster comes first: variables made before would be lost.
+        strategy = ConvParallelStrategy(wire_dtype=wire_dtype)
+    return strategy, _models.load(model, image, compiled=True)
 
 
 @contextlib.contextmanager
@@ -92,17 +92,3 @@ def progress(
     for warning in caught:
         if issubclass(warning.category, RuntimeWarning | UserWarning):
             console.print(f"Warning: {warning.message}", style="yellow")
-
-
-def links(found: Sequence[Link]) -> Table:
-    """A table of the rates and latencies of links."""
-    from rich.table import Table
-
-    table = Table("link", "rate", "latency")
-    for link in found:
-        table.add_row(
-            f"{short(link.source)} -> {short(link.target)}",
-            f"{link.bytes_per_s / 1e6:.0f} MB/s",
-            f"{1e3 * link.latency_s:.2f} ms",
-        )
-    return table

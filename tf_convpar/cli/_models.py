@@ -17,6 +17,9 @@ from typing import Any
 
 import click
 
+from tf_convpar.cli._shared import messages_only
+from tf_convpar.cli._shared import without_chatter
+
 _MODULES = "tf_convpar.modules"
 _NEAREST = 3
 
@@ -158,8 +161,14 @@ def load(model: str, image: int | None, compiled: bool = False) -> Any:
         compiled: Whether a file's model comes with its optimizer and loss.
 
     Raises:
-        ValueError: There is no such model, or `image` does not go with it.
+        click.ClickException: There is no such model, or `image` does not go
+            with it.
     """
+    with without_chatter(), messages_only():
+        return _loaded(model, image, compiled)
+
+
+def _loaded(model: str, image: int | None, compiled: bool) -> Any:
     import keras
 
     from tf_convpar import layers  # noqa: F401 (registers them, for files)

@@ -16,8 +16,6 @@ from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from tf_convpar.planner import Way
     from tf_convpar.plans import Plan
 
@@ -71,48 +69,11 @@ def show(
         from tf_convpar import planner
 
         console.print()
-        console.print(_table(ways), highlight=False)
+        console.print(planner.way_table(ways), highlight=False)
         console.print(planner.advice(ways), highlight=False, markup=False)
     for path in (output, png):
         if path is not None:
             click.echo(f"Written: {path}")
-
-
-def _table(ways: Sequence[Way]) -> Table:
-    """A row for each way to train, the most samples a second first."""
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
-    from tf_convpar.plans import seconds_text
-
-    made = Table(
-        title="Ways to train",
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1),
-        show_edge=False,
-    )
-    made.add_column("Way and devices; + within a replica")
-    for head in (
-        "Samples\na step",
-        "Step",
-        "Samples\na second",
-        "MB into\none",
-    ):
-        made.add_column(head, justify="right", vertical="bottom", no_wrap=True)
-    made.add_column("Numbers of\none device", vertical="bottom")
-    for way in ways:
-        made.add_row(
-            escape(way.label),
-            str(sum(way.batches)),
-            seconds_text(way.step_s),
-            f"{way.samples_per_s:.3g}",
-            f"{way.received_bytes / 1e6:.1f}",
-            "yes" if way.exact else "no",
-        )
-    return made
 
 
 @contextlib.contextmanager

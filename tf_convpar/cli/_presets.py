@@ -16,8 +16,8 @@ option = click.option(
 def show(as_json: bool) -> None:
     """Prints all presets, with rates, power and where these come from."""
     from rich.console import Console
-    from rich.table import Table
 
+    from tf_convpar import planner
     from tf_convpar.planner.presets import EFFICIENCY
     from tf_convpar.planner.presets import PRESETS
 
@@ -32,18 +32,4 @@ def show(as_json: bool) -> None:
             }
         )
         return
-    table = Table()
-    for head in ("Name", "Peak (GFLOPS)", "Taken (GFLOPS)", "Watts"):
-        table.add_column(head, justify="left" if head == "Name" else "right")
-    table.add_column("Device")
-    for name, preset in PRESETS.items():
-        taken = preset.peak_flops * EFFICIENCY[preset.kind]
-        table.add_row(
-            name,
-            f"{preset.peak_flops / 1e9:.0f}",
-            f"{taken / 1e9:.0f}",
-            f"{preset.watts:g}",
-            # The JSON has the whole source.
-            preset.source.partition(",")[0],
-        )
-    Console().print(table)
+    Console().print(planner.preset_table())

@@ -92,8 +92,8 @@ def cluster(
         rest: Time of the rest of a step.
         idle: Part of the power of a device that waits.
     """
+    from tf_convpar import units
     from tf_convpar.planner import star
-    from tf_convpar.planner import units
 
     if calibration is not None:
         found = star.load(calibration)
@@ -125,8 +125,8 @@ def kernels_of(text: str) -> tuple[int, ...]:
 
 def _with_watts(cluster: StarCalibration, item: str) -> StarCalibration:
     """The cluster, with the power of its devices NAME set by `NAME=W`."""
+    from tf_convpar import units
     from tf_convpar.planner import star
-    from tf_convpar.planner import units
 
     name, equals, power = item.rpartition("=")
     if not equals:

@@ -12,8 +12,8 @@ import collections
 import dataclasses
 from collections.abc import Sequence
 
-from tf_convpar.strategy.spec import Cluster
-from tf_convpar.strategy.spec import Task
+from tf_convpar.cluster.spec import Cluster
+from tf_convpar.cluster.spec import Task
 
 # A connection without its forwards would leave a task that nobody finds, and
 # the socket of an earlier one, that was started again, lies in the way. A

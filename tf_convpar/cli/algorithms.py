@@ -9,11 +9,12 @@ from typing import Any
 
 import click
 
+from tf_convpar.cli import _measuring
 from tf_convpar.cli import _models
+from tf_convpar.cli._choices import Choices
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
-from tf_convpar.cli._shared import without_chatter
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,19 +26,9 @@ PASSES = ("forward", "input_gradient", "kernel_gradient")
 
 @click.command(name="algorithms")
 @_models.argument
-@click.option(
-    "--batch",
-    type=click.IntRange(min=1),
-    default=32,
-    show_default=True,
-    help="Images in a batch.",
-)
+@_measuring.batch
 @_models.image
-@click.option(
-    "--threads",
-    type=click.IntRange(min=1),
-    help="Threads of one operation; one for each core by default.",
-)
+@_measuring.threads
 @click.option(
     "--passes",
     metavar="NAME,...",
@@ -81,33 +72,30 @@ def command(
             f"Expected some of {', '.join(PASSES)}. Received: {passes}.",
             param_hint="--passes",
         )
-    with without_chatter():
-        import tensorflow as tf
-
-        if threads is not None:
-            tf.config.threading.set_intra_op_parallelism_threads(threads)
-        with messages_only():
-            loaded = _models.load(model, image)
+    _measuring.set_threads(threads)
+    loaded = _models.load(model, image)
     from rich.console import Console
 
     console = Console(stderr=True)
     found = _consult(loaded, batch, wanted, refresh, console)
-    report = {
-        "model": model,
-        "batch": batch,
-        "threads": threads,
-        "convolutions": found,
-        "totals": _totals(found, wanted),
-        "step": (
+    choices = Choices(
+        model=model,
+        batch=batch,
+        threads=threads,
+        passes=wanted,
+        convolutions=found,
+        step=(
             _step(loaded, batch, console)
             if step and set(wanted) == set(PASSES)
             else None
         ),
-    }
+    )
     if as_json:
-        print_json(report)
-    else:
-        _print_table(report, Console())
+        print_json(choices.to_dict())
+        return
+    screen = Console()
+    for part in choices.tables():
+        screen.print(part, highlight=False)
 
 
 def _consult(
@@ -214,116 +202,3 @@ def _of_all(record: Any, which: str, geometry: Any, raced: Any) -> Any:
                 more = geometry.multiplications / raced.multiplications
                 candidate[name] *= more
     return found
-
-
-def _totals(
-    found: list[dict[str, Any]], passes: tuple[str, ...]
-) -> dict[str, Any]:
-    """Sums of the measured times over all layers, by pass and in all."""
-    totals = {}
-    for which in passes:
-        direct = chosen = 0.0
-        for convolution in found:
-            record = convolution["passes"][which]
-            times = {c["name"]: c["time_ms"] for c in record["candidates"]}
-            own = times.get(record["chosen"])
-            if times.get("direct") is not None and own is not None:
-                count = len(convolution["layers"])
-                direct += count * times["direct"]
-                chosen += count * own
-        totals[which] = {"direct_ms": direct, "chosen_ms": chosen}
-    totals["all"] = {
-        name: sum(total[name] for total in totals.values())
-        for name in ("direct_ms", "chosen_ms")
-    }
-    for total in totals.values():
-        total["gain"] = (
-            total["direct_ms"] / total["chosen_ms"]
-            if total["chosen_ms"]
-            else 1.0
-        )
-    return totals
-
-
-def _print_table(report: dict[str, Any], console: Console) -> None:
-    """A table for each convolution, all of one form, for 80 columns."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    def table() -> Table:
-        made = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
-        made.add_column(width=18, no_wrap=True)
-        for width in (8, 7, 9, 6):
-            made.add_column(width=width, justify="right", no_wrap=True)
-        made.add_column(overflow="fold")
-        return made
-
-    console.print(
-        f"[bold]{escape(report['model'])}, batch {report['batch']}[/bold]",
-        highlight=False,
-    )
-    heads = table()
-    heads.add_row("", "Time", "Of", "Workspace", "", "")
-    heads.add_row("Algorithm", "(ms)", "direct", "(MiB)", "Error", "")
-    console.print(heads)
-    for convolution in report["convolutions"]:
-        text = escape(convolution["convolution"])
-        if len(convolution["layers"]) > 1:
-            text += f" ({len(convolution['layers'])} layers)"
-        console.print(f"\n[bold]{text}[/bold]", highlight=False)
-        rules = {r["rule"] for r in convolution["passes"].values()}
-        if len(rules) == 1 and None not in rules:
-            console.print(f"direct: {rules.pop()}", highlight=False)
-            continue
-        rows = table()
-        for which, record in convolution["passes"].items():
-            rule = f"direct: {record['rule']}" if record["rule"] else ""
-            rows.add_row(_words(which), *[""] * 4, rule)
-            for candidate in record["candidates"]:
-                chosen = candidate["name"] == record["chosen"]
-                rows.add_row(
-                    f"  {candidate['name']}",
-                    *_numbers(candidate),
-                    "chosen" if chosen else _why(candidate),
-                    style="bold" if chosen else None,
-                )
-        console.print(rows, highlight=False)
-    console.print()
-    for which, total in report["totals"].items():
-        if total["direct_ms"]:
-            console.print(
-                f"{_words(which)}: direct {total['direct_ms']:.1f} ms, chosen "
-                f"{total['chosen_ms']:.1f} ms, {total['gain']:.2f} times as "
-                "fast, where measured",
-                highlight=False,
-            )
-    if step := report["step"]:
-        console.print(
-            "A training step on this machine alone: "
-            f"{step['keras_ms']:.0f} ms in Keras, {step['auto_ms']:.0f} ms by "
-            'parallelize(model, algorithm="auto"): '
-            f"[bold]{step['gain']:.2f} times as fast[/bold].",
-            highlight=False,
-        )
-
-
-def _words(which: str) -> str:
-    return which.replace("_", " ")
-
-
-def _why(candidate: dict[str, Any]) -> str:
-    """Why a candidate was dropped, without the details that JSON has."""
-    return str(candidate["dropped"] or "").partition(":")[0]
-
-
-def _numbers(candidate: dict[str, Any]) -> list[str]:
-    formats = (
-        ("time_ms", "{:.2f}", 1.0),
-        ("ratio", "{:.2f}", 1.0),
-        ("workspace_bytes", "{:.1f}", 2.0**20),
-        ("error", "{:.0e}", 1.0),
-    )
-    return [
-        "" if candidate[name] is None else form.format(candidate[name] / unit)
-        for name, form, unit in formats
-    ]

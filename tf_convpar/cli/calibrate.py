@@ -20,7 +20,6 @@ from tf_convpar.machines import short
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tf_convpar.planner import Calibration
     from tf_convpar.planner.star import StarCalibration
 
 
@@ -118,10 +117,10 @@ def command(
         console.print(_kernels(found))
         console.print("ms: forward + input gradient + kernel gradient")
     else:
-        console.print(_works(loaded, found))
+        console.print(planner.layer_table(loaded, found))
         console.print(f"ms: forward + backward, of {found.batch} samples")
     if found.links:
-        console.print(_measuring.links(found.links))
+        console.print(planner.link_table(found.links))
     if of_star:
         console.print(
             f"Rest of a step: {1e3 * found.rest_s:.1f} ms. Kernels in "
@@ -129,40 +128,6 @@ def command(
         )
     if output is not None:
         console.print(f"Written to {output}.", markup=False)
-
-
-def _works(model: Any, found: Calibration) -> Table:
-    """A row for each kind of layers, and one for all."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    from tf_convpar import planner
-
-    table = Table()
-    table.add_column("layer")
-    table.add_column("of its kind", justify="right")
-    for device in found.devices:
-        table.add_column(escape(short(device.name)), justify="right")
-    for kind in planner.kinds(model, found):
-        table.add_row(
-            f"{escape(kind.name)} ({kind.layer})",
-            str(kind.calls),
-            *(
-                " + ".join(
-                    f"{1e3 * work.at(which, found.batch):.2f}"
-                    for which in ("forward", "backward")
-                )
-                for work in kind.works
-            ),
-        )
-    alone = planner.seconds_alone(model, found)
-    table.add_section()
-    table.add_row(
-        "a step alone, with updates",
-        "",
-        *(f"{1e3 * alone[device.name]:.1f}" for device in found.devices),
-    )
-    return table
 
 
 def _kernels(found: StarCalibration) -> Table:

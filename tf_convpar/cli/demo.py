@@ -7,11 +7,11 @@ import pathlib
 import click
 
 from tf_convpar import machines
+from tf_convpar.cli import _models
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
 from tf_convpar.demo import settings as settings_lib
-from tf_convpar.demo.star.speeds import speeds
 
 
 @click.command(name="demo")
@@ -44,11 +44,7 @@ from tf_convpar.demo.star.speeds import speeds
     help="With --star: kernels of each device, the chief first, as weights or "
     "ratios. By default, by what each has of a core.",
 )
-@click.option(
-    "--wire-dtype",
-    type=click.Choice(["float32", "bfloat16", "float16"]),
-    help="The dtype in which feature maps and their gradients travel.",
-)
+@_models.wire_dtype
 @click.option(
     "--steps",
     type=click.IntRange(min=8),
@@ -65,7 +61,7 @@ from tf_convpar.demo.star.speeds import speeds
     type=click.Path(file_okay=False, path_type=pathlib.Path),
     default="demo-output",
     show_default=True,
-    help="The folder for pictures, timeline and exported model.",
+    help="The folder for pictures, timeline, plan and exported model.",
 )
 @as_json
 def command(
@@ -101,7 +97,7 @@ def command(
         weights = None
         if star:
             weights = settings_lib.parse_shards(
-                shards, speeds(tasks, available)
+                shards, settings_lib.default_shards(tasks, available)
             )
         settings = settings_lib.Settings(
             dataset=dataset,
@@ -117,8 +113,6 @@ def command(
 
     from tf_convpar.demo import conduct
     from tf_convpar.demo import table
-    from tf_convpar.demo.report import Report
-    from tf_convpar.demo.star import table as star_table
 
     try:
         report = conduct.conduct(settings, tasks - 1, Console(stderr=True))
@@ -126,7 +120,5 @@ def command(
         raise click.ClickException(str(error)) from error
     if as_json:
         print_json(report.to_dict())
-    elif isinstance(report, Report):
-        table.print_report(report, settings, Console())
     else:
-        star_table.print_report(report, settings, Console())
+        table.print_report(report, settings, Console())

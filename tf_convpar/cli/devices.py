@@ -13,9 +13,10 @@ from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import patient
 from tf_convpar.cli._shared import print_json
 from tf_convpar.cli._shared import without_chatter
+from tf_convpar.units import GIB
 
 if TYPE_CHECKING:
-    from tf_convpar.strategy.spec import Cluster
+    from tf_convpar.cluster.spec import Cluster
 
 
 @click.command(name="devices")
@@ -30,7 +31,7 @@ def command(timeout_s: float, as_json: bool) -> None:
     The tasks of the cluster are asked over the network. A chief answers only
     while its program runs.
     """  # noqa: D301 (click keeps the lines after a backspace as they are)
-    from tf_convpar.strategy import spec
+    from tf_convpar.cluster import spec
 
     # Looking at a GPU must not take its memory from those who use it.
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
@@ -79,7 +80,7 @@ def _here() -> list[dict[str, Any]]:
 
 def _asked(cluster: "Cluster", timeout_s: float) -> list[dict[str, Any]]:
     """Describes every task of the cluster by its own answer."""
-    from tf_convpar.strategy import status
+    from tf_convpar.cluster import status
 
     tasks = []
     for task, answer in status.ask(cluster.tasks, timeout_s).items():
@@ -138,4 +139,4 @@ def _print_tables(found: dict[str, Any]) -> None:
 
 
 def _gib(count: int | None) -> str:
-    return "unknown" if count is None else f"{count / 2**30:.1f} GiB"
+    return "unknown" if count is None else f"{count / GIB:.1f} GiB"

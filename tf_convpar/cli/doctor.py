@@ -19,8 +19,8 @@ from tf_convpar.cli._shared import without_chatter
 
 if TYPE_CHECKING:
     from tf_convpar.cli._checks import Finding
-    from tf_convpar.strategy.spec import Cluster
-    from tf_convpar.strategy.spec import Task
+    from tf_convpar.cluster.spec import Cluster
+    from tf_convpar.cluster.spec import Task
 
 # Seconds for the samples of one measurement.
 _BUDGET_S = 0.05
@@ -41,7 +41,7 @@ def command(timeout_s: float, as_json: bool) -> None:
     run: whether they answer, their versions, their clocks, and how fast the
     links are. Exit code 0 says that all is well, 1 that something is not.
     """  # noqa: D301 (click keeps the lines after a backspace as they are)
-    from tf_convpar.strategy import spec
+    from tf_convpar.cluster import spec
 
     with messages_only():
         cluster = spec.resolve()
@@ -64,7 +64,7 @@ def _findings(
     cluster: Cluster | None, timeout_s: float, report: Callable[[str], None]
 ) -> Iterator[Finding]:
     from tf_convpar.cli import _checks
-    from tf_convpar.strategy import status
+    from tf_convpar.cluster import status
 
     here = "here" if cluster is None else _name(cluster.task)
     yield _checks.of_ops(here)
@@ -101,13 +101,13 @@ def _of_cluster(
     import tensorflow as tf
 
     from tf_convpar.cli import _checks
+    from tf_convpar.cluster import joining
     from tf_convpar.planner.measure import Clock
-    from tf_convpar.strategy import cluster as cluster_lib
     from tf_convpar.strategy import devices
 
     here = _name(cluster.task)
     try:
-        cluster_lib.connect(cluster, timeout_s, answering)
+        joining.connect(cluster, timeout_s, answering)
     except OSError as error:
         yield _checks.Finding(here, "join", False, error.strerror or str(error))
         return

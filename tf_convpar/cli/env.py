@@ -12,6 +12,7 @@ from tf_convpar import machines
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import print_json
 from tf_convpar.cli._shared import without_chatter
+from tf_convpar.units import GIB
 
 _PACKAGES = ("tensorflow", "keras", "numpy", "grpcio", "protobuf")
 # Not all names with "TF_": Terraform keeps its access tokens in TF_TOKEN_...
@@ -57,7 +58,7 @@ def _facts() -> dict[str, str]:
         f"{machines.processor()}, {psutil.cpu_count(logical=False)} cores, "
         f"{psutil.cpu_count()} threads, {len(machines.usable_cores())} usable"
     )
-    facts["memory"] = f"{psutil.virtual_memory().total / 2**30:.1f} GiB"
+    facts["memory"] = f"{psutil.virtual_memory().total / GIB:.1f} GiB"
     try:
         import tensorflow as tf
     except Exception as error:  # Such a report is for just that.
@@ -113,7 +114,7 @@ def _ops() -> dict[str, str]:
 
 
 def _tf_config() -> str:
-    from tf_convpar.strategy import spec
+    from tf_convpar.cluster import spec
 
     try:
         cluster = spec.resolve()

@@ -13,8 +13,8 @@ from tf_convpar.cli import _tunnel
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
-from tf_convpar.strategy.spec import Cluster
-from tf_convpar.strategy.spec import Task
+from tf_convpar.cluster.spec import Cluster
+from tf_convpar.cluster.spec import Task
 
 
 @click.command(
@@ -132,7 +132,7 @@ def command(
         )
     from tf_convpar import files
     from tf_convpar.cli import _supervise
-    from tf_convpar.strategy import launches
+    from tf_convpar.cluster import launches
 
     line = [*(["-m"] if module else []), program, *args]
     launch = launches.new()
@@ -206,7 +206,7 @@ def _remote(
 
     Tasks of a `launch` that lasts have its id, and its heartbeats.
     """
-    from tf_convpar.strategy import launches
+    from tf_convpar.cluster import launches
 
     worker = [python, "-m", "tf_convpar_cli", "worker"]
     if launch:

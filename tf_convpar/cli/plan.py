@@ -14,7 +14,6 @@ from tf_convpar.cli import _models
 from tf_convpar.cli import _plans
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
-from tf_convpar.cli._shared import without_chatter
 
 if TYPE_CHECKING:
     from tf_convpar.planner import Calibration
@@ -145,10 +144,9 @@ def _measured(
         )
     # The size of images is that of the model that was measured.
     same = model is None or model == facts.get("model")
-    with without_chatter():
-        loaded = _models.load(
-            model or facts["model"], int(image) if image and same else None
-        )
+    loaded = _models.load(
+        model or facts["model"], int(image) if image and same else None
+    )
     return loaded, measured, wire_dtype or facts.get("wire_dtype")
 
 

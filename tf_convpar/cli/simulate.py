@@ -20,7 +20,6 @@ from tf_convpar.cli._shared import OutputFile
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
-from tf_convpar.cli._shared import without_chatter
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -308,13 +307,12 @@ def _loaded(given: dict[str, Any]) -> Any:
         # Mistakes in these are told before TensorFlow is waited for.
         descriptions.devices(given["devices"])
         descriptions.link(given["link"], given["latency"])
-    with without_chatter(), messages_only():
-        return _models.load(given["model"], given["image"])
+    return _models.load(given["model"], given["image"])
 
 
 def _value(sweep: str | None, text: str) -> Any:
     """Reads a value of a sweep."""
-    from tf_convpar.planner import units
+    from tf_convpar import units
 
     if sweep == "kernels":
         return _simulate_star.kernels_of(text)

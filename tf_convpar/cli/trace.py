@@ -45,7 +45,7 @@ def command(
     picture, here/timeline.png, and here/timeline.json for ui.perfetto.dev.
     """  # noqa: D301 (click keeps the lines after a backspace as they are)
     from tf_convpar import timeline
-    from tf_convpar.strategy import spec
+    from tf_convpar.cluster import spec
 
     with messages_only():
         cluster = spec.resolve()

@@ -42,8 +42,8 @@ def command(threads: int | None, listen: str | None, heartbeats: bool) -> None:
     reach the port can run operations on this machine: keep it within a
     trusted network. Who is at localhost is reached from this machine only.
     """  # noqa: D301 (click keeps the lines after a backspace as they are)
-    from tf_convpar.strategy import server
-    from tf_convpar.strategy import spec
+    from tf_convpar.cluster import server
+    from tf_convpar.cluster import spec
 
     server.exit_on_signals()
     if heartbeats:

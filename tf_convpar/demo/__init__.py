@@ -1,1 +1,1 @@
-"""What `convpar demo` shows: plain Keras beside a planned, parallel model."""
+"""What `convpar demo` shows: plain Keras beside models that are split."""

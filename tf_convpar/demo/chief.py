@@ -46,23 +46,21 @@ def main(text: str) -> None:
     # Imported late: the constants of this module are needed without TensorFlow.
     from tf_convpar import ConvParallelStrategy
     from tf_convpar.demo import data
+    from tf_convpar.demo import networks
     from tf_convpar.demo import run
     from tf_convpar.demo.settings import Settings
-    from tf_convpar.demo.star import network
-    from tf_convpar.demo.star import run as star
 
     settings = Settings.from_json(text)
     with _errors_told():
         if settings.shards is not None:
-            network.check_shards(settings.shards)
+            networks.check_shards(settings.shards)
         settings.output.mkdir(parents=True, exist_ok=True)
         # Before any variable is made: joining a cluster ends the life of all.
         strategy = ConvParallelStrategy(wire_dtype=settings.wire_dtype)
         images = data.load(settings.dataset)
     tell(advance=1)
     tell(joined=True)
-    runs = star.run if settings.star else run.run
-    report = runs(settings, images, strategy, progress)
+    report = run.run(settings, images, strategy, progress)
     target = pathlib.Path(settings.output, REPORT)
     target.write_text(json.dumps(report.to_dict(), indent=2), encoding="utf-8")
     tell(done=True)

@@ -17,17 +17,16 @@ from rich import progress as rich_progress
 from rich.console import Console
 
 from tf_convpar import machines
+from tf_convpar.cluster.local_cluster import LocalCluster
+from tf_convpar.cluster.local_cluster import local_workers
+from tf_convpar.cluster.process import Process
+from tf_convpar.cluster.process import how
 from tf_convpar.demo import slowed
 from tf_convpar.demo.chief import EVENT
 from tf_convpar.demo.chief import REPORT
 from tf_convpar.demo.report import Report
 from tf_convpar.demo.settings import ENVIRONMENT
 from tf_convpar.demo.settings import Settings
-from tf_convpar.demo.star.report import Report as StarReport
-from tf_convpar.strategy.local_cluster import LocalCluster
-from tf_convpar.strategy.local_cluster import local_workers
-from tf_convpar.strategy.process import Process
-from tf_convpar.strategy.process import how
 
 _POLL_S = 0.2
 
@@ -36,9 +35,7 @@ class DemoError(RuntimeError):
     """The demo could not run as it was asked to; the message says why."""
 
 
-def conduct(
-    settings: Settings, workers: int, console: Console
-) -> Report | StarReport:
+def conduct(settings: Settings, workers: int, console: Console) -> Report:
     """Runs a demo in processes of its own.
 
     ```python
@@ -65,8 +62,7 @@ def conduct(
     ):
         _run_chief(settings, cluster, show)
     text = (settings.output / REPORT).read_text(encoding="utf-8")
-    kind = StarReport if settings.star else Report
-    return kind.from_dict(json.loads(text))
+    return Report.from_dict(json.loads(text))
 
 
 def _run_chief(
@@ -99,7 +95,9 @@ def _run_chief(
     ) as chief:
         pids = [worker.pid for worker in cluster.workers]
         _pin(settings, [chief.pid, *pids])
-        with slowed.to_parts([] if settings.star else pids) as slow:
+        _, *parts = slowed.parts(1 + len(pids), settings.cores, settings.star)
+        limited = [] if settings.star else pids
+        with slowed.to_parts(limited, parts) as slow:
             # This does not wait for the end of the process, which may take its
             # time to leave the cluster: nothing is lost when it is killed with
             # the workers.

@@ -1,4 +1,4 @@
-"""The picture of three loss curves."""
+"""The picture of the loss curves."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from tf_convpar.demo.report import Report
 from tf_convpar.demo.report import differences
 
-# Okabe and Ito's, and the first is drawn below the others.
-_PLAIN, _ONE, _MANY = "#F5B800", "#56B4E9", "#0B3C7D"
+# Okabe and Ito's; the first is drawn below the others, and widest.
+_STYLES = (("#F5B800", 7.0), ("#56B4E9", 3.2), ("#0B3C7D", 1.2))
 # The smallest relative difference that float32 can tell.
 _EPSILON = float(np.finfo(np.float32).eps)
 
@@ -20,32 +20,47 @@ def draw_losses(report: Report, path: pathlib.Path) -> None:
     """Draws the losses of all trainings, and how far they are apart."""
     figure = Figure(figsize=(9, 6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1.4))
+    # Of two trainings, the colours are the first and the last one.
+    styles = [_STYLES[0], *_STYLES[1 - len(report.trainings) :]]
     steps = np.arange(1, len(report.plain.losses) + 1)
-    many = f"parallelize, {len(report.devices)} devices"
-    for training, label, colour, width in (
-        (report.plain, "plain Keras, one device", _PLAIN, 7),
-        (report.one, "parallelize, one device", _ONE, 3.2),
-        (report.many, many, _MANY, 1.2),
-    ):
+    found = _EPSILON
+    for training, (colour, width) in zip(report.trainings, styles, strict=True):
+        label = f"{training.name}, {training.on}"
         above.plot(steps, training.losses, color=colour, lw=width, label=label)
-    above.set_ylim(bottom=0)
-    above.set_ylabel("training loss")
-    above.set_title("ResNet-9, the same training three times", loc="left")
-    above.legend(frameon=False)
-    for training, colour, marker in (
-        (report.one, _ONE, "o"),
-        (report.many, _MANY, "."),
-    ):
-        found = differences(report.plain.losses, training.losses)
+        if training is report.plain:
+            continue
+        apart = differences(report.plain.losses, training.losses)
         below.plot(
             steps,
             # 0 has no logarithm: it is drawn at what float32 resolves.
-            np.maximum(found, _EPSILON),
+            np.maximum(apart, _EPSILON),
             color=colour,
             lw=0,
-            marker=marker,
+            marker="o",
+            ms=2 + width,
         )
+        found = max(found, float(apart.max()))
+    above.set_ylim(bottom=0)
+    above.set_ylabel("training loss")
+    above.set_title(
+        f"{report.network}, the same training "
+        f"{'twice' if len(report.trainings) == 2 else 'three times'}",
+        loc="left",
+    )
+    above.legend(frameon=False)
+    below.axhline(_EPSILON, color="0.5", lw=0.8, ls="--")
+    below.annotate(
+        "equal, as far as float32 can tell",
+        (1, _EPSILON),
+        xycoords=("axes fraction", "data"),
+        xytext=(0, 3),
+        textcoords="offset points",
+        ha="right",
+        color="0.35",
+        fontsize="small",
+    )
     below.set_yscale("log")
+    below.set_ylim(_EPSILON / 3, max(1e-4, 3 * found))
     below.set_ylabel("relative difference\nfrom plain Keras")
     below.set_xlabel("training step")
     below.xaxis.get_major_locator().set_params(integer=True)

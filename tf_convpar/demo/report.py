@@ -7,95 +7,148 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pydantic
 
 
 @dataclasses.dataclass(frozen=True)
-class Training:
-    """One training.
+class Trained:
+    """What one training gave.
 
     Attributes:
+        name: What made the model, for people.
+        devices: Number of devices that it was on.
         losses: Loss of every training step.
         step_s: Median seconds of a step.
+        held_out_loss: Loss after the last step, on images never trained on.
+        held_out_accuracy: Accuracy after the last step, on the same images.
     """
 
+    name: str
+    devices: int
     losses: tuple[float, ...]
     step_s: float
+    held_out_loss: float
+    held_out_accuracy: float
+
+    @property
+    def on(self) -> str:
+        """Its number of devices, in words."""
+        return in_words(self.devices)
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Plain Keras, beside `parallelize` on one device and on several.
+    """Plain Keras beside the same training in other forms.
 
     Attributes:
-        plain: Plain Keras on the chief.
-        one: `parallelize` on the chief, with `algorithm="auto"`.
-        many: `parallelize` on all devices, with an automatic plan as well.
-        weights: Number of the network's weights.
+        network: Name of the network.
+        weights: Number of its weights.
         batch_size: Images of a step.
+        trainings: All trainings: plain Keras on the chief first, the one on all
+            devices last.
         devices: Names of the devices, the chief's first.
-        used: Of these, the devices that the plan uses.
-        parts: The part of a core that each device has.
-        reason: What the planner chose, and why, in a line.
-        predicted_s: Seconds of a step by the plan.
+        parts: The part of a core that each device has at most.
+        kernels: Number of kernels, or of samples, on each device, for each
+            layer by name.
+        used: Of the devices, those that have kernels, or samples.
+        reason: What the planner chose, and why, in a line; empty without one.
+        predicted_s: Seconds of a step by the plan, if there is one.
         measured_bytes: Median bytes that travel between the processes in a
             step, gRPC's headers included.
         counted_on: What counted those bytes: the tasks' `"sockets"`; or, where
             Linux tells nothing of sockets, the `"loopback"` interface, which
             other programs use as well.
         theory_bytes: Bytes that must travel in a step.
+        wire_dtype: The dtype in which feature maps travelled.
+        export_difference: Largest difference between a prediction of the split
+            model and the same prediction of its export in another process.
         cores: Number of cores that there were.
     """
 
-    plain: Training
-    one: Training
-    many: Training
+    network: str
     weights: int
     batch_size: int
+    trainings: tuple[Trained, ...]
     devices: tuple[str, ...]
-    used: tuple[str, ...]
     parts: tuple[float, ...]
+    kernels: dict[str, tuple[int, ...]]
+    used: tuple[str, ...]
     reason: str
     predicted_s: float | None
     measured_bytes: float
     counted_on: str
     theory_bytes: int
+    wire_dtype: str
+    export_difference: float
     cores: int
 
-    def faster(self, training: Training) -> float:
-        """How many times as fast as plain Keras a training's steps are."""
-        return self.plain.step_s / training.step_s
+    @property
+    def plain(self) -> Trained:
+        """Plain Keras on the chief."""
+        return self.trainings[0]
+
+    @property
+    def split(self) -> Trained:
+        """The training on all devices."""
+        return self.trainings[-1]
+
+    @property
+    def is_split(self) -> bool:
+        """Whether several devices have kernels, or samples."""
+        return len(self.used) > 1
 
     @property
     def adds(self) -> float:
         """How many times as fast as on one device steps on several are."""
-        return self.one.step_s / self.many.step_s
+        return self.trainings[-2].step_s / self.split.step_s
 
-    def differs(self, training: Training) -> float:
-        """Largest relative difference of its losses from plain Keras'."""
-        return float(max(differences(self.plain.losses, training.losses)))
+    @property
+    def bound(self) -> float:
+        """How many times as fast as on the chief steps can be at most."""
+        return min(sum(self.parts), self.cores)
+
+    @property
+    def bytes_ratio(self) -> float | None:
+        """Measured bytes over those of theory; None if none must travel."""
+        if not self.theory_bytes:
+            return None
+        return self.measured_bytes / self.theory_bytes
+
+    def faster(self, training: Trained) -> float:
+        """How many times as fast as plain Keras a training's steps are."""
+        return self.plain.step_s / training.step_s
+
+    def differs(self, training: Trained, steps: int | None = None) -> float:
+        """Largest relative difference of its first losses from plain Keras'.
+
+        Args:
+            training: One of the trainings.
+            steps: The number of first losses; None for all.
+        """
+        found = differences(self.plain.losses, training.losses)
+        return float(max(found[:steps]))
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Report:
         """The report of data that `to_dict` made, or that JSON made of it."""
-        own = {f.name: values[f.name] for f in dataclasses.fields(cls)}
-        for name in ("plain", "one", "many"):
-            losses = tuple(own[name]["losses"])
-            own[name] = Training(losses, own[name]["step_s"])
-        for name in ("devices", "used", "parts"):
-            own[name] = tuple(own[name])
-        return cls(**own)
+        return pydantic.TypeAdapter(cls).validate_python(values)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data, for JSON, with figures derived from it."""
         return {
             **dataclasses.asdict(self),
-            "faster": {n: self.faster(getattr(self, n)) for n in _PARALLEL},
+            "trainings": [
+                {
+                    **dataclasses.asdict(training),
+                    "faster": self.faster(training),
+                    "differs": self.differs(training),
+                }
+                for training in self.trainings
+            ],
             "adds": self.adds,
-            "differs": {n: self.differs(getattr(self, n)) for n in _PARALLEL},
+            "bound": self.bound,
+            "bytes_ratio": self.bytes_ratio,
         }
-
-
-_PARALLEL = ("one", "many")
 
 
 def differences(these: Sequence[float], those: Sequence[float]) -> np.ndarray:
@@ -104,3 +157,8 @@ def differences(these: Sequence[float], those: Sequence[float]) -> np.ndarray:
     larger = np.maximum(np.abs(one), np.abs(other))
     # Where both losses are 0, so is their difference.
     return np.abs(one - other) / np.where(larger == 0, 1, larger)
+
+
+def in_words(devices: int) -> str:
+    """A number of devices in words, such as "one device"."""
+    return "one device" if devices == 1 else f"{devices} devices"

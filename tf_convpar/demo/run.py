@@ -1,33 +1,37 @@
-"""The demo itself: one network, trained plain, on one device, and on all."""
+"""The demo itself: one network, trained plain and split, and compared."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
+from typing import Any
 
 import keras
-import tensorflow as tf
+import numpy as np
 
 import tf_convpar as convpar
+from tf_convpar import machines
 from tf_convpar import plans
 from tf_convpar.demo import data
-from tf_convpar.demo import network
 from tf_convpar.demo import plots
 from tf_convpar.demo import slowed
+from tf_convpar.demo.reload import predict_elsewhere
 from tf_convpar.demo.report import Report
-from tf_convpar.demo.report import Training
+from tf_convpar.demo.report import Trained
+from tf_convpar.demo.report import in_words
 from tf_convpar.demo.settings import PLAN
 from tf_convpar.demo.settings import Settings
 from tf_convpar.demo.steps import Steps
-from tf_convpar.demo.steps import byte_counter
+from tf_convpar.demo.trainings import Progress
+from tf_convpar.demo.trainings import trainings
+from tf_convpar.export import export
 from tf_convpar.sharding import step_traffic
 
-# Takes the name of a part of the work and its number of pieces. Yields a
-# function that is called after each piece.
-Progress = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
-
-# Steps in the picture of the timeline, and those that are made for it.
-_SHOWN_STEPS, _RECORDED_STEPS = 2, 5
+# Steps in the picture of the timeline, and those before them.
+_SHOWN_STEPS, _EARLIER_STEPS = 2, 2
+# Seconds until every task records, at most.
+_BEGIN_S = 2.0
 
 
 def run(
@@ -36,78 +40,143 @@ def run(
     strategy: convpar.ConvParallelStrategy,
     progress: Progress,
 ) -> Report:
-    """Trains three times from the same seed; writes all files to the output.
+    """Trains from the same seed in each way; writes all files to the output.
 
     ```python
     report = run(settings, data.load("digits"), strategy, progress)
-    report.faster(report.many)
+    report.faster(report.split)
     ```
 
     Args:
         settings: What to train, and where its files go.
-        images: Images to train on.
+        images: Images to train on, and held-out ones.
         strategy: Strategy of a cluster. It must be made before anything else,
             because joining a cluster ends the life of variables.
         progress: Called with the name and the number of pieces of each part of
             the work; see `Progress`.
     """
-    total, counted_on = byte_counter(t.port for t in strategy.cluster.tasks)
-
-    def train(
-        how: str, model: keras.Model, *callbacks: keras.callbacks.Callback
-    ) -> Steps:
-        more = _RECORDED_STEPS if callbacks else 0
-        count = settings.steps + more
-        batches = data.batches(
-            images, settings.batch_size, count, settings.seed
-        )
-        with progress(f"Training {how}", count) as advance:
-            steps = Steps(total, on_step=advance, most=settings.steps)
-            model.fit(batches, verbose=0, callbacks=[*callbacks, steps])
-        return steps
-
-    with tf.device(strategy.chief_device):
-        plain = network.build(settings.seed)
-        before = train("plain Keras, one device", plain)
-    own = convpar.ConvParallelStrategy(devices=[strategy.chief_device])
-    with own.scope():
-        one = convpar.parallelize(
-            network.build(settings.seed), algorithm="auto"
-        )
-        after = train("parallelize, one device", one)
-    with strategy.scope():
-        model = network.build(settings.seed)
-        with progress("Measuring and planning", 1) as advance:
-            planner = strategy.planner()
-            plan = planner.model(model, settings.batch_size, algorithm="auto")
-            advance()
-        many = convpar.parallelize(model, plan, algorithm="auto")
-    timeline = convpar.callbacks.Timeline(
-        settings.output / "timeline", steps=_SHOWN_STEPS, after=settings.steps
+    total, counted_on = machines.byte_counter(
+        task.port for task in strategy.cluster.tasks
     )
-    how = f"parallelize, {len(strategy.devices)} devices"
-    steps = train(how, many, timeline)
+    devices = tuple(strategy.devices)
+    trained = []
+    for training in trainings(settings):
+        with training.scope(strategy):
+            model, plan = training.make(settings, strategy, progress)
+            count = len(devices) if training.everywhere else 1
+            how = f"{training.name}, {in_words(count)}"
+            steps = _train(model, how, settings, images, total, progress)
+            losses = tuple(map(float, steps.losses))
+            scores = _score(model, settings, images)
+        trained.append(
+            Trained(training.name, count, losses, steps.median_s, *scores)
+        )
+    # The last one is on all devices.
+    with progress("Recording who computes what", 1) as advance:
+        _record(model, settings, images, steps.median_s)
+        advance()
+    with progress("Exporting, and reloading elsewhere", 1) as advance:
+        difference = _export(model, settings, images)
+        advance()
+    predicted = plan.prediction if plan else None
     report = Report(
-        plain=_training(before),
-        one=_training(after),
-        many=_training(steps),
+        network="The network of paper 1" if settings.star else "ResNet-9",
         weights=model.count_params(),
         batch_size=settings.batch_size,
-        devices=tuple(strategy.devices),
-        used=tuple(plan.used),
-        parts=(1.0, *slowed.parts(len(strategy.devices) - 1)),
-        reason=plan.reason,
-        predicted_s=plan.prediction and plan.prediction.step_s,
+        trainings=tuple(trained),
+        devices=devices,
+        parts=slowed.parts(len(devices), settings.cores, settings.star),
+        kernels=dict(plan.allocation) if plan else _kernels(model, devices),
+        used=tuple(plan.used) if plan else devices,
+        reason=plan.reason if plan else "",
+        predicted_s=predicted.step_s if predicted else None,
         measured_bytes=steps.median_bytes,
         counted_on=counted_on,
-        theory_bytes=step_traffic(many, settings.batch_size).total,
+        theory_bytes=step_traffic(model, settings.batch_size).total,
+        wire_dtype=settings.wire_dtype or "float32",
+        export_difference=difference,
         cores=settings.cores,
     )
-    plan.save(settings.output / PLAN)
-    plans.draw(plan, settings.output / "plan.png")
+    if plan:
+        plan.save(settings.output / PLAN)
+        plans.draw(plan, settings.output / "plan.png")
     plots.draw_losses(report, settings.output / "losses.png")
     return report
 
 
-def _training(steps: Steps) -> Training:
-    return Training(tuple(map(float, steps.losses)), steps.median_s)
+def _train(
+    model: keras.Model,
+    how: str,
+    settings: Settings,
+    images: data.Images,
+    total: Callable[[], int],
+    progress: Progress,
+) -> Steps:
+    batches = data.batches(
+        images, settings.batch_size, settings.steps, settings.seed
+    )
+    with progress(f"Training {how}", settings.steps) as advance:
+        steps = Steps(total, on_step=advance)
+        model.fit(batches, verbose=0, callbacks=[steps])
+    return steps
+
+
+def _score(
+    model: keras.Model, settings: Settings, images: data.Images
+) -> tuple[float, float]:
+    """Loss and accuracy on held-out images."""
+    scores = model.evaluate(
+        images.held_out_x,
+        images.held_out_y,
+        batch_size=settings.batch_size,
+        verbose=0,
+        return_dict=True,
+    )
+    return float(scores["loss"]), float(scores["accuracy"])
+
+
+def _record(
+    model: keras.Model, settings: Settings, images: data.Images, step_s: float
+) -> None:
+    """Some more training steps, which no median counts."""
+    # The last steps in the picture must be whole, and it takes long to begin.
+    steps = _EARLIER_STEPS + _SHOWN_STEPS + 2 + math.ceil(_BEGIN_S / step_s)
+    timeline = convpar.callbacks.Timeline(
+        settings.output / "timeline", steps=_SHOWN_STEPS, after=_EARLIER_STEPS
+    )
+    batches = data.batches(
+        images, settings.batch_size, steps, settings.seed + 1
+    )
+    model.fit(batches, verbose=0, callbacks=[timeline])
+
+
+def _export(
+    model: keras.Model, settings: Settings, images: data.Images
+) -> float:
+    """Largest difference of a prediction by the export, elsewhere."""
+    target = settings.output / "model"
+    expected = model.predict(
+        images.held_out_x, batch_size=settings.batch_size, verbose=0
+    )
+    export(model, target)
+    served = predict_elsewhere(target, images.held_out_x)
+    return float(np.max(np.abs(served - expected)))
+
+
+def _kernels(
+    model: keras.Model, devices: Sequence[str]
+) -> dict[str, tuple[int, ...]]:
+    """Number of kernels on each device, for each layer by name."""
+    return {
+        layer.name: _sizes(layer, devices)
+        for layer in model.layers
+        if isinstance(layer, convpar.ConvParallel2D)
+    }
+
+
+def _sizes(layer: Any, devices: Sequence[str]) -> tuple[int, ...]:
+    if not layer.is_sharded:
+        return (layer.filters, *[0] * (len(devices) - 1))
+    layout = layer.kernel.value.layout
+    held = dict(zip(layout.devices, layout.sizes, strict=True))
+    return tuple(held.get(device, 0) for device in devices)

@@ -7,6 +7,8 @@ import json
 import pathlib
 from collections.abc import Sequence
 
+from tf_convpar.demo import slowed
+
 DATASETS = ("digits", "cifar10")
 # The file of the plan, in the output.
 PLAN = "plan.json"
@@ -35,7 +37,7 @@ class Settings:
         steps: Number of training steps of each run.
         batch_size: Number of images in a step.
         seed: Seed of the first weights and of the order of the images.
-        output: The folder for pictures and the exported model.
+        output: The folder for pictures, timeline, plan and exported model.
         cores: Number of cores that there are for the devices.
     """
 
@@ -64,6 +66,20 @@ class Settings:
         """The settings in a text that `to_json` wrote."""
         values = json.loads(text)
         return cls(**{**values, "output": pathlib.Path(values["output"])})
+
+
+def default_shards(devices: int, cores: int) -> tuple[float, ...]:
+    """Weights of the star's devices, by what each has of a core.
+
+    ```python
+    default_shards(devices=3, cores=2)  # (0.25, 1.0, 0.5)
+    ```
+
+    The chief also runs the rest of the network and all the sending, which for
+    this network take it about half of its time.
+    """
+    chief, *workers = slowed.parts(devices, cores, star=True)
+    return (chief / 2, *workers)
 
 
 def parse_shards(text: str | None, default: Sequence[float]) -> list[float]:

@@ -1,4 +1,4 @@
-"""Makes workers slower than the chief, each by another factor.
+"""How fast the devices are: workers are made slower than the chief.
 
 On one machine all processes are equally fast. Here each worker is stopped
 whenever it has used more of a processor than its part, and goes on when it is
@@ -27,23 +27,38 @@ _LOOK_S = 1e-3
 _SAVED_S = 4e-3
 
 
-def parts(workers: int) -> tuple[float, ...]:
-    """The part of one core that each worker has.
+def parts(devices: int, cores: int, star: bool) -> tuple[float, ...]:
+    """The part of a core that each device has, the chief first.
 
     ```python
-    parts(2)  # (0.6, 0.4)
+    parts(devices=3, cores=2, star=False)  # (1.0, 0.6, 0.4)
+    parts(devices=3, cores=2, star=True)  # (0.5, 1.0, 0.5)
     ```
+
+    Args:
+        devices: Number of devices, each of which is a process.
+        cores: Number of cores.
+        star: Whether devices are bound to cores in turn. Otherwise the chief
+            has one, and the workers share another, the first with the most.
     """
-    weights = range(workers + 1, 1, -1)
-    return tuple(weight / sum(weights) for weight in weights)
+    if star:
+        return tuple(
+            1 / len(range(device % cores, devices, cores))
+            for device in range(devices)
+        )
+    weights = range(devices, 1, -1)
+    return (1.0, *(weight / sum(weights) for weight in weights))
 
 
 @contextlib.contextmanager
-def to_parts(pids: Sequence[int]) -> Iterator[Callable[[], None]]:
-    """Within it, processes have their `parts` of a core.
+def to_parts(
+    pids: Sequence[int], most: Sequence[float]
+) -> Iterator[Callable[[], None]]:
+    """Within it, processes have at most these parts of a core.
 
     Args:
         pids: Children of this process, none of which it has waited for.
+        most: The part of each. A single process is let be.
 
     Yields:
         A function that begins with it.
@@ -52,10 +67,7 @@ def to_parts(pids: Sequence[int]) -> Iterator[Callable[[], None]]:
 
     def go() -> None:
         begun.wait()
-        limits = [
-            _Limit(pid, part)
-            for pid, part in zip(pids, parts(len(pids)), strict=True)
-        ]
+        limits = list(map(_Limit, pids, most))
         while not over.wait(_LOOK_S):
             for limit in limits:
                 limit.look()

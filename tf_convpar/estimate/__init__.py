@@ -8,6 +8,7 @@ after Zou et al. (2017). `convpar estimate` shows them.
 from tf_convpar.estimate._batch import BATCHES as BATCHES
 from tf_convpar.estimate._batch import best_batch as best_batch
 from tf_convpar.estimate._batch import largest_batch as largest_batch
+from tf_convpar.estimate._batch_table import batch_table as batch_table
 from tf_convpar.estimate._devices import devices_for as devices_for
 from tf_convpar.estimate._devices import efficiency as efficiency
 from tf_convpar.estimate._devices import overhead_for as overhead_for

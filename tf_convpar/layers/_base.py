@@ -110,6 +110,18 @@ class ConvParallel(OneDevice):
             )
         return maps if self._in_region and takes_shards() else maps.joined()
 
+    def rematerialized_call(
+        self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        """Keeps shards in a `keras.RematScope`, which computes maps again.
+
+        TensorFlow's function for it takes and returns tensors, all of one
+        device. Of shards each device has its part only.
+        """
+        if self.is_spread and takes_shards():
+            return layer_call
+        return super().rematerialized_call(layer_call, *args, **kwargs)
+
     def _activates_shards(self) -> bool:
         """Whether the activation may run where the shards are."""
         if self._samples is not None:

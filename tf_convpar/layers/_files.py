@@ -19,7 +19,6 @@ import functools
 import inspect
 import os
 import pathlib
-import sys
 import tempfile
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -32,6 +31,7 @@ import tensorflow as tf
 from tf_convpar._compat.keras import layers_of
 from tf_convpar._compat.keras import store
 from tf_convpar._compat.keras import stored
+from tf_convpar._compat.patches import replace
 from tf_convpar.layers._stored import InShards
 from tf_convpar.placement import ShardedVariable
 
@@ -106,7 +106,7 @@ def is_merged() -> bool:
 
 
 class Attached:
-    """What takes the place of a layer's `call`, of this one layer only."""
+    """What takes the place of a method, such as `call`, of one layer only."""
 
 
 def is_parallel(model: keras.Model) -> bool:
@@ -186,19 +186,7 @@ def _local_file(
     return path
 
 
-def _wrap_function(name: str) -> None:
-    """Wraps a function of `keras.saving` wherever Keras itself has it.
-
-    `Model.save` and `tf.keras.models.save_model` are other names for it.
-    """
-    before = getattr(keras.saving, name)
-    wrapped = _whole_or_not_at_all(before)
-    for path, module in list(sys.modules.items()):
-        of_keras = path.partition(".")[0] == "keras"
-        if of_keras and vars(module).get(name) is before:
-            setattr(module, name, wrapped)
-
-
-keras.Model.export = _plain_export(keras.Model.export)
-_wrap_function("save_model")
-_wrap_function("save_weights")
+replace("keras:Model.export", by=_plain_export)
+# `Model.save` and `tf.keras.models.save_model` are other names for the first.
+replace("keras.saving:save_model", by=_whole_or_not_at_all)
+replace("keras.saving:save_weights", by=_whole_or_not_at_all)

@@ -1,5 +1,6 @@
-"""What device names say, what machines say of themselves, and their cores."""
+"""Names of devices, what machines say of themselves, their cores, sockets."""
 
+from tf_convpar.machines._byte_counter import byte_counter as byte_counter
 from tf_convpar.machines._card import Card as Card
 from tf_convpar.machines._card import card_of as card_of
 from tf_convpar.machines._cores import can_pin as can_pin
@@ -20,3 +21,4 @@ from tf_convpar.machines._machine import threads as threads
 from tf_convpar.machines._names import kind_of as kind_of
 from tf_convpar.machines._names import short as short
 from tf_convpar.machines._names import task_of as task_of
+from tf_convpar.machines._sockets import BytesReceived as BytesReceived

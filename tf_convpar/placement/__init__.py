@@ -31,6 +31,9 @@ from tf_convpar.placement._reduction_trees import tree_sum as tree_sum
 from tf_convpar.placement._sample_fractions import (
     parts_of_samples as parts_of_samples,
 )
+from tf_convpar.placement._sample_fractions import (
+    without_gradients as without_gradients,
+)
 from tf_convpar.placement._send_order import (
     everywhere_in_turn as everywhere_in_turn,
 )

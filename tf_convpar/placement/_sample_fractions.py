@@ -77,9 +77,16 @@ def _told(counts: Sequence[Any], devices: Sequence[str]) -> list[Part]:
             return [each / total, own / total]
 
         told = on_device(of, device)(*(row[i] for row in sent))
-        with tf.device(device):
-            # Whoever differentiates with respect to what a function was given
-            # looks for variables before all else that it reads: before these
-            # numbers lies all of the model up to here.
-            found.append(Part(*(tf.stop_gradient(part) for part in told)))
+        found.append(Part(*without_gradients(device, *told)))
     return found
+
+
+def without_gradients(device: str, *numbers: tf.Tensor) -> list[tf.Tensor]:
+    """Numbers on a device that say how many samples there are.
+
+    Whoever differentiates with respect to what a function was given looks for
+    variables before all else that it reads: before these numbers lies all of
+    the model up to here.
+    """
+    with tf.device(device):
+        return [tf.stop_gradient(number) for number in numbers]

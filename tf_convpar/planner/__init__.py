@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 from typing import Any
 
+from tf_convpar import units as units
 from tf_convpar.planner._calibration import Calibration as Calibration
 from tf_convpar.planner._calibration import MeasuredDevice as MeasuredDevice
 from tf_convpar.planner._calibration import Work as Work
@@ -24,14 +25,16 @@ if TYPE_CHECKING:
     from tf_convpar.planner._compare import Way as Way
     from tf_convpar.planner._compare import advice as advice
     from tf_convpar.planner._compare import compare as compare
-    from tf_convpar.planner._layer_times import kinds as kinds
-    from tf_convpar.planner._layer_times import seconds_alone as seconds_alone
     from tf_convpar.planner._plan import plan as plan
     from tf_convpar.planner._predict_plan import plan_of as plan_of
     from tf_convpar.planner._simulate import described as described
     from tf_convpar.planner._simulate import simulate as simulate
     from tf_convpar.planner._sweep import SweepRow as SweepRow
     from tf_convpar.planner._sweep import sweep as sweep
+    from tf_convpar.planner._tables import layer_table as layer_table
+    from tf_convpar.planner._tables import link_table as link_table
+    from tf_convpar.planner._tables import preset_table as preset_table
+    from tf_convpar.planner._tables import way_table as way_table
     from tf_convpar.planner.measure._calibrate import calibrate as calibrate
 
 # Names whose modules need TensorFlow, and these modules.
@@ -42,12 +45,14 @@ _LATER = {
     "calibrate": "measure._calibrate",
     "compare": "_compare",
     "described": "_simulate",
-    "kinds": "_layer_times",
+    "layer_table": "_tables",
+    "link_table": "_tables",
     "plan": "_plan",
     "plan_of": "_predict_plan",
-    "seconds_alone": "_layer_times",
+    "preset_table": "_tables",
     "simulate": "_simulate",
     "sweep": "_sweep",
+    "way_table": "_tables",
 }
 
 

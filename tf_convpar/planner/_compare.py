@@ -30,9 +30,9 @@ from tf_convpar.planner._costs import Costs
 from tf_convpar.planner._ways import Settings
 from tf_convpar.plans import Plan
 from tf_convpar.plans import Prediction
-from tf_convpar.plans import seconds_text
 from tf_convpar.sharding import Graph
 from tf_convpar.sharding import calls_of
+from tf_convpar.units import seconds_text
 
 # Bytes of one number of a weight.
 _WIDTH = 4

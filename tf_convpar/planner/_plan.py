@@ -25,9 +25,9 @@ from tf_convpar.planner._ways import Settings
 from tf_convpar.planner._ways import filters_of
 from tf_convpar.planner.star._of_measurements import of_measurements
 from tf_convpar.plans import Plan
-from tf_convpar.plans import seconds_text
 from tf_convpar.sharding import Graph
 from tf_convpar.sharding import calls_of
+from tf_convpar.units import seconds_text
 
 # A split must be predicted to save this part of the step. Predictions err by as
 # much in the worst of the measured cases (`benchmarks/cluster`), and a model

@@ -18,9 +18,9 @@ from tf_convpar.planner._ways import Cut
 from tf_convpar.planner._ways import Settings
 from tf_convpar.planner._ways import filters_of
 from tf_convpar.plans import Plan
-from tf_convpar.plans import seconds_text
 from tf_convpar.sharding import Graph
 from tf_convpar.sharding import calls_of
+from tf_convpar.units import seconds_text
 
 
 def plan_of(

@@ -34,8 +34,8 @@ from tf_convpar.planner._ways import Settings
 from tf_convpar.planner.descriptions import LATENCY
 from tf_convpar.planner.descriptions import LINK
 from tf_convpar.plans import Plan
-from tf_convpar.plans import seconds_text
 from tf_convpar.sharding import calls_of
+from tf_convpar.units import seconds_text
 
 VALUES: Mapping[str, tuple[float, ...]] = {
     "devices": (1, 2, 4, 8),

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 from typing import TypeVar
 
-from tf_convpar.planner import units
+from tf_convpar import units
 from tf_convpar.planner._link import Link
 from tf_convpar.planner._link import link_of
 from tf_convpar.planner.descriptions import DESCRIPTION

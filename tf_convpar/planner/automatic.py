@@ -25,10 +25,10 @@ from tf_convpar.planner.measure import progress
 from tf_convpar.planner.measure import step_seconds
 from tf_convpar.planner.star._by_layer import LayerByLayer
 from tf_convpar.plans import Plan
-from tf_convpar.plans import seconds_text
 from tf_convpar.sharding import calls_of
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 from tf_convpar.strategy.strategy import plans_layers
+from tf_convpar.units import seconds_text
 
 # Samples of a step, where a model is built for any batch.
 ASSUMED_BATCH = 32

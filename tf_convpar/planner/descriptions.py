@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 
-from tf_convpar.planner import units
+from tf_convpar import units
 from tf_convpar.planner.presets import EFFICIENCY
 from tf_convpar.planner.presets import PRESETS
 

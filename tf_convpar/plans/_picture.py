@@ -22,7 +22,7 @@ from tf_convpar.plans._type import CHIEF
 from tf_convpar.plans._type import FILTERS
 from tf_convpar.plans._type import SAMPLES
 from tf_convpar.plans._type import Plan
-from tf_convpar.plans._words import seconds_text
+from tf_convpar.units import seconds_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

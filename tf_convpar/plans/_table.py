@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tf_convpar.machines import short
 from tf_convpar.plans._prediction import busiest
 from tf_convpar.plans._type import Plan
-from tf_convpar.plans._words import seconds_text
+from tf_convpar.units import seconds_text
 
 if TYPE_CHECKING:
     from rich.table import Table

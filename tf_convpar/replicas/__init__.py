@@ -11,6 +11,7 @@ algorithms) on packed vectors (`_packed`), over one of two engines: rounds
 (`_rounds`), or arrivals (`_arrivals`).
 """
 
+from tf_convpar.replicas._diloco import DiLoCo as DiLoCo
 from tf_convpar.replicas._downpour import DownpourSGD as DownpourSGD
 from tf_convpar.replicas._easgd import AsyncEASGD as AsyncEASGD
 from tf_convpar.replicas._easgd import AsyncMEASGD as AsyncMEASGD

@@ -20,11 +20,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_convpar.cluster.joining import step
 from tf_convpar.placement import on_device
 from tf_convpar.replicas import _equations
 from tf_convpar.replicas._centre import Centre
 from tf_convpar.replicas._replica import Replica
-from tf_convpar.strategy.cluster import step
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,6 +12,7 @@ import abc
 import functools
 import itertools
 import threading
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
@@ -189,10 +190,14 @@ class Fed(Source):
 
     Args:
         batches: A generator, a `keras.utils.PyDataset`, a dataset.
+        form: Makes of each batch what a step gets.
     """
 
-    def __init__(self, batches: Any) -> None:
+    def __init__(
+        self, batches: Any, form: Callable[..., tuple[Any, ...]] = tuple
+    ) -> None:
         self._batches = batches
+        self._form = form
         self._lock = threading.Lock()
         self._left: list[Any] = []
         self._given = 0
@@ -247,7 +252,7 @@ class Fed(Source):
                 "through again."
             )
         self._given += 1
-        return found
+        return self._form(found)
 
 
 def _untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -293,34 +298,3 @@ def _size(sample: tuple[Any, ...]) -> int:
             f"makes them. Received one of scalars: {sample}."
         )
     return int(shape[0])
-
-
-def source_of(
-    x: Any, y: Any = None, sample_weight: Any = None, shuffle: bool = True
-) -> Source:
-    """The source for what a user gives to `fit`.
-
-    Raises:
-        ValueError: There is nothing, or `y` beside a dataset.
-    """
-    given = (tf.data.Dataset, keras.utils.PyDataset)
-    if isinstance(x, given) or hasattr(x, "__next__"):
-        if y is not None or sample_weight is not None:
-            raise ValueError(
-                "Expected `y` and `sample_weight` within the dataset's "
-                f"elements. Received: x={type(x).__name__} and one of them."
-            )
-        if isinstance(x, tf.data.Dataset):
-            try:
-                return Dataset(x)
-            except (tf.errors.FailedPreconditionError, tf.errors.OpError):
-                # Part of it is Python's, which no other task can run.
-                return Fed(x)
-        return Fed(x)
-    if x is None or y is None:
-        raise ValueError(
-            "Expected x and y, or a dataset. Received: "
-            f"x={type(x).__name__}, y={type(y).__name__}."
-        )
-    parts = (x, y) if sample_weight is None else (x, y, sample_weight)
-    return Arrays(parts, shuffle)

@@ -32,7 +32,8 @@ class DownpourProtocol(Protocol):
         self._sums, self._counts = [], []
         for replica in replicas:
             with tf.device(replica.device):
-                self._sums.append(tf.Variable(tf.zeros_like(centre.weights)))
+                zeros = tf.zeros_like(replica.weights.value)
+                self._sums.append(tf.Variable(zeros))
                 self._counts.append(tf.Variable(0))
 
     def restart(self) -> None:

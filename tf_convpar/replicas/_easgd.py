@@ -79,8 +79,8 @@ class SyncEASGD(Synchronous, _Elastic):
             )
         self.variant = variant
 
-    def _centre_device(self) -> str:
-        return self.chief if self.variant == 1 else self.devices[0]
+    def _centre_devices(self) -> list[str]:
+        return [self.chief if self.variant == 1 else self.devices[0]]
 
     def _rounds(self) -> ElasticRounds:
         return ElasticRounds(

@@ -30,17 +30,17 @@ class Synchronous(Method):
     def _make(self) -> None:
         self._engine = self._rounds()
 
-    def _steps(self, steps: int, source: Source) -> Generator[Any, None, None]:
-        for first in range(0, steps, self._at_once()):
+    def _steps(
+        self, steps: int, source: Source
+    ) -> Generator[tuple[int, Any], None, None]:
+        # As many in one call as the model was compiled for.
+        most = int(self.model.steps_per_execution or 1)
+        for first in range(0, steps, most):
+            made = min(most, steps - first)
             data = [
-                [source.batch(r) for r in self.replicas]
-                for _ in range(min(self._at_once(), steps - first))
+                [source.batch(r) for r in self.replicas] for _ in range(made)
             ]
-            yield self._engine.run(self._eta(), data)
-
-    def _at_once(self) -> int:
-        """As many as the model was compiled for."""
-        return int(self.model.steps_per_execution or 1)
+            yield made, self._engine.run(self._eta(), data)
 
 
 class Asynchronous(Method):
@@ -93,7 +93,9 @@ class Asynchronous(Method):
             self._eta(), [source.example(r) for r in self.replicas]
         )
 
-    def _steps(self, steps: int, source: Source) -> Generator[Any, None, None]:
+    def _steps(
+        self, steps: int, source: Source
+    ) -> Generator[tuple[int, Any], None, None]:
         self._trace(source)
         states = _States(self)
         running = self._engine.running(
@@ -104,7 +106,7 @@ class Asynchronous(Method):
                 for _ in range(steps):
                     arrival = running.next()
                     self.arrivals.append(arrival)
-                    yield states.after(arrival)
+                    yield 1, states.after(arrival)
         finally:
             # Who was under way when the epoch ended has arrived as well.
             self.arrivals += running.rest()
@@ -113,7 +115,9 @@ class Asynchronous(Method):
 class InTurn(Asynchronous):
     """A step is one replica's, in the order of their numbers."""
 
-    def _steps(self, steps: int, source: Source) -> Generator[Any, None, None]:
+    def _steps(
+        self, steps: int, source: Source
+    ) -> Generator[tuple[int, Any], None, None]:
         self._trace(source)
         states = _States(self)
         for _ in range(steps):
@@ -122,7 +126,7 @@ class InTurn(Asynchronous):
                 index, self._eta(), lambda i: source.batch(self.replicas[i])
             )
             self.arrivals.append(arrival)
-            yield states.after(arrival)
+            yield 1, states.after(arrival)
 
 
 class _States:

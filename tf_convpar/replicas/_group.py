@@ -1,9 +1,9 @@
-"""A replica that is a group of devices, which split its model between them.
+"""A replica with a model of its own, which a group of devices may split.
 
-Unlike a replica on one device it has a Keras model of its own: the parallel
-form of the user's, in a strategy whose chief device is the group's first. Its
-kernels stay in shards where they are; what is exchanged with the centre is one
-vector on the first device all the same.
+It is the parallel form of the user's, in a strategy whose chief device is the
+group's first. Kernels stay in shards where they are, or whole where the group
+is one device, with the algorithm that `parallelize` gives them; what is
+exchanged with the centre is one vector on the first device all the same.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tf_convpar.strategy.strategy import ConvParallelStrategy
 
 
 class Group(Replica):
-    """A replica whose model is split over several devices.
+    """A replica whose model is split over several devices, or made for one.
 
     Args:
         form: How its state lies in vectors.
@@ -34,6 +34,7 @@ class Group(Replica):
         optimizer: A Keras optimizer, of which this gets a copy; None for
             replicas that leave steps to the centre.
         plan: Plan of the split, as `parallelize` takes it.
+        algorithm: Of convolutions, as `parallelize` takes it.
         sample: Data of a few samples, by which metrics are built.
 
     Attributes:
@@ -47,6 +48,7 @@ class Group(Replica):
         index: int,
         optimizer: Any,
         plan: Any,
+        algorithm: str | None,
         sample: tuple[Any, ...],
     ) -> None:
         super().__init__(form, devices[0], index)
@@ -54,7 +56,9 @@ class Group(Replica):
             devices=devices, chief_device=self.device
         )
         with self._strategy.scope():
-            self.model = parallelize(form.model, plan, verbose=False)
+            self.model = parallelize(
+                form.model, plan, algorithm=algorithm, verbose=False
+            )
             self.model.test_on_batch(*sample)
             self.optimizer = optimizer and copied(
                 optimizer, self.model.trainable_variables

@@ -7,21 +7,23 @@ import contextlib
 from collections.abc import Callable
 from collections.abc import Generator
 from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tf_convpar._compat.keras import restored_epoch
+from tf_convpar.cluster.joining import watched
+from tf_convpar.cluster.passing import Tries
 from tf_convpar.replicas._data import Source
-from tf_convpar.replicas._data import source_of
-from tf_convpar.replicas._replicated import Replicated
+from tf_convpar.replicas._fit_arguments import source_of
+from tf_convpar.replicas._fit_arguments import split_off
+from tf_convpar.replicas._survivors import Survivors
 from tf_convpar.strategy.calls import call
-from tf_convpar.strategy.cluster import watched
-from tf_convpar.strategy.passing import Tries
 
 
-class Method(Replicated):
+class Method(Survivors):
     """A way to train several replicas of a model; see the methods.
 
     Args:
@@ -30,15 +32,22 @@ class Method(Replicated):
     """
 
     @abc.abstractmethod
-    def _steps(self, steps: int, source: Source) -> Generator[Any, None, None]:
-        """Makes an epoch's steps; gives the state of metrics after each."""
+    def _steps(
+        self, steps: int, source: Source
+    ) -> Generator[tuple[int, Any], None, None]:
+        """Makes an epoch's steps.
 
-    def _finish(self) -> None:  # noqa: B027 (most have nothing to do)
-        """Brings the centre up to date, at the end of an epoch."""
+        Yields:
+            How many steps a call made, between which nothing is logged, and
+            the state of metrics after them.
+        """
 
-    def _at_once(self) -> int:
-        """Steps that are made in one call, between which nothing is logged."""
-        return 1
+    def _finish(self, last: bool) -> None:  # noqa: B027 (most do nothing)
+        """Brings the centre up to date, at the end of an epoch.
+
+        Args:
+            last: Whether no epoch follows.
+        """
 
     def _per_step(self) -> int:
         """Samples of a step, as the progress bar counts them."""
@@ -52,11 +61,15 @@ class Method(Replicated):
         epochs: int = 1,
         verbose: Any = "auto",
         callbacks: Any = None,
+        validation_split: float = 0.0,
         validation_data: Any = None,
         shuffle: bool = True,
+        class_weight: Mapping[int, float] | None = None,
         sample_weight: Any = None,
         initial_epoch: int = 0,
         steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+        validation_batch_size: int | None = None,
         validation_freq: int = 1,
     ) -> keras.callbacks.History:
         """Trains, as `keras.Model.fit` does.
@@ -68,7 +81,9 @@ class Method(Replicated):
         Args:
             x: Arrays, which are cut into a shard for each replica and sent
                 once; a `tf.data.Dataset`, which each replica reads where it
-                is; or a generator or `PyDataset`, which the chief feeds.
+                is; a function that makes one of what a replica's machine has,
+                of a `tf.distribute.InputContext`; or a generator or
+                `PyDataset`, which the chief feeds.
             y: As for Keras.
             batch_size: Samples of a step of one replica, on average over them
                 where `shares` differ. None for 32 of arrays, and for as many
@@ -76,13 +91,17 @@ class Method(Replicated):
             epochs: As for Keras.
             verbose: As for Keras.
             callbacks: As for Keras. They get the model.
+            validation_split: As for Keras.
             validation_data: As for Keras; what is validated is the centre.
             shuffle: Whether samples of arrays come in random order.
+            class_weight: As for Keras.
             sample_weight: As for Keras.
             initial_epoch: As for Keras.
             steps_per_epoch: Steps of an epoch; None for as many as the data
                 has. Needed with a generator, and with a dataset that has no
                 end, or that only Python can run and whose length is unknown.
+            validation_steps: As for Keras.
+            validation_batch_size: As for Keras.
             validation_freq: As for Keras.
 
         Returns:
@@ -92,7 +111,16 @@ class Method(Replicated):
             ValueError: There are too few samples, steps are unknown, or a
                 generator ends before them.
         """
-        source = source_of(x, y, sample_weight, shuffle)
+        if validation_split and validation_data is None:
+            parts = split_off((x, y, sample_weight), validation_split)
+            (x, y, sample_weight), validation_data = parts
+        source = source_of(
+            x, y, sample_weight, shuffle, class_weight, self.devices
+        )
+        validation = {
+            "batch_size": validation_batch_size or batch_size,
+            "steps": validation_steps,
+        }
         if batch_size is None:
             batch_size = source.size or 32
         model = self.model
@@ -119,14 +147,19 @@ class Method(Replicated):
                     callbacks.on_epoch_begin(epoch)
                     self._begin(source)
                     logs = self._epoch(steps, source, callbacks)
-                    self._settle(source)
+                    last = model.stop_training or epoch + 1 == epochs
+                    self._settle(source, last)
                     if (
                         validation_data is not None
                         and (epoch + 1) % validation_freq == 0
                     ):
-                        logs |= self._validated(validation_data, callbacks)
+                        logs |= self._validated(
+                            validation_data, callbacks, **validation
+                        )
                     callbacks.on_epoch_end(epoch, logs)
                     if model.stop_training:
+                        if not last:  # A callback of this epoch stopped it.
+                            self._settle(source, last=True)
                         break
             callbacks.on_train_end(logs)
         history: keras.callbacks.History = model.history
@@ -157,12 +190,22 @@ class Method(Replicated):
         with watched():
             return self._survived(call)
 
-    def _validated(self, data: Any, callbacks: Any) -> dict[str, Any]:
+    def _validated(
+        self, data: Any, callbacks: Any, **options: Any
+    ) -> dict[str, Any]:
         """Loss and metrics of the centre, as Keras names them in an epoch."""
-        data = data if isinstance(data, tuple) else (data,)
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(
+            data if isinstance(data, list | tuple) else (data,)
+        )
         found = self._survived(
             lambda: self.model.evaluate(
-                *data, callbacks=callbacks, verbose=0, return_dict=True
+                x,
+                y,
+                sample_weight=weights,
+                callbacks=callbacks,
+                verbose=0,
+                return_dict=True,
+                **options,
             )
         )
         return {f"val_{name}": value for name, value in found.items()}
@@ -177,11 +220,11 @@ class Method(Replicated):
             except tf.errors.OpError as error:
                 self._go_on_without_lost(source, error)
 
-    def _settle(self, source: Source) -> None:
+    def _settle(self, source: Source, last: bool) -> None:
         """Ends an epoch: the model has the centre's weights."""
         while True:
             try:
-                self._finish()
+                self._finish(last)
                 self.to_model()
                 return
             except tf.errors.OpError as error:
@@ -200,17 +243,19 @@ class Method(Replicated):
             self._left_with_what_it_learned(),
             contextlib.closing(self._made(steps, source)) as states,
         ):
-            for first in range(0, steps, self._at_once()):
-                made = min(self._at_once(), steps - first)
-                callbacks.on_train_batch_begin(first)
+            done = 0
+            while done < steps:
+                callbacks.on_train_batch_begin(done)
+                made, state = next(states)
+                done += made
                 # A sum over replicas has of what each began with one too many.
-                state = next(states) - (len(self.replicas) - 1) * zero
+                state = state - (len(self.replicas) - 1) * zero
                 form.metrics.write(state, form.measured)
                 # Schedules of the learning rate go by it.
                 self.model.optimizer.iterations.assign_add(made)
                 logs = self.model.get_metrics_result()
                 logs = keras.tree.map_structure(float, logs)
-                callbacks.on_train_batch_end(first + made - 1, logs)
+                callbacks.on_train_batch_end(done - 1, logs)
                 if self.model.stop_training:
                     break
         return dict(logs)
@@ -226,21 +271,23 @@ class Method(Replicated):
         except BaseException:
             # Who is lost may have had the centre.
             with contextlib.suppress(tf.errors.OpError):
-                self._finish()
+                self._finish(last=True)
                 self.to_model()
             raise
 
-    def _made(self, steps: int, source: Source) -> Generator[Any, None, None]:
+    def _made(
+        self, steps: int, source: Source
+    ) -> Generator[tuple[int, Any], None, None]:
         """An epoch's steps, whoever is lost on the way."""
         done = 0
         while done < steps:
             left = steps - done
             try:
                 with contextlib.closing(self._steps(left, source)) as states:
-                    for state in states:
-                        done += self._at_once()
+                    for made, state in states:
+                        done += made
                         self._tries = Tries()
-                        yield state
+                        yield made, state
             except tf.errors.OutOfRangeError:
                 raise ValueError(
                     "Expected a dataset with a batch at least for each of "

@@ -22,5 +22,5 @@ class ParallelSGD(Synchronous):
         self._alone = AloneRounds(self.replicas, self._there(), self.chief)
         return self._alone
 
-    def _finish(self) -> None:
+    def _finish(self, last: bool) -> None:
         self._alone.average()

@@ -1,9 +1,9 @@
-"""What takes part: replicas and their centre, who is lost and who returns."""
+"""What takes part: replicas, their shares, and their centre."""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from tf_convpar._compat.keras import print_msg
+from tf_convpar.cluster.joining import members
 from tf_convpar.machines import short
 from tf_convpar.machines import task_of
 from tf_convpar.replicas import _shares
@@ -22,11 +23,9 @@ from tf_convpar.replicas._replica import OnOneDevice
 from tf_convpar.replicas._replica import PackedState
 from tf_convpar.replicas._replica import Replica
 from tf_convpar.strategy import graphs
-from tf_convpar.strategy.cluster import members
 from tf_convpar.strategy.devices import available
 from tf_convpar.strategy.devices import check
 from tf_convpar.strategy.devices import default_devices
-from tf_convpar.strategy.passing import Tries
 
 
 class Replicated(abc.ABC):
@@ -45,6 +44,9 @@ class Replicated(abc.ABC):
             After `fit` they are numbers, which repeat a training exactly.
         seed: Of the order of samples and of random layers.
         plan: How groups split the model, as `convpar.parallelize` takes it.
+        algorithm: How convolutions are computed, as `convpar.parallelize`
+            takes it: with `"auto"` a replica on one device runs what that
+            makes of the model, with all that fuses. None runs Keras' own.
 
     Raises:
         ValueError: The model is not compiled, has no weights, or more
@@ -59,6 +61,7 @@ class Replicated(abc.ABC):
         shares: Sequence[float] | str | None = None,
         seed: int = 0,
         plan: Any = None,
+        algorithm: str | None = None,
     ) -> None:
         if not getattr(model, "compiled", False) or model.optimizer is None:
             raise ValueError(
@@ -69,16 +72,20 @@ class Replicated(abc.ABC):
         self.model = model
         self.groups = _groups(default_devices() if devices is None else devices)
         self.devices = [group[0] for group in self.groups]
+        if devices is None and "TF_CONFIG" in os.environ and not members():
+            print_msg(
+                f"{model.name}: one replica for each device of this process: "
+                f"{', '.join(map(short, self.devices))}. TF_CONFIG is set, and "
+                "no ConvParallelStrategy joined its cluster: make one at the "
+                "start, before any variable."
+            )
         self.shares = _shares.checked(shares, len(self.devices))
         self.seed = seed
         self.plan = plan
+        self.algorithm = algorithm
         self.chief = available()[0]
         self.replicas: list[Replica] = []
         self.centre: Centre | None = None
-        # Group, share and samples of a step of replicas that are lost.
-        self._away: list[tuple[list[str], float, int]] = []
-        # Of what has failed since something was last done.
-        self._tries = Tries()
 
     # Whether a step of one replica waits for those of others.
     _waits = False
@@ -95,9 +102,13 @@ class Replicated(abc.ABC):
     def _restart(self) -> None:  # noqa: B027 (rounds have no memory)
         """Forgets what steps remember of earlier ones, as `fit` begins."""
 
-    def _centre_device(self) -> str:
-        """The device that the centre is on."""
-        return self.chief
+    def _centre_devices(self) -> list[str]:
+        """The devices that the centre is on, a piece on each."""
+        return [self.chief]
+
+    def _centre_of(self, form: PackedState) -> Centre:
+        """The centre, with the weights that the model has now."""
+        return Centre(form, self._centre_devices(), self._centre_optimizer())
 
     def to_model(self) -> None:
         """Assigns the centre's weights to the model's own variables.
@@ -128,6 +139,13 @@ class Replicated(abc.ABC):
         for replica in self.replicas:
             replica.weights.assign(weights)
             replica.kept.assign(kept)
+        self._begin_at(weights)
+
+    def _begin_at(self, weights: tf.Tensor) -> None:
+        """Forgets what was learned with other weights than these.
+
+        The centre and the replicas have them.
+        """
         self._restart()
 
     def _there(self) -> Centre:
@@ -136,33 +154,36 @@ class Replicated(abc.ABC):
         return self.centre
 
     def _prepare(self, source: Source, batch_size: int) -> None:
-        if self.replicas:
-            self._leave_lost_out()
-        else:
-            # Builds metrics, and the model if it is not.
-            self.model.test_on_batch(*source.sample())
-            self.model.reset_metrics()
-            form = PackedState(self.model, check_packable(self.model))
-            self.centre = Centre(
-                form, self._centre_device(), self._centre_optimizer()
-            )
-            self.replicas = self._replicas(
-                form, self._replica_optimizer(), source
-            )
-            self._make()
         if batch_size != int(batch_size) or batch_size < 1:
             raise ValueError(
                 "Expected a batch_size of at least 1, the samples of a "
                 f"replica's step. Received: {batch_size!r}."
             )
-        total = batch_size * len(self.replicas)
-        if not isinstance(self.shares, list):
-            self.shares = self._measured(source, total)
+        total = batch_size * len(self.groups)
+        if self.replicas:
+            self._leave_lost_out()
+            total = batch_size * len(self.replicas)
+        else:
+            # Builds metrics, and the model if it is not.
+            self.model.test_on_batch(*source.sample())
+            self.model.reset_metrics()
+            form = PackedState(self.model, check_packable(self.model))
+            if not isinstance(self.shares, list):
+                self._measure(form, source, total)
+            self.centre = self._centre_of(form)
+            self.replicas = self._replicas(
+                form, self._replica_optimizer(), source
+            )
+            self._make()
         for replica, batch in zip(
-            self.replicas, _shares.apportioned(total, self.shares), strict=True
+            self.replicas, self._batches(total), strict=True
         ):
             replica.batch = batch
         self._place(source)
+
+    @abc.abstractmethod
+    def _leave_lost_out(self) -> bool:
+        """Leaves replicas out whose task is gone; whether any was."""
 
     def _replicas(
         self, form: PackedState, optimizer: Any, source: Source
@@ -180,163 +201,51 @@ class Replicated(abc.ABC):
         optimizer: Any,
         source: Source,
     ) -> Replica:
-        if len(group) == 1:
+        if len(group) == 1 and self.algorithm is None:
             return OnOneDevice(form, group[0], index, optimizer)
+        plan = self.plan if len(group) > 1 else {".*": "chief"}
         sample = source.sample()
-        return Group(form, group, index, optimizer, self.plan, sample)
+        return Group(
+            form, group, index, optimizer, plan, self.algorithm, sample
+        )
 
-    def _measured(self, source: Source, total: int) -> list[float]:
-        """Shares that were not given."""
+    def _batches(self, total: int) -> list[int]:
+        """Samples of each replica's step, in all so many."""
+        assert isinstance(self.shares, list)
+        return _shares.apportioned(total, self.shares)
+
+    def _measure(self, form: PackedState, source: Source, total: int) -> None:
+        """Finds shares that were not given, and leaves out whom none helps."""
         machines = {task_of(device) for device in self.devices}
         if self.shares is None and (not self._waits or len(machines) == 1):
-            return [1.0] * len(self.devices)
-        probes = self._replicas(self.replicas[0].form, None, source)
+            self.shares = [1.0] * len(self.devices)
+            return
+        probes = self._replicas(form, None, source)
         found = _shares.balanced(probes, source.sample(), total)
+        idle = [
+            short(d)
+            for d, share in zip(self.devices, found, strict=True)
+            if not share
+        ]
+        kept = [i for i, share in enumerate(found) if share]
+        self.groups = [self.groups[i] for i in kept]
+        self.devices = [self.devices[i] for i in kept]
+        self.shares = [found[i] for i in kept]
         listed = ", ".join(
             f"{short(device)} {batch}"
             for device, batch in zip(
-                self.devices, _shares.apportioned(total, found), strict=True
+                self.devices,
+                _shares.apportioned(total, self.shares),
+                strict=True,
             )
         )
         print_msg(f"{self.model.name}: samples of a step: {listed}.")
-        return found
-
-    def _survived(self, call: Callable[[], Any]) -> Any:
-        """The result of a call between steps, made again without the lost."""
-        self._tries = Tries()
-        while True:
-            try:
-                return call()
-            except tf.errors.OpError as error:
-                if not self._leave_lost_out() and not self._passes(error):
-                    raise
-
-    def _passes(self, error: tf.errors.OpError) -> bool:
-        """Whether to try again what failed though nobody is lost."""
-        if not (self._tries.again(error) and members()):
-            return False
-        print_msg(f"{self.model.name}: a connection failed; trying again.")
-        return True
-
-    def _leave_lost_out(self) -> bool:
-        """Leaves replicas out whose task is gone, and the task as well.
-
-        The centre goes on; if it was lost, from the mean of those left.
-
-        Returns:
-            Whether any task was gone.
-
-        Raises:
-            RuntimeError: No replica is left.
-        """
-        found = members()
-        gone = found.lost() if found else []
-        tasks = {(task.job, task.index) for task in gone}
-        lost = [bool(tasks & set(map(task_of, g))) for g in self.groups]
-        if not found or not gone:
-            return False
-        names = ", ".join(f"{task.job} {task.index}" for task in gone)
-        if all(lost):
-            raise RuntimeError(
-                f"Expected a replica to be left. Received none: lost {names}, "
-                "where all of them were. Let the chief have one as well "
-                "(`devices=strategy.devices`), or resume with "
-                "keras.callbacks.BackupAndRestore."
-            ) from None
-        found.leave(gone)
-        if not self.replicas:
-            return True
-        shares = list(map(float, self.shares or []))
-        every = list(zip(self.groups, shares, self.replicas, lost, strict=True))
-        self._away += [(g, s, r.batch) for g, s, r, off in every if off]
-        left = [(g, s, r) for g, s, r, off in every if not off]
-        self._are(*map(list, zip(*left, strict=True)))
-        centre = self._there()
-        # Also of those who left when this failed half-way.
-        absent = {(task.job, task.index) for task in found.absent}
-        if task_of(centre.device) in absent:
-            weights = [tf.identity(r.weights.value) for r in self.replicas]
-            self.centre = Centre(
-                centre.form, self._centre_device(), self._centre_optimizer()
+        if idle:
+            print_msg(
+                f"{self.model.name}: without {', '.join(idle)}, where a step "
+                "takes longer with one sample than the others' with all of "
+                "theirs."
             )
-            self.centre.assign(tf.add_n(weights) / len(weights))
-        self._make_anew()
-        print_msg(
-            f"{self.model.name}: lost {names}. {len(self.replicas)} of "
-            f"{len(every)} replicas go on."
-        )
-        return True
-
-    def _go_on_without_lost(self, source: Source, error: Exception) -> None:
-        """In an epoch, with data that is cut anew.
-
-        Raises:
-            Exception: The given error, if no task is gone, and it stays.
-            RuntimeError: No replica is left.
-        """
-        while True:
-            try:
-                if not self._leave_lost_out():
-                    if not self._passes(error):
-                        raise error
-                    self._make_anew()
-                self._place(source)
-                return
-            except tf.errors.OpError as another:
-                # Another one is lost meanwhile.
-                if another is error:
-                    raise
-                error = another
-
-    def _take_back(self, source: Source) -> None:
-        """Lets replicas whose task is there again begin at the centre.
-
-        Raises:
-            tf.errors.OpError: One of them, or another one, is lost meanwhile.
-        """
-        found = members()
-        if not found or not self._away:
-            return
-        back = found.returned()
-        if back:
-            try:
-                found.join(back)
-            except TimeoutError:
-                return  # Gone again, before it was part of anything.
-        absent = {(task.job, task.index) for task in found.absent}
-        returned = [
-            (group, share, batch)
-            for group, share, batch in self._away
-            if not absent & set(map(task_of, group))
-        ]
-        if not returned:
-            return
-        replicas = list(self.replicas)
-        for group, _, batch in returned:
-            made = self._replica(
-                self._there().form,
-                group,
-                len(replicas),
-                self._replica_optimizer(),
-                source,
-            )
-            made.batch = batch
-            replicas.append(made)
-        self._away = [a for a in self._away if a not in returned]
-        groups, shares, _ = map(list, zip(*returned, strict=True))
-        self._are(
-            [*self.groups, *groups],
-            [*map(float, self.shares or []), *shares],
-            replicas,
-        )
-        self._make_anew()
-        self._place(source)
-        names = ", ".join(
-            sorted({" ".join(map(str, task_of(d))) for g in groups for d in g})
-        )
-        print_msg(
-            f"{self.model.name}: {names} is back. {len(replicas)} replicas."
-        )
 
     def _are(
         self,

@@ -15,13 +15,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_convpar.cluster.joining import step
 from tf_convpar.placement import on_device
 from tf_convpar.placement import tree_copies
 from tf_convpar.placement import tree_sum
 from tf_convpar.replicas import _equations
 from tf_convpar.replicas._centre import Centre
 from tf_convpar.replicas._replica import Replica
-from tf_convpar.strategy.cluster import step
 
 
 class Rounds(abc.ABC):
@@ -152,7 +152,7 @@ class ElasticRounds(Rounds):
 
 
 class GradientRounds(Rounds):
-    """SyncSGD: the centre steps with the gradient of the whole batch.
+    """SyncSGD: the centre's pieces step with the gradient of the whole batch.
 
     A replica's gradient is the mean over its samples, so it counts by them.
     The paper prints the plain sum over replicas: `P` times the step.
@@ -167,13 +167,17 @@ class GradientRounds(Rounds):
             self.replicas, gradients, self.samples, strict=True
         ):
             with tf.device(replica.device):
-                parts.append(replica.packed(gradient) * (samples / whole))
-        total = tree_sum(parts, devices, self.centre.device)
-        self.centre.descend(total, eta)
-        copies = tree_copies(self.centre.value(), devices, self.centre.device)
-        for replica, copy in zip(self.replicas, copies, strict=True):
+                vector = replica.packed(gradient) * (samples / whole)
+                parts.append(self.centre.cut(vector))
+        copies = []
+        for j, owner in enumerate(self.centre.devices):
+            total = tree_sum([own[j] for own in parts], devices, owner)
+            self.centre.descend(total, eta, j)
+            copies.append(tree_copies(self.centre.piece(j), devices, owner))
+        for i, replica in enumerate(self.replicas):
             with tf.device(replica.device):
-                replica.weights.assign(copy)
+                pieces = [of[i] for of in copies]
+                replica.weights.assign(tf.concat(pieces, axis=0))
 
 
 class AloneRounds(Rounds):
@@ -185,11 +189,15 @@ class AloneRounds(Rounds):
             replica.descend(gradient, eta)
 
     def average(self) -> None:
-        """`Wc <- (1/k) sum_i W_i`: Zinkevich et al. (2010), algorithm 3."""
-        total = tree_sum(
-            [r.weights.value for r in self.replicas],
-            [r.device for r in self.replicas],
-            self.centre.device,
-        )
-        with tf.device(self.centre.device):
-            self.centre.assign(total / len(self.replicas))
+        """`Wc <- sum_i (b_i / b) W_i`: Zinkevich et al. (2010), algorithm 3.
+
+        There replicas have as many samples as one another; where they do not,
+        each counts by what it has learned from.
+        """
+        whole = sum(r.batch for r in self.replicas)
+        parts = []
+        for replica in self.replicas:
+            with tf.device(replica.device):
+                parts.append(replica.weights.value * (replica.batch / whole))
+        devices = [r.device for r in self.replicas]
+        self.centre.assign(tree_sum(parts, devices, self.centre.device))

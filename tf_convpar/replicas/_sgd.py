@@ -32,10 +32,16 @@ class SyncSGD(_AtCentre, Synchronous):
     `W <- W - eta sum_i (b_i / b) dW^i`: the numbers of one device with the
     whole batch, for models whose layers look at each sample alone. Batch
     normalization sees each replica's samples only.
+
+    The centre is in pieces on all replicas' devices: each adds the gradients
+    of its piece, steps it, and sends it to all (reduce-scatter, all-gather).
+    With `global_clipnorm` it is on the first, which sees all of the gradient.
     """
 
-    def _centre_device(self) -> str:
-        return self.devices[0]
+    def _centre_devices(self) -> list[str]:
+        # A norm of all weights is of one piece.
+        whole = self.model.optimizer.global_clipnorm is not None
+        return self.devices[:1] if whole else self.devices
 
     def _rounds(self) -> GradientRounds:
         return GradientRounds(self.replicas, self._there(), self.chief)

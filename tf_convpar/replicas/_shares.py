@@ -1,9 +1,10 @@
 """How many samples each replica's step has.
 
 Replicas that wait for one another should take as long as one another. So the
-steps of all are timed at once, since devices of one machine share its cores,
-and batches follow: in proportion to samples a second, measured again with the
-batches that this gives, as small ones cost more a sample.
+steps of all are timed, all at once, since devices of one machine share its
+cores, with few samples and with many: what one more sample takes, and what a
+step takes however few there are. Batches follow; who would get less than a
+sample is left out.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ import tensorflow as tf
 from tf_convpar.replicas._replica import Replica
 
 AUTO = "auto"
-# Measurements, each with the shares of the one before.
-_ROUNDS = 3
 # Timed steps of each replica, after one that is not.
 _STEPS = 3
 # Devices whose speeds differ by less are called equal: noise is as large.
 _ALIKE = 0.1
+# The part of what a step costs at all that is believed where a replica is to
+# be left out for it.
+_SURE = 0.5
+# The least part of a step of many samples that these are taken to take.
+_LEAST = 0.1
 
 
 def checked(
@@ -57,7 +61,10 @@ def apportioned(total: int, shares: Sequence[float]) -> list[int]:
     """Whole numbers in proportion to shares, at least 1, of that sum."""
     exact = np.asarray(shares) / sum(shares) * total
     ends = np.rint(np.cumsum(exact)).astype(int)
-    return [max(1, int(n)) for n in np.diff(ends, prepend=0)]
+    counts = np.maximum(1, np.diff(ends, prepend=0))
+    while counts.sum() > total and counts.max() > 1:
+        counts[counts.argmax()] -= 1
+    return [int(n) for n in counts]
 
 
 def balanced(
@@ -77,6 +84,8 @@ def balanced(
 
     Returns:
         Shares, whose sum is 1; equal ones if they differ by a tenth at most.
+        0 is for a replica that would end a step of one sample later than the
+        others end theirs.
     """
     return of_steps([_step(replica, sample) for replica in replicas], total)
 
@@ -84,13 +93,47 @@ def balanced(
 def of_steps(steps: Sequence[Callable[[int], Any]], total: int) -> list[float]:
     """Shares with which functions of so many samples take equally long."""
     equal = [1 / len(steps)] * len(steps)
-    shares = equal
-    for _ in range(_ROUNDS):
-        batches = apportioned(total, shares)
-        seconds = _at_once(steps, batches)
-        speeds = [b / s for b, s in zip(batches, seconds, strict=True)]
-        shares = [round(speed / sum(speeds), 3) for speed in speeds]
+    few, many = max(1, total // len(steps) // 2), 2 * total // len(steps)
+    if many <= few:
+        return equal
+    short, long = (_at_once(steps, [n] * len(steps)) for n in (few, many))
+    costs = []
+    for less, more in zip(short, long, strict=True):
+        typical = statistics.median(more)
+        sample = (typical - statistics.median(less)) / (many - few)
+        # Where noise hides what samples take.
+        sample = max(sample, _LEAST * typical / many)
+        # Others' work makes a step longer, never shorter.
+        costs.append((max(0.0, min(less) - few * sample), sample))
+    shares = _evened(costs, total)
     return equal if min(shares) > (1 - _ALIKE) * max(shares) else shares
+
+
+def _evened(costs: Sequence[tuple[float, float]], total: int) -> list[float]:
+    """Shares with which all end at once, without whom one sample takes longer.
+
+    Args:
+        costs: Of each the seconds of a step, and of each sample in it.
+        total: Samples of all.
+    """
+
+    def end(of: list[int]) -> float:
+        """When all of these end, i with (end - fixed_i) / sample_i samples."""
+        begun = sum(costs[i][0] / costs[i][1] for i in of)
+        return (total + begun) / sum(1 / costs[i][1] for i in of)
+
+    left = list(range(len(costs)))
+    while len(left) > 1:
+        last = max(left, key=lambda i: sum(costs[i]))
+        others = [i for i in left if i != last]
+        if _SURE * costs[last][0] + costs[last][1] <= end(others):
+            break
+        left = others
+    counts = [0.0] * len(costs)
+    for i in left:
+        # Who is not surely too slow has a sample.
+        counts[i] = max(1.0, (end(left) - costs[i][0]) / costs[i][1])
+    return [round(count / sum(counts), 3) for count in counts]
 
 
 def _step(replica: Replica, sample: tuple[Any, ...]) -> Callable[[int], Any]:
@@ -118,8 +161,8 @@ def _step(replica: Replica, sample: tuple[Any, ...]) -> Callable[[int], Any]:
 
 def _at_once(
     steps: Sequence[Callable[[int], Any]], batches: Sequence[int]
-) -> list[float]:
-    """Median seconds of each step while the others are under way too."""
+) -> list[list[float]]:
+    """Seconds of each step, several times, while the others are under way."""
     seconds: list[list[float]] = [[] for _ in steps]
     failed: list[BaseException] = []
     warm = threading.Barrier(len(steps))
@@ -148,4 +191,4 @@ def _at_once(
     for error in failed:
         if not isinstance(error, threading.BrokenBarrierError):
             raise error
-    return [statistics.median(own) for own in seconds]
+    return seconds

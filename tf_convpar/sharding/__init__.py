@@ -4,9 +4,6 @@ from tf_convpar.sharding import (
     _graph_execution as _graph_execution,  # wraps how graphs are run
 )
 from tf_convpar.sharding import (
-    _remat as _remat,  # wraps how layers compute again for their gradients
-)
-from tf_convpar.sharding import (
     _summary as _summary,  # wraps `keras.Model.summary`
 )
 from tf_convpar.sharding._conversion import is_convolution as is_convolution

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ class OnShards(Attached):
     """Lets a layer work on shards of channels, by a rule.
 
     ```python
-    layer.call = OnShards(layer, rule, [layout])
+    attach(layer, OnShards(layer, rule, [layout]))
     ```
 
     Args:
@@ -73,7 +74,7 @@ class OnSamples(Attached):
     """Lets a layer work where the samples are; what lies elsewhere is sent.
 
     ```python
-    layer.call = OnSamples(layer, rule, layout)
+    attach(layer, OnSamples(layer, rule, layout))
     ```
 
     Args:
@@ -108,6 +109,33 @@ class OnSamples(Attached):
             return self.rule.call(self._layer, self.layout, args, kwargs)
         args, kwargs = joined((args, kwargs))
         return type(self._layer).call(self._layer, *args, **kwargs)
+
+
+class _Kept(Attached):
+    """Takes the place of a layer's `rematerialized_call`.
+
+    In a `keras.RematScope` layers compute again for their gradients, by a
+    function of TensorFlow that takes and returns tensors, all of one device.
+    Of shards each device has its part only, so what was computed is kept.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        self._layer = layer
+
+    def __call__(
+        self, call: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        """What is called in the place of a `call`."""
+        if isinstance(call, OnShards | OnSamples) and takes_shards():
+            return call
+        kind = type(self._layer)
+        return kind.rematerialized_call(self._layer, call, *args, **kwargs)
+
+
+def attach(layer: Any, call: OnShards | OnSamples) -> None:
+    """Lets a layer, or an operation, work on shards by a call of its own."""
+    layer.call = call
+    layer.rematerialized_call = _Kept(layer)
 
 
 def works_on_shards(operation: Any) -> bool:

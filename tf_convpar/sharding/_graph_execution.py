@@ -23,7 +23,7 @@ import tensorflow as tf
 from tf_convpar._compat.keras import Functional
 from tf_convpar._compat.keras import made_by
 from tf_convpar._compat.keras import nodes_by_depth
-from tf_convpar._compat.keras import wrap_graphs
+from tf_convpar._compat.patches import replace
 from tf_convpar.layers import ConvParallel
 from tf_convpar.layers import is_inference
 from tf_convpar.layers import within_region
@@ -116,4 +116,7 @@ def _of_its_tensor(x: Any) -> Any:
     return without_note(x)
 
 
-wrap_graphs(_in_regions)
+replace(
+    "keras.src.models.functional:Functional._run_through_graph",
+    by=_in_regions,
+)

@@ -20,6 +20,7 @@ from tf_convpar.placement import place
 from tf_convpar.sharding import _keras_graph
 from tf_convpar.sharding._attach import OnSamples
 from tf_convpar.sharding._attach import OnShards
+from tf_convpar.sharding._attach import attach
 from tf_convpar.sharding._fusable import fuses
 from tf_convpar.sharding._fused_normalization import Fused
 from tf_convpar.sharding._placement_rules import leading
@@ -96,7 +97,7 @@ class Regions:
             on_samples = works_on_samples(node, self._moments)
             if on_samples is None:
                 return None
-            made.call = OnSamples(made, on_samples, by_samples[0])
+            attach(made, OnSamples(made, on_samples, by_samples[0]))
             return by_samples[0]
         if id(node) in self._leads_to:
             layout = self._lead(made, node)
@@ -113,7 +114,7 @@ class Regions:
                 made.call = Pooled(made)
             return None
         rule, output = on_channels
-        made.call = OnShards(made, rule, known)
+        attach(made, OnShards(made, rule, known))
         layouts = dict(rule.place(layer, known))
         if layouts:
             self._to_place.append((made, layouts))
@@ -130,5 +131,5 @@ class Regions:
             return None
         layout = first.samples_lie(node.outputs[0].shape)
         if layout is not None:
-            made.call = OnSamples(made, rule, layout, first=True)
+            attach(made, OnSamples(made, rule, layout, first=True))
         return layout

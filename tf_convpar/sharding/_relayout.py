@@ -18,6 +18,7 @@ import keras
 from tf_convpar._compat.keras import layers_of
 from tf_convpar._compat.keras import of_a_fit
 from tf_convpar._compat.keras import print_msg
+from tf_convpar.cluster import memory
 from tf_convpar.layers import ConvParallel
 from tf_convpar.layers import Split
 from tf_convpar.plans import CHIEF
@@ -25,7 +26,6 @@ from tf_convpar.sharding import _conversion
 from tf_convpar.sharding._parallelize import parallelize
 from tf_convpar.sharding.rules import MomentsOfOwn
 from tf_convpar.strategy import graphs
-from tf_convpar.strategy import memory
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 
 

@@ -17,6 +17,7 @@ import rich.console
 import rich.table
 
 from tf_convpar._compat.keras import layers_of
+from tf_convpar._compat.patches import replace
 from tf_convpar.layers import ConvParallel
 from tf_convpar.machines import short
 from tf_convpar.placement import SampleLayout
@@ -72,4 +73,4 @@ def _places(layout: Any) -> str:
     )
 
 
-keras.Model.summary = _with_shards(keras.Model.summary)
+replace("keras:Model.summary", by=_with_shards)

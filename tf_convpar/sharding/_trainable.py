@@ -15,6 +15,8 @@ from typing import Any
 
 import keras
 
+from tf_convpar._compat.patches import replace
+
 _FOLLOWERS = "_parallel_copies"
 
 
@@ -33,15 +35,13 @@ def follow(pairs: Iterable[tuple[Any, Any]]) -> None:
             vars(old).setdefault(_FOLLOWERS, Followers()).add(new)
 
 
-_trainable: Any = keras.layers.Layer.trainable
+def _followed(trainable: Any) -> property:
+    def set_trainable(self: keras.layers.Layer, value: bool) -> None:
+        trainable.fset(self, value)
+        for copy in vars(self).get(_FOLLOWERS, ()):
+            copy.trainable = value
+
+    return property(trainable.fget, set_trainable, doc=trainable.__doc__)
 
 
-def _set_trainable(self: keras.layers.Layer, value: bool) -> None:
-    _trainable.fset(self, value)
-    for copy in vars(self).get(_FOLLOWERS, ()):
-        copy.trainable = value
-
-
-keras.layers.Layer.trainable = property(
-    _trainable.fget, _set_trainable, doc=_trainable.__doc__
-)
+replace("keras:layers.Layer.trainable", by=_followed)

@@ -1,1 +1,1 @@
-"""The strategy, the cluster it runs on, and the servers of that cluster."""
+"""The strategy, as `tf.distribute` and Keras meet it."""

@@ -16,6 +16,8 @@ from typing import Any
 
 import keras
 
+from tf_convpar._compat.patches import replace
+
 # Those that run in a thread, each within the one before it.
 _running = threading.local()
 
@@ -61,4 +63,4 @@ def _as_a_call(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 for _name in ("fit", "evaluate", "predict"):
-    setattr(keras.Model, _name, _as_a_call(getattr(keras.Model, _name)))
+    replace(f"keras:Model.{_name}", by=_as_a_call)

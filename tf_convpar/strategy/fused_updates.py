@@ -17,7 +17,9 @@ import tensorflow as tf
 from keras import ops
 
 from tf_convpar._compat.keras import slots_of
+from tf_convpar._compat.patches import replace
 from tf_convpar.placement import ShardedVariable
+from tf_convpar.strategy.keras_training import before_steps
 
 # Those of models that this package makes as fast as it can.
 _fused: weakref.WeakSet[keras.optimizers.Optimizer] = weakref.WeakSet()
@@ -37,17 +39,14 @@ def fuse_updates(ours: Callable[[keras.Model], bool]) -> None:
     Args:
         ours: Whether it is done for a model.
     """
-    make = keras.Model.make_train_function
 
-    @functools.wraps(make)
-    def wrapped(self: keras.Model, *args: Any, **kwargs: Any) -> Any:
-        optimizer = getattr(self, "optimizer", None)
-        if optimizer is not None and ours(self):
+    def note(model: keras.Model) -> None:
+        optimizer = getattr(model, "optimizer", None)
+        if optimizer is not None and ours(model):
             # One that scales losses has another inside.
             _fused.add(getattr(optimizer, "inner_optimizer", optimizer))
-        return make(self, *args, **kwargs)
 
-    keras.Model.make_train_function = wrapped
+    before_steps(note)
 
 
 def _if_fused(
@@ -142,8 +141,8 @@ def _adam(
     )
 
 
-for _kind, _update in (
-    (keras.optimizers.SGD, _sgd),
-    (keras.optimizers.Adam, _adam),
-):
-    _kind.update_step = _if_fused(_kind.update_step, _update)
+for _name, _update in (("SGD", _sgd), ("Adam", _adam)):
+    replace(
+        f"keras:optimizers.{_name}.update_step",
+        by=functools.partial(_if_fused, fused=_update),
+    )

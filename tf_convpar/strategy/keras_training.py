@@ -21,24 +21,28 @@ from tf_convpar._compat.keras import layers_of
 from tf_convpar._compat.keras import strategy_of
 from tf_convpar._compat.keras import trained_by
 from tf_convpar._compat.keras import without_strategy
-from tf_convpar._compat.keras import wrap_builds
-from tf_convpar._compat.keras import wrap_jit_choice
-from tf_convpar._compat.keras import wrap_updates
+from tf_convpar._compat.patches import replace
+
+# What is done with a model before its step is made.
+_before_steps: list[Callable[[keras.Model], None]] = []
 
 
 def wrap(kind: type[tf.distribute.Strategy]) -> None:
     """Lets Keras train under strategies of this kind as without a strategy."""
-    wrap_builds(functools.partial(_built_when_traced, kind=kind))
-    wrap_jit_choice(functools.partial(_compiled_on_a_card, kind=kind))
+
+    def replace_for(target: str, by: Callable[..., Any]) -> None:
+        replace(target, functools.partial(by, kind=kind))
+
+    replace_for("keras:Model._maybe_symbolic_build", _built_when_traced)
+    replace_for("keras:Model._resolve_auto_jit_compile", _compiled_on_a_card)
     make_slots_first(lambda model: isinstance(model.distribute_strategy, kind))
-    for optimizer in (
-        keras.optimizers.Optimizer,
-        keras.optimizers.LossScaleOptimizer,
-    ):
-        optimizer.apply = _as_the_replica(optimizer.apply, kind)
-    wrap_updates(functools.partial(_with_one_rate, kind=kind))
-    for module in (keras.utils, keras.backend):
-        module.clear_session = _in_scope_still(module.clear_session, kind)
+    for optimizer in ("Optimizer", "LossScaleOptimizer"):
+        replace_for(f"keras:optimizers.{optimizer}.apply", _as_the_replica)
+    replace_for(
+        "keras:optimizers.Optimizer._backend_update_step", _with_one_rate
+    )
+    for module in ("utils", "backend"):
+        replace_for(f"keras:{module}.clear_session", _in_scope_still)
 
 
 def _built_when_traced(
@@ -81,8 +85,33 @@ def _compiled_on_a_card(
     return wrapped
 
 
+def before_steps(do: Callable[[keras.Model], None]) -> None:
+    """Does something with each model before its step of training is made.
+
+    ```python
+    before_steps(lambda model: print(model.name))
+    ```
+
+    Args:
+        do: What to do. It is called more often than steps are made.
+    """
+    _before_steps.append(do)
+
+
+def _after_what_comes_first(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Does what `before_steps` was given before `Model.make_train_function`."""
+
+    @functools.wraps(make)
+    def wrapped(self: keras.Model, *args: Any, **kwargs: Any) -> Any:
+        for do in _before_steps:
+            do(self)
+        return make(self, *args, **kwargs)
+
+    return wrapped
+
+
 def make_slots_first(ours: Callable[[keras.Model], bool]) -> None:
-    """Makes the optimizer's slots before `Model.make_train_function`.
+    """Makes the optimizer's slots before a model's step is made.
 
     ```python
     make_slots_first(is_parallel)
@@ -95,26 +124,23 @@ def make_slots_first(ours: Callable[[keras.Model], bool]) -> None:
     Args:
         ours: Whether it is done for a model.
     """
-    make = keras.Model.make_train_function
 
-    @functools.wraps(make)
-    def wrapped(self: keras.Model, *args: Any, **kwargs: Any) -> Any:
-        optimizer = getattr(self, "optimizer", None)
+    def make(model: keras.Model) -> None:
+        optimizer = getattr(model, "optimizer", None)
         if (
             optimizer is not None
             and not optimizer.built
-            and ours(self)
-            and type(self).train_step is keras.Model.train_step
-            and self.trainable_variables
-            and all(layer.built for layer in (self, *layers_of(self)))
+            and ours(model)
+            and type(model).train_step is keras.Model.train_step
+            and model.trainable_variables
+            and all(layer.built for layer in (model, *layers_of(model)))
         ):
-            strategy = self.distribute_strategy
+            strategy = model.distribute_strategy
             _adopt(optimizer, strategy)
             with strategy.scope():
-                optimizer.build(self.trainable_variables)
-        return make(self, *args, **kwargs)
+                optimizer.build(model.trainable_variables)
 
-    keras.Model.make_train_function = wrapped
+    before_steps(make)
 
 
 def _adopt(
@@ -218,3 +244,6 @@ def _in_scope_still(
             of_tensorflow.stay_in_scope(before, now)
 
     return wrapped
+
+
+replace("keras:Model.make_train_function", by=_after_what_comes_first)

@@ -10,16 +10,16 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_convpar.cluster import cures
+from tf_convpar.cluster import joining
+from tf_convpar.cluster import memory
+from tf_convpar.cluster import server
 from tf_convpar.machines import short
 from tf_convpar.plans import CHIEF
 from tf_convpar.plans import ByLayer
 from tf_convpar.strategy import arguments
-from tf_convpar.strategy import cluster as cluster_lib
-from tf_convpar.strategy import cures
 from tf_convpar.strategy import devices as devices_lib
 from tf_convpar.strategy import keras_training
-from tf_convpar.strategy import memory
-from tf_convpar.strategy import server
 from tf_convpar.strategy.extended import Extended
 
 
@@ -96,11 +96,11 @@ class ConvParallelStrategy(tf.distribute.Strategy):
         plan, automatic = arguments.read_plan(plan)
         shares = arguments.read_shares(shares, automatic)
         memory.keep()
-        cluster = cluster_lib.resolve(cluster_resolver)
+        cluster = joining.resolve(cluster_resolver)
         if cluster is not None and cluster.one_program and not cluster.is_chief:
             server.serve(cluster)
         if cluster is not None:
-            cluster_lib.connect(cluster, connect_timeout, min_workers)
+            joining.connect(cluster, connect_timeout, min_workers)
         names = (
             devices_lib.default_devices()
             if devices is None

@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc
 
-from tf_convpar.strategy.spec import Task
+from tf_convpar.cluster.spec import Task
 from tf_convpar.timeline import _messages
 from tf_convpar.timeline._spans import Recording
 from tf_convpar.timeline._spans import from_traces

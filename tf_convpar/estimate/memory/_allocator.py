@@ -23,6 +23,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tf_convpar.estimate.memory._graph import variable_bytes
+from tf_convpar.estimate.memory._step import Memory
+from tf_convpar.units import MIB
 
 # Number of steps before those that count. They trace, make the optimizer's
 # variables and fill caches.
@@ -42,6 +44,17 @@ class Measured:
 
     peak_bytes: int
     asked_bytes: int
+
+    def beside(self, estimate: Memory) -> str:
+        """Both figures beside those of an estimate, in a line each."""
+        return "\n".join(
+            f"TensorFlow's allocator {words} {found / MIB:.1f} MiB; estimate "
+            f"{expected / MIB:.1f}, {expected / found - 1:+.1%}"
+            for words, expected, found in (
+                ("was asked for", estimate.asked_bytes, self.asked_bytes),
+                ("handed out", estimate.peak_bytes, self.peak_bytes),
+            )
+        )
 
 
 def measured_memory(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Sequence
 
-from tf_convpar.estimate.memory._step import MIB
 from tf_convpar.estimate.memory._step import Memory
 from tf_convpar.files import whole
+from tf_convpar.units import GIB
+from tf_convpar.units import MIB
 
 # What does not grow with the batch is at the bottom.
 _COLORS = {
@@ -38,9 +39,9 @@ def draw(
     # The import takes half a second, which other commands do not wait for.
     from matplotlib.figure import Figure
 
-    unit, name = (MIB * 1024, "GiB")
+    unit, name = GIB, "GiB"
     if max(memory.peak_bytes for memory in memories) < 2 * unit:
-        unit, name = (MIB, "MiB")
+        unit, name = MIB, "MiB"
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     places = range(len(memories))

@@ -34,11 +34,11 @@ from tf_convpar.estimate.memory import _liveness
 from tf_convpar.estimate.memory._graph import StepGraph
 from tf_convpar.estimate.memory._graph import trace
 from tf_convpar.estimate.memory._graph import variable_bytes
+from tf_convpar.units import MIB
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-MIB = 2**20
 COLUMNS = ("feature_maps", "weights", "gradients", "slots", "workspace")
 # The share of all bytes asked for that the allocator hands out beyond them; it
 # also hands out as much as the largest tensor.
@@ -164,6 +164,15 @@ class Memory:
                 f"{len(rest)} more", *map(_mib, sums), _mib(sum(sums))
             )
         return table
+
+    @property
+    def peak_text(self) -> str:
+        """What is in memory when most is, in a line."""
+        parts = (f"{kind} {_mib(size)}" for kind, size in self.peak.items())
+        return (
+            f"At the peak {_mib(self.peak_bytes)} MiB, in layer "
+            f"{self.peak_layer}: {', '.join(parts)}"
+        )
 
 
 def training_memory(

@@ -14,6 +14,7 @@ import tensorflow as tf
 from tf_convpar import ops
 from tf_convpar.planner._link import Link
 from tf_convpar.planner.measure._clock import Clock
+from tf_convpar.units import MIB
 
 # The rate of a link is that of a tensor that takes about so many seconds to
 # travel, or of a tensor of the largest size in bytes.
@@ -55,7 +56,7 @@ def measure_link(source: str, target: str, clock: Clock) -> Link:
     small = clock.time(_move(source, target, 4), f"{name}: a number")
     size = _FIRST
     while True:
-        clock.report(f"{name}: {size / 2**20:.0f} MiB")
+        clock.report(f"{name}: {size / MIB:.0f} MiB")
         run = _move(source, target, size)
         run()  # Allocates.
         travel = max(_seconds(run) - small, 1e-9)

@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from tf_convpar._compat.keras import functional_of
 from tf_convpar._compat.keras import structure_of
+from tf_convpar.cluster import memory
 from tf_convpar.files import replace
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration_file import to_json
@@ -30,7 +31,6 @@ from tf_convpar.planner.measure._own_thread import apart
 from tf_convpar.plans import Plan
 from tf_convpar.sharding import parallelize
 from tf_convpar.strategy import graphs
-from tf_convpar.strategy import memory
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 
 # Steps of which the median is taken, and the seconds after which two will do:

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 import keras
 
+from tf_convpar import units
 from tf_convpar.algorithms import Geometry
 from tf_convpar.layers import convolutions
 from tf_convpar.planner import _calibration_file
-from tf_convpar.planner import units
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner.measure import Clock
 from tf_convpar.planner.measure import _cache

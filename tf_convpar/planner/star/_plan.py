@@ -22,7 +22,7 @@ from tf_convpar.plans import Plan
 from tf_convpar.plans import Prediction
 from tf_convpar.plans import busiest
 from tf_convpar.plans import over_memory
-from tf_convpar.plans import seconds_text
+from tf_convpar.units import seconds_text
 
 
 def plan(

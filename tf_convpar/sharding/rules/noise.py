@@ -16,6 +16,7 @@ from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import apart
 from tf_convpar.placement import everywhere
 from tf_convpar.placement import on_device
+from tf_convpar.placement import without_gradients
 from tf_convpar.sharding.rules.dropout import Dropout
 from tf_convpar.sharding.rules.dropout import dropped
 from tf_convpar.sharding.rules.each_sample import SampleRule
@@ -115,9 +116,7 @@ def _counts(x: ShardedTensor) -> list[tf.Tensor]:
     told = everywhere(
         ShardedTensor(counts, layout), layout.devices, layout.owner
     )
-    found = []
-    for number, device in zip(told, layout.devices, strict=True):
-        with tf.device(device):
-            # As of the parts of samples: all of the model lies before these.
-            found.append(tf.stop_gradient(number))
-    return found
+    return [
+        without_gradients(device, number)[0]
+        for number, device in zip(told, layout.devices, strict=True)
+    ]

@@ -1,0 +1,333 @@
+"""DiLoCo against NumPy: rounds, fragments, wires, unequal replicas."""
+
+import threading
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from replica_cases import DEVICES
+from replica_cases import data
+from replica_cases import network
+
+from tf_convpar import replicas
+from tf_convpar.replicas._data import Source
+from tf_convpar.replicas._wire import BLOCK
+from tf_convpar.replicas._wire import wire_of
+
+# As float32 has it, since rates travel so.
+ETA, OUTER, MOMENTUM = float(np.float32(0.05)), float(np.float32(0.7)), 0.9
+SIZE = 1000
+
+
+def quadratic():
+    """`0.5 |w - x|^2`, x the sample: the gradient is `w - mean(x)`."""
+
+    class Point(keras.layers.Layer):
+        def build(self, shape):
+            self.w = self.add_weight(shape=(SIZE,), initializer="ones")
+
+        def call(self, x):
+            return self.w - x
+
+    # In float64, so that only what a wire rounds is rounded.
+    model = keras.Sequential(
+        [keras.Input((SIZE,), dtype="float64"), Point(dtype="float64")]
+    )
+
+    def loss(y, y_pred):
+        return 0.5 * keras.ops.sum(keras.ops.square(y_pred), axis=-1)
+
+    model.compile(keras.optimizers.SGD(ETA), loss)
+    return model
+
+
+class Recorded(Source):
+    """Batches that are known to the test: of each replica, in order."""
+
+    samples = None
+
+    def __init__(self, sizes):
+        self.sizes = sizes
+        self.rngs = [np.random.default_rng(i) for i in range(len(sizes))]
+        self.means = [[] for _ in sizes]
+
+    def sample(self):
+        return np.zeros((1, SIZE)), np.zeros((1, SIZE))
+
+    def place(self, replicas, seed):
+        for replica, size in zip(replicas, self.sizes, strict=True):
+            replica.batch = size
+
+    def batch(self, replica):
+        i = replica.index
+        x = self.rngs[i].normal(size=(self.sizes[i], SIZE))
+        self.means[i].append(x.mean(axis=0))
+        return tf.constant(x), tf.zeros_like(x)
+
+    def example(self, replica):
+        zeros = tf.zeros([self.sizes[replica.index], SIZE], tf.float64)
+        return zeros, zeros
+
+
+def rounded(values, wire):
+    """What a wire makes of float32 values, in blocks of 256."""
+    if wire == "float32":
+        return values
+    if wire == "bfloat16":
+        return tf.cast(tf.cast(values, tf.bfloat16), tf.float32).numpy()
+    most = {"int8": 127, "int4": 7}[wire]
+    blocks = values.reshape(-1, BLOCK)
+    scales = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(most)
+    scales[scales == 0] = 1
+    numbers = blocks / scales
+    # In the middle between two the last bit of float32 says which one it is.
+    assert np.abs(np.abs(numbers) % 1 - 0.5).min() > 2e-6
+    return (np.rint(numbers) * scales).reshape(-1)
+
+
+class Reference:
+    """Algorithm 2 of Streaming DiLoCo; with one fragment, DiLoCo itself."""
+
+    def __init__(self, count, fragments, wire):
+        self.length = -(-SIZE // (fragments * BLOCK)) * BLOCK
+        size = self.length * fragments
+        self.wire, self.count = wire, count
+        self.common = np.zeros(size)
+        self.common[:SIZE] = 1
+        self.own = np.repeat(self.common[None], count, axis=0)
+        self.velocity = np.zeros(size)
+        self.errors = np.zeros((count, size), "float32")
+        self.error = np.zeros(size, "float32")
+
+    def step(self, i, mean):
+        own = self.own[i, :SIZE]
+        self.own[i, :SIZE] = own - ETA * (own - mean)
+
+    def send(self, fragment, samples):
+        part = slice(fragment * self.length, (fragment + 1) * self.length)
+        weights = (np.asarray(samples) / sum(samples)).astype("float32")
+        total = np.zeros(self.length, "float32")
+        for i in range(self.count):
+            difference = self.common[part] - self.own[i, part]
+            exact = difference.astype("float32") + self.errors[i, part]
+            sent = rounded(exact, self.wire)
+            self.errors[i, part] = exact - sent
+            total += weights[i] * sent
+        exact = total + self.error[part]
+        mean = rounded(exact, self.wire)
+        self.error[part] = exact - mean
+        return part, mean
+
+    def receive(self, part, mean, kept):
+        velocity = MOMENTUM * self.velocity[part] - OUTER * mean
+        self.velocity[part] = velocity
+        self.common[part] += MOMENTUM * velocity - OUTER * mean
+        own = self.own[:, part]
+        self.own[:, part] = kept * own + (1 - kept) * self.common[part]
+
+
+def run(steps, sizes=(2, 2, 2), **options):
+    source = Recorded(sizes)
+    method = replicas.DiLoCo(
+        quadratic(), devices=DEVICES, shares=[1, 1, 1], **options
+    )
+    method._prepare(source, 2)
+    made = [count for count, _ in method._steps(steps, source)]
+    return method, source, made
+
+
+def close(method, reference):
+    np.testing.assert_allclose(
+        method.centre.value().numpy(),
+        reference.common[:SIZE],
+        rtol=1e-6,
+        atol=1e-6,
+    )
+    for own, replica in zip(reference.own, method.replicas, strict=True):
+        np.testing.assert_allclose(
+            replica.weights.numpy(), own[:SIZE], rtol=1e-6, atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("wire", ["float32", "bfloat16", "int8", "int4"])
+def test_diloco(wire):
+    method, source, made = run(12, (1, 2, 3), every=4, wire=wire)
+    assert made == [4, 4, 4]
+    reference = Reference(3, 1, wire)
+    for first in range(0, 12, 4):
+        for i in range(3):
+            for mean in source.means[i][first : first + 4]:
+                reference.step(i, mean)
+        reference.receive(*reference.send(0, (1, 2, 3)), kept=0)
+    close(method, reference)
+    assert np.abs(reference.common[:SIZE] - 1).max() > 0.5
+
+
+@pytest.mark.parametrize("wire", ["float32", "int4"])
+@pytest.mark.parametrize("delay", [0, 1, 3])
+def test_streaming_diloco(wire, delay):
+    """Two epochs: the first ends while a fragment travels."""
+    samples = (1, 2, 4)
+    method, source, made = run(
+        13, samples, every=6, fragments=2, delay=delay, kept=0.5, wire=wire
+    )
+    made += [count for count, _ in method._steps(11, source)]
+    assert sum(made) == 24
+    reference, sent, arrives = Reference(3, 2, wire), None, -1
+    for step in range(1, 25):
+        for i in range(3):
+            reference.step(i, source.means[i][step - 1])
+        if step == arrives:
+            reference.receive(*sent, kept=0.5)
+        if step % 3 == 0:
+            fragment = (step // 3 - 1) % 2
+            sent, arrives = reference.send(fragment, samples), step + delay
+            if not delay:
+                reference.receive(*sent, kept=0)
+    close(method, reference)
+
+
+def test_the_default_of_several_fragments_hides_them():
+    method = replicas.DiLoCo(quadratic(), devices=DEVICES, every=6, fragments=2)
+    assert (method.delay, method.kept) == (3, 0.5)
+    assert replicas.DiLoCo(quadratic(), devices=DEVICES).delay == 0
+
+
+def test_what_travels_does_so_while_replicas_learn():
+    method, source, _ = run(2, every=4, fragments=2)
+    order, both = [], threading.Event()
+    travel, learn = method._rounds.travel, source.batch
+
+    def slow(sent):
+        order.append("travels")
+        assert both.wait(20), "replicas wait for the exchange"
+        travel(sent)
+
+    def batch(replica):
+        if order:
+            both.set()
+        return learn(replica)
+
+    method._rounds.travel, source.batch = slow, batch
+    list(method._steps(2, source))
+    assert order == ["travels"]
+
+
+def test_faster_replicas_make_more_steps():
+    source = Recorded((2, 2, 2))
+    method = replicas.DiLoCo(
+        quadratic(),
+        devices=DEVICES,
+        shares=[4, 1, 1],
+        unequal="steps",
+        every=10,
+    )
+    method._prepare(source, 2)
+    assert [r.batch for r in method.replicas] == [2, 2, 2]
+    list(method._steps(10, source))
+    assert [len(own) for own in source.means] == [20, 5, 5]
+    reference = Reference(3, 1, "float32")
+    for i in range(3):
+        for mean in source.means[i]:
+            reference.step(i, mean)
+    reference.receive(*reference.send(0, (40, 10, 10)), kept=0)
+    close(method, reference)
+    shares = [part.share for part in method.report()]
+    np.testing.assert_allclose(shares, [4 / 6, 1 / 6, 1 / 6])
+
+
+def test_who_is_slow_ends_its_steps_and_counts_by_what_it_made():
+    source = Recorded((2, 2, 2))
+    method = replicas.DiLoCo(
+        quadratic(),
+        devices=DEVICES,
+        shares=[1, 1, 1],
+        every=20,
+        patience=1.0,
+    )
+    method._prepare(source, 2)
+    list(method._steps(20, source))
+    members = list(method._members.values())
+    assert [len(own) for own in source.means] == [20, 20, 20]
+    batch = source.batch
+
+    def slow(replica):
+        if replica.index == 1:
+            threading.Event().wait(20 * max(m.pace for m in members))
+        return batch(replica)
+
+    source.batch = slow
+    list(method._steps(20, source))
+    counts = [len(own) - 20 for own in source.means]
+    assert counts[0] == counts[2] == 20
+    assert 1 <= counts[1] <= 10
+    reference = Reference(3, 1, "float32")
+    for first, last in ((0, 20), (20, 40)):
+        for i in range(3):
+            for mean in source.means[i][first:last]:
+                reference.step(i, mean)
+        made = [len(own[first:last]) for own in source.means]
+        reference.receive(*reference.send(0, made), kept=0)
+    close(method, reference)
+
+
+@pytest.mark.parametrize("wire", ["int8", "int4"])
+def test_a_wire_of_few_bits(wire):
+    vector = np.random.default_rng(0).normal(size=4 * BLOCK)
+    vector = vector.astype("float32")
+    vector[BLOCK] = 1e6  # takes no precision from other blocks
+    vector[2 * BLOCK : 3 * BLOCK] = 0
+    form = wire_of(wire)
+    message = form.encode(tf.constant(vector))
+    np.testing.assert_allclose(
+        form.decode(message).numpy(), rounded(vector, wire), rtol=1e-6
+    )
+    assert len(message) == form.nbytes(len(vector))
+    ratio = {"int8": 3.9, "int4": 7.7}[wire]
+    assert 4 * len(vector) > ratio * len(message)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"every": 5, "fragments": 2}, "multiple of `fragments`.*every=5"),
+        ({"every": 4, "delay": 5}, "delay of 0 up to.*4.*delay=5"),
+        ({"kept": 1}, "0 <= kept < 1.*kept=1"),
+        ({"wire": "int2"}, 'wire to be "float32".*int2'),
+        ({"unequal": "layers"}, 'unequal to be "batches".*layers'),
+        ({"patience": -1}, "at least 0.*-1"),
+    ],
+)
+def test_what_is_wrong_is_said(options, message):
+    with pytest.raises(ValueError, match=message):
+        replicas.DiLoCo(quadratic(), devices=DEVICES, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"every": 4},
+        {"every": 8, "fragments": 2, "wire": "int8", "unequal": "steps"},
+        {"every": 1000, "wire": "int4"},
+    ],
+)
+def test_fit_learns_and_shares_all_of_it(options):
+    x, y = data(192)
+    model = network(keras.optimizers.Adam(0.01))
+    # Without momentum nothing of old weights is left where new ones are loaded.
+    outer = keras.optimizers.SGD(1.0)
+    method = replicas.DiLoCo(model, devices=DEVICES, outer=outer, **options)
+    history = method.fit(x, y, batch_size=8, epochs=8, verbose=0)
+    assert len(history.history["loss"]) == 8
+    assert model.evaluate(x, y, verbose=0)[1] > 0.9
+    for replica in method.replicas:
+        np.testing.assert_array_equal(
+            replica.weights.numpy(), method.centre.value().numpy()
+        )
+    # What a callback or the user loads is where all go on from.
+    weights = [np.full_like(w, 0.01) for w in model.get_weights()]
+    model.set_weights(weights)
+    method.fit(x, y, batch_size=8, epochs=1, steps_per_epoch=1, verbose=0)
+    moved = method.centre.value().numpy() - 0.01
+    assert 0 < np.abs(moved).max() < 0.1

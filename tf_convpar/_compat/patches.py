@@ -1,0 +1,281 @@
+"""What this package puts in the place of Keras' and TensorFlow's own.
+
+It does so where neither has a hook, once, and nowhere but here: `PATCHES` says
+what, why, for which models something else is done than before, and what undoes
+it. All other models, those of plain Keras among them, get what was there. The
+module that makes a replacement hands it over:
+
+```python
+replace("keras:Model.summary", by=_with_shards)
+```
+
+`tests/test_compat.py` reads the table. Attributes of single objects, such as
+the `call` of a layer that works on shards, are no part of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+from typing import NamedTuple
+
+from tf_convpar._compat._private import Private
+
+
+class Patch(NamedTuple):
+    """Something of a library that has another thing in its place.
+
+    Attributes:
+        target: A module, a colon, and a name in it.
+        why: What it is needed for.
+        models: The models, or what else, for which it does something.
+        undone_by: What ends that. `undo` ends it for the whole process.
+        takes: Names of its parameters, where a replacement depends on them.
+        everywhere: Whether other modules of the library have it by the same
+            name, and call it there.
+    """
+
+    target: str
+    why: str
+    models: str
+    undone_by: str
+    takes: str = ""
+    everywhere: bool = False
+
+    def owner(self) -> tuple[Any, str]:
+        """The module or class that has it, and its name there.
+
+        Raises:
+            ImportError: The library has no such thing.
+        """
+        Private(self.target, self.why).found()
+        module, _, path = self.target.partition(":")
+        outer, _, name = path.rpartition(".")
+        return Private(f"{module}:{outer}", self.why).found(), name
+
+
+# What rows say of models.
+_ALL = "all"
+_OF_STRATEGY = "models and optimizers of a ConvParallelStrategy"
+_PARALLEL = "models with parallel layers"
+_CLUSTER = "what runs in a cluster"
+# And of what undoes it.
+_MERGE = "`merge`, whose model is plain"
+_OUTSIDE = "making the model, and its optimizer, outside of the strategy"
+_END = "the end of the process"
+_ONCE = "the end of the call"
+
+PATCHES = {
+    patch.target: patch
+    for patch in (
+        # Training.
+        *(
+            Patch(
+                f"keras:Model.{name}",
+                "callbacks, which are not told of the end after an error",
+                _ALL,
+                _ONCE,
+            )
+            for name in ("fit", "evaluate", "predict")
+        ),
+        Patch(
+            "keras:Model.make_train_function",
+            "slots that exist before the step is traced, which is traced "
+            "twice otherwise, and optimizers that update by one op",
+            f"{_OF_STRATEGY}, {_PARALLEL}",
+            _MERGE,
+        ),
+        Patch(
+            "keras:Model._maybe_symbolic_build",
+            "leaving a dataset's first batch in it",
+            _OF_STRATEGY,
+            _OUTSIDE,
+        ),
+        Patch(
+            "keras:Model._resolve_auto_jit_compile",
+            "XLA under a strategy of one device",
+            _OF_STRATEGY,
+            _OUTSIDE,
+            takes="self",
+        ),
+        *(
+            Patch(
+                f"keras:optimizers.{name}.apply",
+                "optimizers in a program's own loop, out of any scope",
+                _OF_STRATEGY,
+                _OUTSIDE,
+                takes="self grads trainable_variables",
+            )
+            for name in ("Optimizer", "LossScaleOptimizer")
+        ),
+        Patch(
+            "keras:optimizers.Optimizer._backend_update_step",
+            "a learning rate that is read once, not for each variable",
+            _OF_STRATEGY,
+            _OUTSIDE,
+            takes="self grads trainable_variables learning_rate",
+        ),
+        *(
+            Patch(
+                f"keras:optimizers.{name}.update_step",
+                "updates by one op, which goes over a weight once",
+                "models with `algorithm='auto'`",
+                "another optimizer, or `merge`",
+                takes="self gradient variable learning_rate",
+            )
+            for name in ("SGD", "Adam")
+        ),
+        Patch(
+            "keras.src.backend.tensorflow.trainer:TFEpochIterator.tf_sync",
+            "workers that are lost while Keras waits for all at an epoch's end",
+            "models that train with `Elastic`",
+            "the end of `fit`",
+            takes="self",
+        ),
+        *(
+            Patch(
+                f"keras:{module}.clear_session",
+                "a strategy's scope, which stays open",
+                "calls within the scope of a ConvParallelStrategy",
+                "leaving the scope",
+            )
+            for module in ("utils", "backend")
+        ),
+        # Graphs and layers.
+        Patch(
+            "keras.src.models.functional:Functional._run_through_graph",
+            "shards that go from layer to layer",
+            "functional models with layers on shards",
+            _MERGE,
+            takes="self inputs operation_fn call_fn",
+        ),
+        Patch(
+            "keras:layers.Layer.trainable",
+            "freezing the layers of a model that has a parallel copy",
+            "models that `parallelize` or `merge` has copied",
+            "the end of the copy",
+        ),
+        Patch(
+            "keras:Model.summary",
+            "the table of shards and devices",
+            _PARALLEL,
+            _MERGE,
+        ),
+        # Files.
+        Patch(
+            "keras:Model.export",
+            "exports without device names, shards and the compiled op",
+            _PARALLEL,
+            _MERGE,
+        ),
+        *(
+            Patch(
+                f"keras.saving:{name}",
+                "files that are merged, and whole or not written at all",
+                "models with weights in shards",
+                _MERGE,
+                everywhere=True,
+            )
+            for name in ("save_model", "save_weights")
+        ),
+        # TensorFlow.
+        Patch(
+            "tensorflow:errors.OpError.__init__",
+            "what to do, in errors that only clusters know",
+            _CLUSTER,
+            _END,
+            takes="self node_def op message error_code args",
+        ),
+        Patch(
+            "tensorflow.python.distribute.distribute_lib:_wrong_strategy_scope",
+            "what to do about strategies that are mixed, in that error",
+            _OF_STRATEGY,
+            _OUTSIDE,
+            takes="strategy context",
+        ),
+        *(
+            Patch(
+                target,
+                "freeing what was traced, which is for the whole process",
+                _ALL,
+                _END,
+                takes=takes,
+            )
+            for target, takes in (
+                ("tensorflow:RegisterGradient.__call__", "self f"),
+                (
+                    "tensorflow.python.framework.func_graph:"
+                    "dismantle_func_graph",
+                    "func_graph",
+                ),
+                (
+                    "tensorflow.python.eager.polymorphic_function."
+                    "concrete_function:ConcreteFunctionGarbageCollector."
+                    "release",
+                    "",
+                ),
+            )
+        ),
+    )
+}
+
+# Of what is replaced now, how to give it back.
+_undone: dict[str, list[Callable[[], None]]] = {}
+
+
+def replace(target: str, by: Callable[[Any], Any]) -> None:
+    """Puts something in the place of what a library has.
+
+    ```python
+    replace("keras:Model.summary", by=_with_shards)
+    ```
+
+    Args:
+        target: A row of `PATCHES`, which nothing has replaced yet.
+        by: Makes the replacement of what is there.
+
+    Raises:
+        ValueError: No row has this target, or it is replaced already.
+        ImportError: The library has no such thing.
+    """
+    if target not in PATCHES or target in _undone:
+        raise ValueError(
+            "Expected `target` to be of `PATCHES`, and to be replaced once. "
+            f"Received: target={target!r}, which "
+            + ("has been replaced." if target in _undone else "has no row.")
+        )
+    owner, name = PATCHES[target].owner()
+    found = getattr(owner, name)
+    places = [owner]
+    if PATCHES[target].everywhere:
+        library = target.partition(":")[0].partition(".")[0]
+        places = [
+            module
+            for path, module in list(sys.modules.items())
+            if path.partition(".")[0] == library
+            and vars(module).get(name) is found
+        ]
+    made = by(found)
+    _undone[target] = [_given_back(place, name) for place in places]
+    for place in places:
+        setattr(place, name, made)
+
+
+def _given_back(place: Any, name: str) -> Callable[[], None]:
+    """What gives a module or class back what it has now, or inherits."""
+    if name in vars(place):
+        return functools.partial(setattr, place, name, vars(place)[name])
+    return functools.partial(delattr, place, name)
+
+
+def undo(target: str) -> None:
+    """Gives a library back what `replace` has taken."""
+    for give_back in _undone.pop(target):
+        give_back()
+
+
+def replaced() -> set[str]:
+    """Targets that are replaced now."""
+    return set(_undone)

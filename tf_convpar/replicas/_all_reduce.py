@@ -1,0 +1,120 @@
+"""The mean of vectors that are on several devices, on each of them.
+
+Each device adds one piece of all vectors and sends it to all others
+(reduce-scatter, then all-gather): all links are used both ways at once, and of
+a vector of `n` bytes each device sends `2 n (P - 1) / P`, whatever `P` is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import TypeVar
+
+import tensorflow as tf
+
+from tf_convpar.placement import on_device
+from tf_convpar.replicas._wire import BLOCK
+from tf_convpar.replicas._wire import Wire
+
+Message = TypeVar("Message")
+
+
+class AllReduce:
+    """Weighted means over devices, in a wire's form.
+
+    ```python
+    reduce = AllReduce(devices, values=len(vector), wire=wire_of("int8"))
+    messages = [reduce.cut(v) for v in vectors]  # each where its vector is
+    means = reduce(messages, tf.constant([0.75, 0.25]), residuals)
+    ```
+
+    Args:
+        devices: Names of the devices.
+        values: Length of a vector, a multiple of `BLOCK`.
+        wire: How pieces travel.
+
+    Attributes:
+        ends: The pieces' ends: device `j` adds `ends[j - 1]` to `ends[j]`.
+    """
+
+    def __init__(self, devices: Sequence[str], values: int, wire: Wire) -> None:
+        self.devices = list(devices)
+        self.wire = wire
+        blocks, count = values // BLOCK, len(self.devices)
+        self.ends = [(j + 1) * blocks // count * BLOCK for j in range(count)]
+        self._sizes = [
+            end - begin
+            for begin, end in zip([0, *self.ends], self.ends, strict=False)
+        ]
+
+    def size(self, device: int) -> int:
+        """Values of the piece that a device adds."""
+        return self._sizes[device]
+
+    def cut(self, vector: tf.Tensor) -> list[tf.Tensor]:
+        """A device's messages: a piece for each of all devices."""
+        return [self.wire.encode(p) for p in tf.split(vector, self._sizes)]
+
+    def restored(self, messages: Sequence[tf.Tensor]) -> tf.Tensor:
+        """The vector that such messages, or those of all devices, say."""
+        return tf.concat([self.wire.decode(m) for m in messages], axis=0)
+
+    def __call__(
+        self,
+        messages: Sequence[Sequence[tf.Tensor]],
+        weights: tf.Tensor,
+        residuals: Sequence[tf.Variable],
+    ) -> list[tf.Tensor]:
+        """The mean, on each device; call it in a graph.
+
+        Args:
+            messages: Those of each device, as `cut` makes them.
+            weights: What each device's vector counts, in all 1.
+            residuals: For each device what rounding has left of its piece,
+                which is added to it, and is what rounding leaves then. An
+                exact wire needs none.
+        """
+        pieces = []
+        for j, device in enumerate(self.devices):
+            parts = [on_device(tf.identity, device)(of[j]) for of in messages]
+            with tf.device(device):
+                # Not AddN, which adds in whatever order they arrive.
+                values = tf.stack([self.wire.decode(part) for part in parts])
+                counts = tf.identity(weights)[:, None]
+                total = tf.reduce_sum(counts * values, axis=0)
+                pieces.append(
+                    self.wire.encode(total)
+                    if self.wire.is_exact
+                    else with_feedback(
+                        total, residuals[j], self.wire.encode, self.wire.decode
+                    )
+                )
+        means = []
+        for device in self.devices:
+            arrived = [on_device(tf.identity, device)(p) for p in pieces]
+            with tf.device(device):
+                means.append(self.restored(arrived))
+        return means
+
+    def nbytes(self, device: int) -> int:
+        """Bytes that a device sends for one mean."""
+        own = self.wire.nbytes(self._sizes[device])
+        every = sum(map(self.wire.nbytes, self._sizes))
+        return every - own + own * (len(self.devices) - 1)
+
+
+def with_feedback(
+    vector: tf.Tensor,
+    residual: tf.Variable,
+    encode: Callable[[tf.Tensor], Message],
+    decode: Callable[[Message], tf.Tensor],
+) -> Message:
+    """A vector's message, with what rounding has left of the one before.
+
+    What it leaves this time is in `residual` then.
+    """
+    vector += residual.read_value()
+    message = encode(vector)
+    residual.assign(vector - decode(message))
+    return message

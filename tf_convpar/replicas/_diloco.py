@@ -1,0 +1,327 @@
+"""Replicas that meet seldom: DiLoCo, and Streaming DiLoCo.
+
+Douillard et al., *DiLoCo: Distributed Low-Communication Training of Language
+Models* (2023, arXiv 2311.08105), algorithm 1, and *Streaming DiLoCo with
+overlapping communication* (2025, arXiv 2501.18512), algorithm 2. Symbols are
+those of `_equations`; `H` is `every`.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_convpar.replicas._common_weights import CommonWeights
+from tf_convpar.replicas._data import Source
+from tf_convpar.replicas._local_steps import LocalSteps
+from tf_convpar.replicas._local_steps import Made
+from tf_convpar.replicas._method import Method
+from tf_convpar.replicas._outer_rounds import Member
+from tf_convpar.replicas._outer_rounds import OuterRounds
+from tf_convpar.replicas._outer_rounds import Sent
+from tf_convpar.replicas._replica import PackedState
+from tf_convpar.replicas._replica import Replica
+from tf_convpar.replicas._report import ReplicaReport
+from tf_convpar.replicas._report import Report
+from tf_convpar.replicas._wire import wire_of
+
+# How long others wait for a replica, as a part of the time of its steps.
+_PATIENCE = 0.25
+
+
+class DiLoCo(Method):
+    """Replicas learn alone for many steps, and then share what they learned.
+
+    ```python
+    model.compile(keras.optimizers.Adam(1e-3), loss)
+    method = DiLoCo(model, every=100, fragments=4, wire="int8")
+    method.fit(x, y, batch_size=64, epochs=30)
+    ```
+
+    Each replica trains with the model's own optimizer, whose slots stay with
+    it. After `every` steps the mean of what all have moved by, `Wc - W^i`, is
+    the gradient of an outer optimizer, which steps the common weights; the
+    replicas go on from these. That sends the weights once in `every` steps,
+    where `SyncSGD` sends them in each.
+
+    Rounds go on from epoch to epoch: within `fit`, the model has the common
+    weights of the last exchange when an epoch ends. At the end of `fit` what
+    is not yet exchanged is.
+
+    Args:
+        model: A Keras model, built and compiled.
+        every: Local steps of a replica from one exchange of a weight to the
+            next, `H`; on average, where `unequal="steps"`.
+        outer: The outer optimizer; None for
+            `SGD(0.7, momentum=0.9, nesterov=True)`.
+        fragments: In how many parts the weights travel, one after another,
+            each `every / fragments` steps after the one before.
+        delay: Steps that replicas make while a fragment travels, before they
+            use it: at most `every / fragments`, which is the default of
+            several fragments. One has 0: replicas wait for it.
+        kept: What a replica keeps of its own weights where a fragment arrives
+            after a delay; the rest is the common weights'. 1 would keep all.
+        wire: `"float32"`, `"bfloat16"`, `"int8"` or `"int4"`: how differences
+            travel. Whole numbers have a scale for each 256 weights; what
+            rounding loses is added to the next difference.
+        unequal: What faster replicas have more of: `"batches"`, larger ones,
+            or `"steps"`, more of them. Contributions count by samples.
+        patience: The longest that a replica makes the others wait for its
+            steps, as a part of the time that these take. It ends its steps
+            then, and what it has made counts. None is 0.25 where speeds are
+            measured. Where `shares` are given it is no limit, so that a
+            training is the same each time.
+        **kwargs: `devices`, `shares`, `seed` and `plan`, as for all methods.
+
+    Raises:
+        ValueError: An argument is out of its range.
+    """
+
+    _waits = True
+
+    def __init__(
+        self,
+        model: keras.Model,
+        every: int = 50,
+        outer: keras.optimizers.Optimizer | None = None,
+        fragments: int = 1,
+        delay: int | None = None,
+        kept: float = 0.5,
+        wire: str = "float32",
+        unequal: str = "batches",
+        patience: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(model, **kwargs)
+        if fragments < 1 or every < 1 or every % fragments:
+            raise ValueError(
+                "Expected `every` to be a multiple of `fragments`, both at "
+                f"least 1. Received: every={every}, fragments={fragments}."
+            )
+        between = every // fragments
+        if delay is None:
+            delay = between if fragments > 1 else 0
+        if not 0 <= delay <= between:
+            raise ValueError(
+                "Expected a delay of 0 up to every / fragments, when the next "
+                f"fragment leaves: {between}. Received: delay={delay}."
+            )
+        if not 0 <= kept < 1:
+            raise ValueError(
+                f"Expected 0 <= kept < 1. Received: kept={kept!r}."
+            )
+        if unequal not in ("batches", "steps"):
+            raise ValueError(
+                'Expected unequal to be "batches" or "steps". Received: '
+                f"{unequal!r}."
+            )
+        if patience is not None and not patience >= 0:
+            raise ValueError(
+                f"Expected patience of at least 0. Received: {patience!r}."
+            )
+        if outer is None:
+            outer = keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)
+        self.every, self.fragments, self.delay = every, fragments, delay
+        self.outer, self.kept, self.unequal = outer, kept, unequal
+        self._wire = wire_of(wire)
+        self._measures = not isinstance(self.shares, list)
+        if patience is None:
+            patience = _PATIENCE if self._measures else math.inf
+        self.patience = patience
+        self._members: dict[Replica, Member] = {}
+        # Steps since the common weights began, and the exchange under way.
+        self._position = 0
+        self._sent: Sent | None = None
+        self._sent_at = 0
+        self._has_travelled = False
+
+    def report(self) -> Report:
+        """Each replica's share of the samples, and its exchanges."""
+        members = [self._members[replica] for replica in self.replicas]
+        total = sum(member.samples for member in members)
+        return Report(
+            ReplicaReport(
+                member.replica.device,
+                len(member.seconds),
+                member.samples / max(1, total),
+                {0: len(member.seconds)},
+                statistics.median(member.seconds or [0.0]),
+            )
+            for member in members
+        )
+
+    def round_bytes(self) -> list[int]:
+        """Bytes that each replica sends in `every` steps."""
+        return [
+            self.fragments * self._rounds.nbytes(i)
+            for i in range(len(self.replicas))
+        ]
+
+    def _centre_of(self, form: PackedState) -> CommonWeights:
+        return CommonWeights(form, self.devices[0], self.outer, self.fragments)
+
+    def _keep_centre(self, absent: set[tuple[str, int]]) -> None:
+        """Each replica has it: `_make` takes one that is left."""
+
+    def _make(self) -> None:
+        first = not self._members
+        members = []
+        for replica in self.replicas:
+            member = self._members.get(replica)
+            if member is None:
+                own = isinstance(self.centre, CommonWeights) and (
+                    first and self.centre.device == replica.device
+                )
+                common = self.centre if own else self._common_on(replica.device)
+                assert isinstance(common, CommonWeights)
+                member = Member(
+                    replica, common, LocalSteps(replica, self.chief)
+                )
+            members.append(member)
+        counts = [np.asarray(m.common.steps.read_value()) for m in members]
+        newest = members[int(np.argmax([c.sum() for c in counts]))].common
+        for member, count in zip(members, counts, strict=True):
+            # Back again, or lost the others in the midst of an exchange.
+            if (count != np.max(counts, axis=0)).any():
+                member.common.take_over(newest)
+                member.begin_at_common()
+        self.centre = newest
+        self._members = dict(zip(self.replicas, members, strict=True))
+        self._rounds = OuterRounds(members, self._wire)
+        self._sent = None
+
+    def _common_on(self, device: str) -> CommonWeights:
+        form = self._there().form
+        return CommonWeights(form, device, self.outer, self.fragments)
+
+    def _begin_at(self, weights: tf.Tensor) -> None:
+        for member in self._members.values():
+            member.common.assign(weights)
+        self._position = 0
+        self._sent = None
+
+    def _batches(self, total: int) -> list[int]:
+        if self.unequal == "batches":
+            return super()._batches(total)
+        return [total // len(self.replicas)] * len(self.replicas)
+
+    def _steps(
+        self, steps: int, source: Source
+    ) -> Generator[tuple[int, Any], None, None]:
+        for member in self._members.values():
+            member.local.trace(source.example(member.replica))
+        done = 0
+        with ThreadPoolExecutor(len(self.replicas) + 1) as pool:
+            while done < steps:
+                length = min(self._until_exchange(), steps - done)
+                made = self._learn(length, source, pool)
+                done += length
+                self._position += length
+                self._exchange()
+                yield length, sum(own.metrics for own in made)
+
+    def _until_exchange(self) -> int:
+        """Steps until something is sent or received."""
+        between = self.every // self.fragments
+        length = between - self._position % between
+        if self._sent and self.delay:
+            arrives = self._sent_at + self.delay - self._position
+            length = min(length, max(1, arrives))
+        return length
+
+    def _learn(
+        self, length: int, source: Source, pool: ThreadPoolExecutor
+    ) -> list[Made]:
+        """All replicas' steps, while a fragment travels."""
+        members = [self._members[replica] for replica in self.replicas]
+        goals = self._goals(length)
+        eta, limit = self._eta(), self._limit(members, goals)
+        travels = None
+        if self._sent and not self._has_travelled:
+            travels = pool.submit(self._rounds.travel, self._sent)
+        running = [
+            pool.submit(member.local.run, goal, limit, eta, source.batch)
+            for member, goal in zip(members, goals, strict=True)
+        ]
+        failed = [own.exception() for own in [*running, travels] if own]
+        for error in failed:
+            if error:
+                raise error
+        made = [own.result() for own in running]
+        self._has_travelled = bool(self._sent)
+        for member, own in zip(members, made, strict=True):
+            member.note(own)
+        if self._measures and self.unequal == "steps":
+            self._adapt(members)
+        return made
+
+    def _goals(self, length: int) -> list[int]:
+        """Steps of each replica that make so many on average."""
+        if self.unequal == "batches":
+            return [length] * len(self.replicas)
+        shares = np.asarray(self.shares, float)
+        every = shares / shares.sum() * len(self.replicas)
+        begin, end = self._position, self._position + length
+        steps = np.rint(every * end) - np.rint(every * begin)
+        return [int(own) for own in steps]
+
+    def _limit(self, members: list[Member], goals: list[int]) -> float:
+        """Seconds after which no replica begins another step."""
+        if any(member.pace is None for member in members):
+            return math.inf
+        needed = [
+            goal * (member.pace or 0.0)
+            for member, goal in zip(members, goals, strict=True)
+            if goal
+        ]
+        return (1 + self.patience) * min(needed, default=math.inf)
+
+    def _adapt(self, members: list[Member]) -> None:
+        """Shares of steps by the speeds that were last measured."""
+        speeds = [1 / member.pace for member in members if member.pace]
+        if len(speeds) == len(members):
+            self.shares = [speed / sum(speeds) for speed in speeds]
+
+    def _exchange(self) -> None:
+        """What is due after the steps that were made."""
+        if self._sent and self._position >= self._sent_at + self.delay:
+            self._receive(self.kept)
+        between = self.every // self.fragments
+        if self._position % between == 0:
+            self._send((self._position // between - 1) % self.fragments)
+            if not self.delay:
+                self._receive(0.0)
+
+    def _send(self, fragment: int) -> None:
+        self._sent = self._rounds.sent(fragment)
+        self._has_travelled = False
+        self._sent_at = self._position
+
+    def _receive(self, kept: float) -> None:
+        if self._sent is None:
+            return
+        if not self._has_travelled:
+            self._rounds.travel(self._sent)
+        eta = float(self.outer.learning_rate)
+        self._rounds.received(self._sent, eta, kept)
+        self._sent = None
+
+    def _finish(self, last: bool) -> None:
+        """At the end of `fit` all that was learned is shared."""
+        if not last:
+            return
+        # Who has not moved since it sent this keeps nothing of its own.
+        moved = self._position > self._sent_at
+        self._receive(self.kept if moved else 0.0)
+        for fragment in range(self.fragments):
+            if any(m.learned(fragment) for m in self._members.values()):
+                self._send(fragment)
+                self._receive(0.0)
+        self._position = 0
