@@ -8,6 +8,7 @@ import numpy as np
 
 from tf_convpar.planner._link import Link
 from tf_convpar.planner.star import _cost
+from tf_convpar.planner.star import _memory
 from tf_convpar.planner.star._calibration import StarCalibration
 from tf_convpar.planner.star._calibration import StarDevice
 from tf_convpar.planner.star._calibration import Times
@@ -218,7 +219,7 @@ def shortest(calibration, quantum=None):
         own = [_cost.predict(alone, {c.name: way}).step_s for way in ways]
         memory = np.array(
             [
-                [_cost.memory_bytes(calibration, c, n) for n in way]
+                [_memory.memory_bytes(calibration, c, n) for n in way]
                 for way in ways
             ]
         )

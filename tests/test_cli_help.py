@@ -35,11 +35,8 @@ SLOW = ("--sweep",)
 
 
 def commands(command=main, path=()):
-    """Every command by its words, groups and those of `--method` too."""
+    """Every command by its words, and groups."""
     yield path, command
-    star = getattr(command, "_star", None)
-    if star is not None:
-        yield path, star
     if isinstance(command, click.Group):
         for name in command.list_commands(None):
             yield from commands(command.get_command(None, name), (*path, name))

@@ -4,12 +4,16 @@ import json
 
 import pytest
 from click.testing import CliRunner
+from plans_of_graphs import MODELS
+from plans_of_graphs import calibration_of
 from star_cases import cluster
 from star_cases import device_name
 from test_cli import run_json
 
+from tf_convpar import planner as whole_models
+from tf_convpar import plans
 from tf_convpar.cli.main import main
-from tf_convpar.planner.star import _calibration_file
+from tf_convpar.planner import star as planner
 from tf_convpar.planner.star import _plan
 
 
@@ -17,7 +21,7 @@ from tf_convpar.planner.star import _plan
 def files(tmp_path):
     """A folder with a calibration of two devices."""
     calibration = cluster([1.2e11, 6e10], rate=1.25e9)
-    _calibration_file.save(calibration, tmp_path / "cluster.json")
+    planner.save(calibration, tmp_path / "cluster.json")
     return tmp_path
 
 
@@ -36,7 +40,7 @@ def test_plan(files):
         files, "--output", files / "plan.json", "--png", files / "plan.png"
     )
     assert code == 0
-    calibration = _calibration_file.load(files / "cluster.json")
+    calibration = planner.load(files / "cluster.json")
     plan = _plan.load_plan(files / "plan.json", calibration)
     assert plan == _plan.plan(calibration)
     for count in plan["conv2d_1"]:
@@ -59,7 +63,7 @@ def test_quantum(files):
 def test_json(files):
     code, content = run_json("plan", str(files / "cluster.json"), "--json")
     assert code == 0
-    calibration = _calibration_file.load(files / "cluster.json")
+    calibration = planner.load(files / "cluster.json")
     assert content == json.loads(json.dumps(_plan.plan(calibration).to_dict()))
 
 
@@ -79,6 +83,31 @@ def test_existing_plan(files):
     assert code == 2
     assert output.startswith("Error: Expected 2 numbers of kernels")
     assert "[100, 1000], which sum to 1100" in output
+
+
+def test_the_method_for_a_whole_model(tmp_path):
+    """Its plan, and what an edited one takes, by a calibration of all."""
+    model = MODELS["chain"]()
+    model.save(tmp_path / "chain.keras")
+    measured = calibration_of(model, list(map(device_name, range(2))), rate=1e9)
+    whole_models.save(measured, tmp_path / "cluster.json")
+    given = (f"--model={tmp_path / 'chain.keras'}", "--method=star")
+    code, output = convpar_plan(
+        tmp_path, *given, "--quantum=2", f"--output={tmp_path / 'plan.json'}"
+    )
+    assert code == 0, output
+    cluster = planner.of_measurements(model, measured)
+    plan = plans.load(tmp_path / "plan.json")
+    assert plan == planner.plan(cluster, 2)
+    assert len(plan.used) > 1
+    code, output = convpar_plan(
+        tmp_path, *given, f"--plan={tmp_path / 'plan.json'}"
+    )
+    assert code == 0
+    assert plan.reason in " ".join(output.split())
+    code, output = convpar_plan(tmp_path, *given, "--moments=own")
+    assert code == 2
+    assert "Expected --moments" in output
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """`convpar simulate` of whole models."""
 
+import csv
 import json
 
 import keras
@@ -88,7 +89,7 @@ def test_wire_dtype_and_latency(model):
 
 
 def test_the_sweeps_are_the_planners():
-    assert SWEEPS == _sweep.SWEEPS
+    assert (*_sweep.SWEEPS,) == SWEEPS[:3]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def test_the_sweeps_are_the_planners():
         ("batch", "8,16", [8, 16]),
     ],
 )
-def test_sweeps(model, sweep, values, expected):
+def test_sweeps(model, tmp_path, sweep, values, expected):
     given = ["--model", model, "--devices", DEVICES, "--sweep", sweep]
     result = invoke(*given, "--values", values, "--json")
     assert result.exit_code == 0, result.output
@@ -110,7 +111,12 @@ def test_sweeps(model, sweep, values, expected):
     for row in rows:
         assert row["speedup"] == pytest.approx(row["single_s"] / row["step_s"])
         assert sum(row["ways"].values()) == 3
-    table = invoke(*given, "--values", values)
+    table = invoke(*given, "--values", values, "--csv", tmp_path / "rows.csv")
+    with open(tmp_path / "rows.csv", newline="") as opened:
+        for row, line in zip(rows, csv.DictReader(opened), strict=True):
+            assert float(line["step_s"]) == row["step_s"]
+            for way, number in row["ways"].items():
+                assert int(line[f"ways {way}"]) == number
     assert f"chain, batch 32: {DEVICES}, 1Gbit" in table.stdout
     lines = table.stdout.splitlines()[-len(rows) :]
     for row, line in zip(rows, lines, strict=True):
@@ -162,7 +168,14 @@ def test_presets():
             ],
             "Received both",
         ),
-        (["--model=VGG16", "--conv-share=0.5"], "No such option"),
+        (
+            ["--model=VGG16", "--conv-share=0.5"],
+            "Expected --conv-share with --method star only",
+        ),
+        (
+            ["--model=VGG16", "--devices=cpu:1GFLOPS", "--csv=x.csv"],
+            "Expected --csv with --sweep",
+        ),
     ],
 )
 def test_messages(arguments, message):

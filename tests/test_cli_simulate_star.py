@@ -7,12 +7,12 @@ import pytest
 from click.testing import CliRunner
 from test_cli import run_json
 
-from tf_convpar.cli._simulate_star import SWEEPS
+from tf_convpar.cli.simulate import SWEEPS
 from tf_convpar.cli.simulate import command
-from tf_convpar.planner.star import _calibration_file
-from tf_convpar.planner.star.simulation import _sweep
-from tf_convpar.planner.star.simulation import describe
-from tf_convpar.planner.star.simulation import network
+from tf_convpar.planner import star as planner
+from tf_convpar.planner.star import _simulate
+from tf_convpar.planner.star._describe import describe
+from tf_convpar.planner.star._network import network
 
 DEVICES = "--devices=2xcpu:100GFLOPS,1xgpu:1TFLOPS"
 
@@ -33,7 +33,7 @@ def failure(*arguments):
 @pytest.fixture
 def file(tmp_path):
     calibration = describe(network((8, 16), 4), "3xcpu:1GFLOPS", "1Gbit")
-    _calibration_file.save(calibration, tmp_path / "cluster.json")
+    planner.save(calibration, tmp_path / "cluster.json")
     return str(tmp_path / "cluster.json")
 
 
@@ -50,14 +50,14 @@ def test_json_of_a_description():
         "10Gbit",
         conv_share=0.8,
     )
-    expected = _sweep.simulate(calibration, "devices", [1, 3]).to_dict()
+    expected = _simulate.simulate(calibration, "devices", [1, 3]).to_dict()
     assert report == json.loads(json.dumps(expected))
     assert [row["value"] for row in report["rows"]] == [1, 3]
     assert report["rows"][1]["speedup"] > 1
 
 
 def test_the_sweeps_are_the_planners():
-    assert SWEEPS == _sweep.SWEEPS
+    assert (*_simulate.SWEEPS,) == SWEEPS
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_presets():
         ([DEVICES, "--rest=5"], "Expected a time"),
         ([DEVICES, "--kernels=a:b"], "Expected kernels of each convolution"),
         ([DEVICES, "--conv-share=2"], "Expected conv_share"),
-        ([DEVICES, "--values=1,x"], "Expected numbers for a sweep"),
+        ([DEVICES, "--values=1,x"], "Expected whole numbers for a sweep"),
         ([DEVICES, "--values=0"], "Expected at least one device"),
         ([DEVICES, "--sweep=kernels", "--values=5"], "2 convolutions"),
         ([DEVICES, "--watts=cpu"], "Expected --watts NAME=W"),
@@ -157,12 +157,13 @@ def test_messages(arguments, message):
     assert message in failure(*arguments)
 
 
-def test_help_is_of_the_method():
-    of_star = CliRunner().invoke(command, ["--method", "star", "--help"])
-    assert "--conv-share" in of_star.output
-    of_models = CliRunner().invoke(command, ["--method", "model", "--help"])
-    assert "--model" in of_models.output
-    assert "--conv-share" not in of_models.output
+@pytest.mark.parametrize(
+    "arguments", ["--model=VGG16", "--moments=own", "--output=plan.json"]
+)
+def test_options_of_whole_models(arguments):
+    option = arguments.partition("=")[0]
+    message = f"Expected {option} with --method model only"
+    assert message in failure(DEVICES, arguments)
 
 
 def test_a_file_says_its_devices_itself(file):

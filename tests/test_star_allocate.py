@@ -17,14 +17,14 @@ from star_cases import star
 
 from tf_convpar.planner import _linear_program
 from tf_convpar.planner.star import _cost
+from tf_convpar.planner.star import _memory
 from tf_convpar.planner.star._calibration import StarCalibration
 from tf_convpar.planner.star._calibration import StarDevice
 from tf_convpar.planner.star._calibration import Times
 from tf_convpar.planner.star._network import Network
 from tf_convpar.planner.star._network import StarConvolution
-from tf_convpar.planner.star.allocation import _memory_caps
-from tf_convpar.planner.star.allocation import allocate
-from tf_convpar.planner.star.allocation import best_split
+from tf_convpar.planner.star._optimum import allocate
+from tf_convpar.planner.star._optimum import best_split
 
 
 def step(calibration, counts):
@@ -110,7 +110,7 @@ def test_memory_that_binds(seed):
         )
         wanted = allocate(free)
         everything = sum(
-            _cost.memory_bytes(free, c, c.filters) for c in free.network
+            _memory.memory_bytes(free, c, c.filters) for c in free.network
         )
         calibration = with_memory(
             free,
@@ -123,7 +123,7 @@ def test_memory_that_binds(seed):
                         int(everything * dice.uniform(0.2, 0.9)),
                     ]
                 )
-                for needed in _memory_caps.needed_bytes(free, wanted)
+                for needed in _memory.needed_bytes(free, wanted)
             ],
         )
         best = shortest(calibration)
@@ -133,8 +133,8 @@ def test_memory_that_binds(seed):
                 allocate(calibration)
             continue
         counts = allocate(calibration)
-        bound += not _memory_caps.fits(calibration, wanted)
-        assert _memory_caps.fits(calibration, counts)
+        bound += not _memory.fits(calibration, wanted)
+        assert _memory.fits(calibration, counts)
         assert step(calibration, counts) == pytest.approx(
             best, rel=1e-9, abs=0
         ), case
@@ -147,7 +147,7 @@ def test_message_where_no_memory_suffices():
     assert allocate(calibration)["conv2d"][0] == 0
     calibration = with_memory(cluster([1e11, 1e11]), [10**6, 2 * 10**6])
     needed = sum(
-        _cost.memory_bytes(calibration, c, c.filters)
+        _memory.memory_bytes(calibration, c, c.filters)
         for c in calibration.network
     )
     with pytest.raises(ValueError) as caught:
@@ -239,7 +239,7 @@ def test_ties_are_not_split_where_memory_binds():
         star(devices, float("inf"), 0.0),
         0.0,
     )
-    assert _cost.memory_bytes(calibration, layers[0], 8) == 672
+    assert _memory.memory_bytes(calibration, layers[0], 8) == 672
     assert allocate(calibration) == {"one": (0, 0, 8), "two": (0, 0, 8)}
 
 

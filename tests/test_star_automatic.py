@@ -9,23 +9,15 @@ import pytest
 import tf_convpar as convpar
 from tf_convpar.planner import star as planner
 from tf_convpar.planner.measure import _cache
-from tf_convpar.planner.measure import _clock
-from tf_convpar.planner.measure import _links
-from tf_convpar.planner.star.measure import _automatic
-from tf_convpar.planner.star.measure import _convolutions
+from tf_convpar.planner.star import _by_layer
 from tf_convpar.strategy import strategy as strategy_lib
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*stayed unsteady")
+pytestmark = pytest.mark.usefixtures("little_time")
 
 
 @pytest.fixture(autouse=True)
-def little_time(tmp_path, monkeypatch):
+def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TF_CONVPAR_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(_convolutions, "_RUN_S", 0.005)
-    monkeypatch.setattr(_convolutions, "_DEVICE_S", 0.1)
-    monkeypatch.setattr(_clock, "_TRIES", 1)
-    monkeypatch.setattr(_clock, "_MOST", 5)
-    monkeypatch.setattr(_links, "_TRAVEL_S", 0.005)
 
 
 def devices(plan):
@@ -53,7 +45,7 @@ def test_layers_are_planned_when_they_are_built(tmp_path):
         held = tuple(n for n in counts if n)
         sizes = layer._layout.sizes if layer._layout else (filters,)
         assert sizes == held
-    kept = list((tmp_path / "cache" / "calibrations").iterdir())
+    kept = list((tmp_path / "cache" / "stars").iterdir())
     assert len(kept) == 2
     # What was measured once is read from there: by another strategy as well.
     before = {file: file.stat().st_mtime_ns for file in kept}
@@ -76,7 +68,7 @@ def test_layers_that_differ_share_no_measurements(tmp_path):
             layer.build((None, 9, 9, 3))
     kept = [
         planner.load(file).network
-        for file in (tmp_path / "cache" / "calibrations").iterdir()
+        for file in (tmp_path / "cache" / "stars").iterdir()
     ]
     assert sorted(
         (network.wire_bytes, network.convolutions[0].bias) for network in kept
@@ -88,7 +80,7 @@ def test_the_plan_is_that_of_the_measurements(tmp_path, monkeypatch):
     strategy = devices("auto")
     with strategy.scope():
         network()
-    files = sorted((tmp_path / "cache" / "calibrations").iterdir())
+    files = sorted((tmp_path / "cache" / "stars").iterdir())
     for file in files:
         content = json.loads(file.read_text())
         for times in content["devices"][1]["times"].values():
@@ -106,12 +98,25 @@ def test_shards_of_a_layer_go_first(monkeypatch):
     def never(*args, **kwargs):
         raise AssertionError("measured")
 
-    monkeypatch.setattr(_automatic, "measure_cluster", never)
+    monkeypatch.setattr(_by_layer, "calibrate_graph", never)
     strategy = devices("auto")
     with strategy.scope():
         model = network(shards=(3, 1))
     assert model.layers[0]._layout.sizes == (36, 12)
     assert not strategy.plan
+
+
+def test_weights_are_drawn_as_without_a_plan():
+    drawn = []
+    for plan in (None, "auto"):
+        keras.utils.set_random_seed(1)
+        with devices(plan).scope():
+            for channels in (8, 16):  # The second is made when one is built.
+                layer = convpar.ConvParallel2D(16, 3, activation=str)
+                layer.build((None, 20, 20, channels))
+                drawn.append(layer.get_weights())
+    for once, again in zip(drawn[:2], drawn[2:], strict=True):
+        np.testing.assert_array_equal(once[0], again[0])
 
 
 @pytest.mark.parametrize(
@@ -144,12 +149,12 @@ def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
 def test_a_spoilt_file_of_the_cache_is_measured_again(tmp_path):
     with devices("auto").scope():
         network()
-    for file in (tmp_path / "cache" / "calibrations").iterdir():
+    for file in (tmp_path / "cache" / "stars").iterdir():
         file.write_text("{")
     strategy = devices("auto")
     with strategy.scope():
         network()
-    for file in (tmp_path / "cache" / "calibrations").iterdir():
+    for file in (tmp_path / "cache" / "stars").iterdir():
         assert _cache.find(file, planner.load) is not None
 
 

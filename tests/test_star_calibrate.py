@@ -1,148 +1,174 @@
 """Calibration of real devices, in this process and in others."""
 
+import dataclasses
+
 import forks
 import keras
 import pytest
 import tensorflow as tf
-from star_cases import cluster
+from plans_of_graphs import calibration_of
+from star_cases import device_name
 
 import tf_convpar as convpar
+from tf_convpar.algorithms import Geometry
 from tf_convpar.cluster.local_cluster import local_workers
+from tf_convpar.planner import _balancing
+from tf_convpar.planner import _work_keys
 from tf_convpar.planner import star as planner
-from tf_convpar.planner.measure import _clock
-from tf_convpar.planner.measure import _links
-from tf_convpar.planner.measure._clock import Clock
-from tf_convpar.planner.star.measure import _calibrate
-from tf_convpar.planner.star.measure import _convolutions
-from tf_convpar.planner.star.measure import _rest
+from tf_convpar.planner.star._of_measurements import star_of
+from tf_convpar.planner.star._quantum import quantum_of
+from tf_convpar.sharding import calls_of
 
-CHIEF = "/job:localhost/replica:0/task:0/device:CPU:0"
+pytestmark = pytest.mark.usefixtures("little_time")
 
 
 @pytest.fixture(autouse=True)
-def little_time(tmp_path, monkeypatch):
+def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TF_CONVPAR_CACHE", str(tmp_path))
-    monkeypatch.setattr(_convolutions, "_RUN_S", 0.01)
-    monkeypatch.setattr(_convolutions, "_DEVICE_S", 0.1)
-    monkeypatch.setattr(_clock, "_TRIES", 1)
-    monkeypatch.setattr(_clock, "_MOST", 5)
-    monkeypatch.setattr(_links, "_TRAVEL_S", 0.01)
+    return tmp_path
 
 
-def network(optimizer="adam", units=10, activation="relu", loss=None):
+def network(optimizer="adam"):
     layers = keras.layers
     model = keras.Sequential(
         [
             layers.Input((16, 16, 1)),
-            layers.Conv2D(32, 3, activation=activation, name="first"),
+            layers.Conv2D(32, 3, activation="relu", name="first"),
             layers.MaxPooling2D(),
             layers.Conv2D(64, 3, use_bias=False, name="second"),
             layers.Flatten(),
-            layers.Dense(units, name="dense"),
+            layers.Dense(10, name="dense"),
         ]
     )
-    if loss is None:
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer, loss)
+    model.compile(optimizer, "mse")
     return model
 
 
 @pytest.mark.slow  # test_calibrate_a_cluster is quick.
-@pytest.mark.filterwarnings("ignore:.*stayed unsteady")
-def test_calibrate_here(strategy, tmp_path):
+def test_calibrate_here(strategy, cache):
     said = []
     model = network()
     found = planner.calibrate(model, strategy, 32, report=said.append)
     assert [d.name for d in found.devices] == list(strategy.devices)
-    assert [c.name for c in found.network] == ["first", "second"]
     first, second = found.network
+    assert (first.name, second.name) == ("first", "second")
     assert (first.input_gradient, second.input_gradient) == (False, True)
     assert (first.bias, second.bias) == (True, False)
     assert found.network.slots == 2
     for device in found.devices:
         assert device.update_s > 0
         assert device.memory_bytes > 2**20
-        times = device.times["second"]
-        assert times.filters[-1] == 64
-        for which in ("forward", "input_gradient", "kernel_gradient"):
-            seconds = getattr(times, which)
-            assert all(0 < s < 1 for s in seconds)
-        assert set(device.times["first"].input_gradient) == {0.0}
-    pairs = {(link.source, link.target) for link in found.links}
-    assert len(pairs) == 6
+        assert device.times["second"].filters == (16, 32, 64)
+    assert len({(k.source, k.target) for k in found.links}) == 6
     assert all(link.bytes_per_s > 1e6 for link in found.links)
-    assert 0 < found.rest_s < 1
     assert found.join_s > 0
-    assert any("second, kernel gradient" in name for name in said)
-    # What is known is not measured again.
+    # What is known is not measured again, by the other planner neither.
     said.clear()
-    again = planner.calibrate(model, strategy, 32, report=said.append)
-    assert again == found
+    assert planner.calibrate(model, strategy, 32, report=said.append) == found
+    measured = convpar.calibrate(model, strategy, 32)
     assert said == []
-    (file,) = (tmp_path / "calibrations").glob("*.json")
+    assert measured.links == found.links
+    (file,) = (cache / "stars").glob("*.json")
     assert planner.load(file) == found
     # Another batch is another calibration.
     planner.calibrate(model, strategy, 16)
-    assert len(list((tmp_path / "calibrations").glob("*.json"))) == 2
+    assert len(list((cache / "stars").iterdir())) == 2
 
 
-@pytest.mark.slow  # It measures twice.
-def test_another_rest_of_the_network_is_another_calibration(
-    strategy, monkeypatch
-):
-    measured = []
-
-    def measure(*args, **kwargs):
-        measured.append(args)
-        return cluster([1e11])
-
-    monkeypatch.setattr(_calibrate, "measure_cluster", measure)
-    for count, changes in enumerate(
-        (
-            {},
-            {"units": 20},
-            {"activation": "gelu"},
-            {"loss": keras.losses.Poisson()},
-            {"optimizer": keras.optimizers.Adam(amsgrad=True)},
-        ),
-        start=1,
-    ):
-        for _ in range(2):
-            keras.utils.clear_session()
-            planner.calibrate(network(**changes), strategy, 8)
-            assert len(measured) == count
-    # How fast it learns says nothing of how long a step takes.
-    keras.utils.clear_session()
-    planner.calibrate(network(keras.optimizers.Adam(0.7)), strategy, 8)
-    assert len(measured) == count
-
-
-@pytest.mark.filterwarnings("ignore:.*stayed unsteady")
-def test_dry_run_keeps_nothing(tmp_path):
+def test_dry_run_keeps_nothing(cache):
     strategy = convpar.ConvParallelStrategy(devices=["CPU:0"])
     found = planner.calibrate(network(), strategy, 8, throughput="dry_run")
     assert found.links == ()
     assert found.join_s == 0
-    assert not (tmp_path / "calibrations").exists()
+    assert not any(cache.rglob("*.json"))
+
+
+def test_rates_take_the_place_of_measured_times():
+    strategy = convpar.ConvParallelStrategy(devices=["CPU:0"])
+    found = planner.calibrate(network(), strategy, 8, throughput=[1e9])
+    (_, second), times = found.network, found.chief.times["second"]
+    for which in ("forward", "input_gradient", "kernel_gradient"):
+        expected = 2 * second.multiplications(8, 64) / 1e9
+        assert times.at(which, 64) == pytest.approx(expected)
+    assert found.quantum == 1
+    assert found.rest_s > 0
+
+
+def test_it_is_what_was_measured_of_the_whole_model():
+    """A step on the chief alone is that of the other planner."""
+    model = network()
+    graph = calls_of(model)
+    devices = [device_name(d) for d in range(3)]
+    measured = calibration_of(model, devices, 16)
+    convolutions = planner.of_model(model, 16)
+    found = star_of(graph, convolutions, measured, join_s=1e-8, quantum=8)
+    alone = {c.name: (c.filters, 0, 0) for c in convolutions}
+    step_s = planner.predict(found, alone).step_s
+    expected = _balancing.alone(graph, measured)[devices[0]]
+    assert step_s == pytest.approx(expected)
+    assert (found.join_s, found.transfer_s, found.quantum) == (1e-8, 1e-9, 8)
+    calls = {call.name: call for call in graph.calls}
+    for device, own in zip(found.devices, measured.devices, strict=True):
+        work = own.works[_work_keys.key(graph, calls["second"])]
+        times = device.times["second"]
+        for filters in times.filters:
+            backward = work.at("backward", 16, filters / 64)
+            assert times.at("kernel_gradient", filters) + times.at(
+                "input_gradient", filters
+            ) == pytest.approx(backward)
+        assert set(device.times["first"].input_gradient) == {0.0}
+
+
+def test_the_star_is_a_method():
+    model = network()
+    devices = [device_name(d) for d in range(3)]
+    measured = calibration_of(model, devices, 16, rate=1e9)
+    plan = convpar.plan(model, measured, by="star")
+    assert plan == planner.plan(planner.of_measurements(model, measured))
+    assert set(plan.splits.values()) == {"filters"}
+    assert sum(n > 0 for n in plan["second"]) > 1
+    # Half as many bytes of each number.
+    other = convpar.plan(model, measured, "bfloat16", by="star")
+    assert other.prediction.step_s < plan.prediction.step_s
+    with pytest.raises(ValueError, match="`by` to be one of model, star"):
+        convpar.plan(model, measured, by="paper")
+
+
+@pytest.mark.parametrize(
+    ("saves", "expected"),
+    [
+        # What 4, 8 and 16 kernels less save, as a part of the last.
+        ((0.0, 0.0, 1.0), 16),
+        ((0.0, 0.5, 1.0), 8),
+        ((0.25, 0.5, 1.0), 1),
+        ((0.0, 0.0, -1.0), 16),
+    ],
+)
+def test_steps_in_which_time_grows(saves, expected):
+    class Given:
+        def time(self, run, name):
+            kernels = int(name.split()[-2])
+            less = {64: 0.0, 60: saves[0], 56: saves[1], 48: saves[2]}
+            return 1.0 - 0.3 * less[kernels]
+
+    geometry = Geometry((6, 6), 2, 64, (3, 3), batch=4)
+    assert quantum_of(geometry, None, "/device:CPU:0", Given()) == expected
+    few = dataclasses.replace(geometry, filters=31)
+    assert quantum_of(few, None, "/device:CPU:0", Given()) == 1
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"throughput": "fast"}, "Expected `throughput`"),
+        ({"throughput": [1e9]}, "3 rates, one for each device"),
         ({"strategy": tf.distribute.get_strategy()}, "ConvParallelStrategy"),
     ],
 )
 def test_bad_arguments(strategy, arguments, message):
+    given = {"model": network(), "strategy": strategy, "batch_size": 8}
     with pytest.raises(ValueError, match=message):
-        planner.calibrate(
-            **{
-                "model": network(),
-                "strategy": strategy,
-                "batch_size": 8,
-                **arguments,
-            }
-        )
+        planner.calibrate(**given | arguments)
 
 
 def test_chief_leads():
@@ -161,26 +187,11 @@ class Subclassed(keras.Model):
         return self.conv(x)
 
 
-def test_subclassed_model():
+def test_subclassed_model(strategy):
     model = Subclassed()
     model(tf.ones((1, 8, 8, 1)))
     with pytest.raises(ValueError, match="Sequential or functional"):
-        _rest.rest_s(model, {"conv2d"}, 4, CHIEF, Clock())
-
-
-def test_hollow_network_trains_all_but_the_convolutions():
-    model = network("sgd")
-    hollow = _rest.hollow_copy(model, {"first", "second"}, 4)
-    assert [w.path.rpartition("/")[2] for w in hollow.trainable_weights] == [
-        "kernel",
-        "bias",
-    ]
-    x = tf.random.normal((4, 16, 16, 1))
-    assert hollow(x).shape == model(x).shape
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = hollow(x)
-    assert tape.gradient(y, x).shape == x.shape
+        planner.calibrate(model, strategy, 4)
 
 
 PROGRAM = """
@@ -191,15 +202,12 @@ from tf_convpar.planner import star as planner
 sys.path.insert(0, "tests")
 from test_star_calibrate import network
 strategy = convpar.ConvParallelStrategy()
-model = network()
-begin = __import__("time").perf_counter()
-found = planner.calibrate(model, strategy, 32, throughput="dry_run")
+found = planner.calibrate(network(), strategy, 32, throughput="dry_run")
 print(json.dumps(planner.to_json(found)))
 """
 
 
 @pytest.mark.alone
-@pytest.mark.filterwarnings("ignore:.*stayed unsteady")
 def test_calibrate_a_cluster():
     with local_workers(1, threads=1) as local:
         found = planner.from_json(

@@ -1,18 +1,21 @@
-"""Calibrations as JSON files."""
+"""The star's calibrations as JSON files.
 
-import dataclasses
+`test_calibration_file.py` has what is the same for those of whole models, and
+`test_files.py` for all files.
+"""
+
 import json
-import math
 
 import pytest
 from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
 from star_cases import CHIEF
 from star_cases import cluster
 from star_cases import device_name
 
+from tf_convpar.planner import star as planner
 from tf_convpar.planner._link import Link
-from tf_convpar.planner.star import _calibration_file
 from tf_convpar.planner.star._calibration import StarCalibration
 from tf_convpar.planner.star._calibration import StarDevice
 from tf_convpar.planner.star._calibration import Times
@@ -90,30 +93,22 @@ def calibrations(draw):
     )
 
 
+@settings(deadline=None)
 @given(calibrations())
 def test_round_trip_is_exact(calibration):
-    content = json.loads(json.dumps(_calibration_file.to_json(calibration)))
-    assert _calibration_file.from_json(content) == calibration
+    content = json.loads(json.dumps(planner.to_json(calibration)))
+    assert planner.from_json(content) == calibration
 
 
 def test_file(tmp_path):
     calibration = cluster([1e11, 5e10, 2e11])
     path = tmp_path / "cluster.json"
     path.write_text("old")
-    _calibration_file.save(calibration, path)
-    assert _calibration_file.load(path) == calibration
+    planner.save(calibration, path)
+    assert planner.load(path) == calibration
     assert [p.name for p in tmp_path.iterdir()] == ["cluster.json"]
     content = json.loads(path.read_text())
     assert (content["kind"], content["format"]) == ("star calibration", 1)
-
-
-def test_what_cannot_be_read_is_not_written(tmp_path):
-    calibration = cluster([1e11, 5e10])
-    wrong = dataclasses.replace(calibration, rest_s=math.nan)
-    path = tmp_path / "cluster.json"
-    with pytest.raises(ValueError, match="at rest_s of the star calibration"):
-        _calibration_file.save(wrong, path)
-    assert not list(tmp_path.iterdir())
 
 
 def put(content, path, value):
@@ -127,38 +122,27 @@ def put(content, path, value):
 TIMES = ("devices", 1, "times", "conv2d")
 LAYER = ("network", "convolutions", 0)
 EDITS = [
-    (("kind",), "plan", 'calibration: a file of {file}. Received: .*"plan"'),
     (("format",), 0, "format 1 of {file}. Received: format 0, of another"),
-    (("format",), True, "Received: format true"),
     (
         (*TIMES, "forward", 3),
         -0.5,
         r"at devices\[1\].times.conv2d.forward\[3\] of {file}. "
         r"Received: -0.5\.",
     ),
-    ((*TIMES, "forward", 3), math.nan, r"forward\[3\] of {file}.*NaN"),
-    ((*TIMES, "kernel_gradient", 0), math.inf, "number.*Infinity"),
-    ((*TIMES, "kernel_gradient", 0), 10**400, r"kernel_gradient\[0\]"),
-    ((*TIMES, "input_gradient", 0), "1", 'Received: "1"'),
-    ((*TIMES, "input_gradient", 0), True, "Received: true"),
     ((*TIMES, "forward"), [1.0], "6 numbers, .*Received: 1"),
-    ((*TIMES, "forward"), None, "an array at"),
     ((*TIMES, "filters"), [1, 2, 3, 3, 4, 5], "each more than the one before"),
     ((*TIMES, "filters"), [0, 1, 2, 3, 4, 5], r"at least 1.*filters\[0\]"),
-    ((*TIMES, "filters", 0), 1.5, "a whole number"),
     ((*TIMES, "filters"), [], "each more than the one before"),
     (("devices", 1, "times"), {}, "no 'conv2d', no 'conv2d_1'"),
     (("devices", 1, "times", "more"), {}, r"no 'filters', no 'forward'"),
     (("devices", 1, "name"), CHIEF, "distinct names of devices"),
-    (("devices", 1, "name"), "", "a name at"),
     (("devices", 1, "memory_bytes"), 1.5, "memory_bytes"),
     (("devices", 1, "watts"), -1, r"devices\[1\].watts"),
-    (("devices", 0), 7, r"an object at devices\[0\]"),
     (("devices",), [], "an array of at least 1"),
     (("links", 0, "bytes_per_s"), 0, "above 0, at"),
     (("links", 0, "target"), "elsewhere", "one of the devices"),
     (("links", 0, "target"), CHIEF, "another device"),
-    (("links",), [], f"a link {CHIEF} -> {WORKER}"),
+    (("links",), [], f"a link from {CHIEF} to {WORKER}"),
     ((*LAYER, "name"), "conv2d_1", "conv2d"),
     ((*LAYER, "image"), [32], r"output of {file}"),
     ((*LAYER, "window"), [5, 5, 5], "2 numbers, one for each axis"),
@@ -168,80 +152,43 @@ EDITS = [
     (("network", "batch"), 0, "at network.batch"),
     (("network", "convolutions"), [], "an array of at least 1"),
     (("quantum",), 0, "at least 1, at quantum"),
-    (("rest_s",), None, "at rest_s"),
-    (("facts", "tensorflow"), 2.21, "a string at facts.tensorflow"),
-    (("facts", "a b"), None, r'a string at facts\["a b"\]'),
-    (("notes",), "", "an unknown 'notes'"),
 ]
 
 
 @pytest.mark.parametrize(("path", "value", "message"), EDITS)
 def test_edited_file(tmp_path, path, value, message):
-    content = _calibration_file.to_json(cluster([1e11, 5e10]))
+    content = planner.to_json(cluster([1e11, 5e10]))
     put(content, path, value)
     file = tmp_path / "cluster.json"
     file.write_text(json.dumps(content))
     with pytest.raises(ValueError, match=message.format(file=file)):
-        _calibration_file.load(file)
+        planner.load(file)
 
 
 def test_layer_that_is_there_twice(tmp_path):
-    content = _calibration_file.to_json(cluster([1e11, 5e10]))
+    content = planner.to_json(cluster([1e11, 5e10]))
     layers = content["network"]["convolutions"]
     layers.append(layers[0])
     file = tmp_path / "cluster.json"
     file.write_text(json.dumps(content))
     with pytest.raises(ValueError, match="distinct names of layers"):
-        _calibration_file.load(file)
+        planner.load(file)
 
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_each_direction_of_a_link_is_needed_once(index):
-    content = _calibration_file.to_json(cluster([1e11, 5e10]))
+    content = planner.to_json(cluster([1e11, 5e10]))
     twice = dict(content, links=[*content["links"], content["links"][index]])
     with pytest.raises(ValueError, match="each link once"):
-        _calibration_file.from_json(twice)
+        planner.from_json(twice)
     del content["links"][index]
     with pytest.raises(ValueError, match="Expected a link .* without it"):
-        _calibration_file.from_json(content)
-
-
-@pytest.mark.parametrize(
-    "field", list(_calibration_file.to_json(cluster([1e11])))
-)
-def test_every_field_is_needed(field):
-    content = _calibration_file.to_json(cluster([1e11]))
-    del content[field]
-    with pytest.raises(ValueError, match=f"Expected .*{field}"):
-        _calibration_file.from_json(content)
-
-
-def test_truncated_or_foreign_file(tmp_path):
-    file = tmp_path / "cluster.json"
-    _calibration_file.save(cluster([1e11, 5e10]), file)
-    text = file.read_text()
-    for cut in (
-        text[: len(text) // 2],
-        "",
-        "[1, 2]",
-        "null",
-        "\0",
-        "[" * 10**5,
-    ):
-        file.write_text(cut)
-        with pytest.raises(ValueError, match=f"of {file}|in {file}"):
-            _calibration_file.load(file)
-    file.write_text(text.replace('"rest_s"', '"rest_s": 1, "rest_s"'))
-    with pytest.raises(ValueError, match="'rest_s' a second time"):
-        _calibration_file.load(file)
-    file.write_bytes(b"\xff\xfe\xff")
-    with pytest.raises(ValueError, match=f"JSON in {file}"):
-        _calibration_file.load(file)
+        planner.from_json(content)
 
 
 def test_times_of_a_layer_that_is_not_there():
-    content = _calibration_file.to_json(cluster([1e11, 5e10]))
+    content = planner.to_json(cluster([1e11, 5e10]))
     times = content["devices"][1]["times"]
     times["more"] = times["conv2d"]
     with pytest.raises(ValueError, match="an unknown 'more'"):
-        _calibration_file.from_json(content)
+        planner.from_json(content)

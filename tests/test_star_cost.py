@@ -5,6 +5,7 @@ from star_cases import device_name
 
 from tf_convpar.planner._link import Link
 from tf_convpar.planner.star import _cost
+from tf_convpar.planner.star import _memory
 from tf_convpar.planner.star._calibration import StarCalibration
 from tf_convpar.planner.star._calibration import StarDevice
 from tf_convpar.planner.star._calibration import Times
@@ -141,8 +142,8 @@ def test_a_step_on_one_device_waits_for_nobody():
 def test_memory_of_kernels_and_feature_maps():
     # Two kernels: parameters, gradients and a slot; input; maps twice.
     needed = 4 * (14 * 3 + 24 + 2 * 12)
-    assert _cost.memory_bytes(calibration(), ONE, 2) == needed
-    assert _cost.memory_bytes(calibration(), ONE, 0) == 0
+    assert _memory.memory_bytes(calibration(), ONE, 2) == needed
+    assert _memory.memory_bytes(calibration(), ONE, 0) == 0
 
 
 def test_multiplications_of_groups():

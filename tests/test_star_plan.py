@@ -14,6 +14,7 @@ from star_cases import random_calibration
 import tf_convpar as convpar
 from tf_convpar import plans
 from tf_convpar.planner.star import _cost
+from tf_convpar.planner.star import _memory
 from tf_convpar.planner.star import _plan
 from tf_convpar.planner.star._network import fingerprint
 
@@ -102,7 +103,7 @@ def test_one_kernel_cannot_be_split():
 def test_where_no_device_holds_everything():
     calibration = cluster([1e11, 1e11], **SPLIT)
     needed = sum(
-        _cost.memory_bytes(calibration, c, c.filters)
+        _memory.memory_bytes(calibration, c, c.filters)
         for c in calibration.network
     )
     limits = int(needed * 0.7)

@@ -12,15 +12,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from tf_convpar.planner.star import _calibration_file
+from tf_convpar.planner import star as planner
+from tf_convpar.planner._vary import with_bandwidth
+from tf_convpar.planner.star import _vary
 from tf_convpar.planner.star._cost import predict
-from tf_convpar.planner.star.simulation import _vary
-from tf_convpar.planner.star.simulation import describe
-from tf_convpar.planner.star.simulation import network
-from tf_convpar.planner.star.simulation import simulate
-from tf_convpar.planner.star.simulation._describe import convolutions_s
-from tf_convpar.planner.star.simulation._sweep import SWEEPS
-from tf_convpar.planner.star.simulation._sweep import VALUES
+from tf_convpar.planner.star._describe import convolutions_s
+from tf_convpar.planner.star._describe import describe
+from tf_convpar.planner.star._network import network
+from tf_convpar.planner.star._simulate import SWEEPS
+from tf_convpar.planner.star._simulate import VALUES
+from tf_convpar.planner.star._simulate import simulate
 
 # 12 and 24 kernels: equal parts for up to four devices, and for six.
 SMALL = network((12, 24), batch=4, image=(12, 12, 3), window=3)
@@ -88,7 +89,7 @@ def test_more_bandwidth_is_never_slower(speeds, rate, latency, share):
 @settings(max_examples=10, deadline=None)
 @given(st.integers(1, 4), st.floats(1e5, 1e9))
 def test_more_devices_are_never_slower(devices, rate):
-    calibration = _vary.with_bandwidth(cluster(), rate)
+    calibration = with_bandwidth(cluster(), rate)
     few, more = simulate(calibration, "devices", [devices, devices + 1]).rows
     assert more.step_s <= few.step_s * (1 + 1e-9)
 
@@ -216,7 +217,7 @@ def test_the_best_single_device():
 
 def test_steps_are_those_of_the_plan():
     calibration = cluster("cpu:1GFLOPS,gpu:3GFLOPS", "1Gbit", "0.1ms")
-    from tf_convpar.planner.star.allocation import allocate
+    from tf_convpar.planner.star._optimum import allocate
 
     expected = predict(calibration, allocate(calibration))
     (row,) = simulate(calibration, "devices", [2]).rows
@@ -233,8 +234,8 @@ def test_steps_are_those_of_the_plan():
 
 def test_a_calibration_file_gives_the_same(tmp_path):
     calibration = cluster(link="1Gbit", latency="0.1ms")
-    _calibration_file.save(calibration, tmp_path / "cluster.json")
-    loaded = _calibration_file.load(tmp_path / "cluster.json")
+    planner.save(calibration, tmp_path / "cluster.json")
+    loaded = planner.load(tmp_path / "cluster.json")
     for sweep, values in (("devices", [4, 6]), ("kernels", [(6, 30)])):
         assert (
             simulate(loaded, sweep, values).rows
@@ -252,7 +253,7 @@ def test_sixty_four_devices():
 @pytest.mark.parametrize(
     "sweep, value, message",
     [
-        ("colour", 1, "Expected one of devices, bandwidth"),
+        ("colour", 1, "sweep over one of devices, bandwidth"),
         ("devices", 0, "at least one device"),
         ("devices", 1.5, "Expected whole devices. Received: 1.5"),
         ("bandwidth", -1, "at least 0. Received: -1"),
@@ -324,7 +325,7 @@ def test_table_and_picture_of_each_sweep(sweep, tmp_path):
             and f"{row.speedup:.2f}" in line.split()
             for line in lines
         ), lines
-    simulation.draw(tmp_path / "sweep.png")
+    planner.draw(simulation, tmp_path / "sweep.png")
     assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -336,7 +337,7 @@ def test_plain_data_has_no_infinity():
 
 @given(st.floats(0.1, 0.99), st.integers(1, 64))
 def test_ideal_is_amdahls_law_for_any_number(share, devices):
-    from tf_convpar.planner.star.simulation._sweep import amdahl
+    from tf_convpar.planner.star._rows import amdahl
 
     calibration = cluster(f"{devices}xcpu:1GFLOPS", conv_share=share)
     assume(len(calibration.devices) == devices)
@@ -363,5 +364,6 @@ def test_what_a_simulation_is_about():
 
 def test_a_picture_without_a_limit(tmp_path):
     rates = [1e6, math.inf]
-    simulate(cluster(), "bandwidth", rates).draw(tmp_path / "rates.png")
+    found = simulate(cluster(), "bandwidth", rates)
+    planner.draw(found, tmp_path / "rates.png")
     assert (tmp_path / "rates.png").stat().st_size > 1000

@@ -8,11 +8,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from tf_convpar.planner._link import Link
-from tf_convpar.planner.star.simulation import _vary
-from tf_convpar.planner.star.simulation import describe
-from tf_convpar.planner.star.simulation import network
-from tf_convpar.planner.star.simulation import simulate
-from tf_convpar.planner.star.simulation._describe import convolutions_s
+from tf_convpar.planner._vary import with_devices
+from tf_convpar.planner.star import _vary
+from tf_convpar.planner.star._describe import convolutions_s
+from tf_convpar.planner.star._describe import describe
+from tf_convpar.planner.star._network import network
+from tf_convpar.planner.star._simulate import simulate
 
 SMALL = network((12, 24), batch=4, image=(12, 12, 3), window=3)
 
@@ -24,13 +25,13 @@ def cluster(devices="4xcpu:1GFLOPS", link="inf", latency="0", **kwargs):
 def test_copies_of_the_last_device():
     few = cluster("cpu:1GFLOPS,2xgpu:2GFLOPS", "1Gbit", "0.1ms", rest=0.01)
     many = cluster("cpu:1GFLOPS,5xgpu:2GFLOPS", "1Gbit", "0.1ms", rest=0.01)
-    grown = _vary.with_devices(few, 6)
+    grown = with_devices(few, 6)
     assert grown.devices == many.devices
     assert set(grown.links) == set(many.links)
-    assert _vary.with_devices(many, 3).links == few.links
-    assert _vary.with_devices(many, 1).links == ()
+    assert with_devices(many, 3).links == few.links
+    assert with_devices(many, 1).links == ()
     measured = dataclasses.replace(few, facts={})
-    names = [d.name for d in _vary.with_devices(measured, 4).devices]
+    names = [d.name for d in with_devices(measured, 4).devices]
     assert names == ["cpu:0", "gpu:0", "gpu:1", "gpu:1 (copy 1)"]
 
 
@@ -47,7 +48,7 @@ def with_links(calibration, *rates, latency=0.0):
 
 def test_copies_have_the_links_of_the_last_device():
     two = with_links(cluster("2xcpu:1GFLOPS"), 1e6, 2e6, latency=1e-3)
-    grown = _vary.with_devices(two, 3)
+    grown = with_devices(two, 3)
     there = grown.link("cpu:0", "cpu:2")
     back = grown.link("cpu:2", "cpu:0")
     assert (there.bytes_per_s, there.latency_s) == (1e6, 1e-3)

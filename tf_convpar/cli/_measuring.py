@@ -6,7 +6,6 @@ import contextlib
 import warnings
 from collections.abc import Callable
 from collections.abc import Iterator
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from typing import Any
 
@@ -18,9 +17,6 @@ from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import without_chatter
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from tf_convpar.planner import Link
     from tf_convpar.strategy.strategy import ConvParallelStrategy
 
 batch = click.option(
@@ -96,10 +92,3 @@ def progress(
     for warning in caught:
         if issubclass(warning.category, RuntimeWarning | UserWarning):
             console.print(f"Warning: {warning.message}", style="yellow")
-
-
-def links(found: Sequence[Link]) -> Table:
-    """A table of the rates and latencies of links."""
-    from tf_convpar import planner
-
-    return planner.link_table(found)

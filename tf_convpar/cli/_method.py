@@ -1,8 +1,6 @@
-"""Commands of two planners, told apart by `--method`."""
+"""The two methods of planning, and which options are of one of them only."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import click
 
@@ -15,44 +13,47 @@ option = click.option(
     default=MODEL,
     show_default=True,
     help="model: all layers of a whole model, as they run; star: convolutions "
-    "alone, each by filters from the chief, as in paper 1. It has other "
-    "options: --method star --help.",
+    "alone, each by filters from the chief, as in paper 1.",
 )
 
 
-class ByMethod(click.Command):
-    """A command that becomes another one if `--method star` is given.
-
-    Each of the two has its own options and its own help.
+def check(context: click.Context, method: str, **only: tuple[str, ...]) -> None:
+    """Refuses options that say nothing for this method.
 
     ```python
-    @click.command(name="simulate", cls=ByMethod, star=_simulate_star.command)
-    @_method.option
-    def command(method, ...): ...
+    check(context, method, star=("quantum",), model=("fresh",))
     ```
 
     Args:
-        star: The other command, which has the option `--method` too.
+        context: Context of the command.
+        method: Method that was asked for.
+        **only: For each method, the names of parameters that it alone has.
+
+    Raises:
+        click.UsageError: An option of the other method was given.
     """
+    for other, names in only.items():
+        given = given_of(context, names) if other != method else []
+        if given:
+            raise click.UsageError(
+                f"Expected {given[0]} with --method {other} only. Received it "
+                f"with --method {method}."
+            )
 
-    def __init__(self, *args: Any, star: click.Command, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._star = star
 
-    def make_context(
-        self, info_name: str | None, args: list[str], *rest: Any, **extra: Any
-    ) -> click.Context:
-        if self._is_star(args):
-            return self._star.make_context(info_name, args, *rest, **extra)
-        return super().make_context(info_name, args, *rest, **extra)
+def given_of(context: click.Context, names: tuple[str, ...]) -> list[str]:
+    """The options among these parameters that were given, as they are written.
 
-    def invoke(self, ctx: click.Context) -> Any:
-        if ctx.command is not self:
-            return ctx.command.invoke(ctx)
-        return super().invoke(ctx)
-
-    def _is_star(self, args: list[str]) -> bool:
-        given = [f"--method={STAR}" in args]
-        for name, value in zip(args, args[1:], strict=False):
-            given.append((name, value) == ("--method", STAR))
-        return any(given)
+    Args:
+        context: Context of the command.
+        names: Names of parameters.
+    """
+    default = click.core.ParameterSource.DEFAULT
+    return [
+        parameter.opts[0]
+        if isinstance(parameter, click.Option)
+        else parameter.make_metavar(context)
+        for parameter in context.command.params
+        if parameter.name in names
+        and context.get_parameter_source(parameter.name) != default
+    ]

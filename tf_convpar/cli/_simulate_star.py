@@ -1,207 +1,74 @@
-"""`convpar simulate --method star`: predictions for paper 1's star."""
+"""`convpar simulate --method star`: its cluster, from a file or from words."""
 
 from __future__ import annotations
 
 import dataclasses
 import fnmatch
 import pathlib
+from collections.abc import Callable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from typing import Any
 
 import click
 
-from tf_convpar.cli import _method
-from tf_convpar.cli import _presets
-from tf_convpar.cli._shared import OutputFile
-from tf_convpar.cli._shared import as_json
-from tf_convpar.cli._shared import messages_only
-from tf_convpar.cli._shared import print_json
-
 if TYPE_CHECKING:
     from tf_convpar.planner.star import StarCalibration
 
-# The sweeps, as `planner.star.simulation._sweep` names them.
-SWEEPS = ("devices", "bandwidth", "batch", "kernels", "heterogeneity")
-# Options that describe a cluster. A calibration file says all that for itself.
-DESCRIPTION = (
-    "devices",
-    "link",
-    "latency",
-    "kernels",
-    "batch",
-    "conv_share",
-    "rest",
-    "idle",
-)
+
+def options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options that only the star has, all but those for files."""
+    made = [
+        click.option(
+            "--kernels",
+            metavar="N:N...",
+            default="500:1500",
+            show_default=True,
+            help="For the star: kernels of each convolution, in a network on "
+            "32x32x3 images.",
+        ),
+        click.option(
+            "--conv-share",
+            type=float,
+            help="For the star: the part of a step on the chief alone that "
+            "convolutions take; 0.9 by default.",
+        ),
+        click.option(
+            "--rest",
+            metavar="TIME",
+            help="For the star, instead of that: what the rest of a step "
+            "takes, such as 20ms.",
+        ),
+        click.option(
+            "--idle",
+            type=float,
+            default=0.0,
+            show_default=True,
+            help="For the star: the part of its power that a described device "
+            "draws while it waits.",
+        ),
+        click.option(
+            "--quantum",
+            type=click.IntRange(min=1),
+            help="For the star: plans give devices multiples of so many "
+            "kernels.",
+        ),
+        click.option(
+            "--watts",
+            metavar="NAME=W",
+            multiple=True,
+            help="For the star: power of a device while it computes; of all "
+            "of its name, as in cpu=65. May be given several times.",
+        ),
+    ]
+    for option in reversed(made):
+        command = option(command)
+    return command
 
 
-@click.command(name="simulate")
-@click.argument(
-    "calibration",
-    required=False,
-    type=click.Path(exists=True, dir_okay=False, path_type=pathlib.Path),
-)
-@click.option(
-    "--devices",
-    metavar="LIST",
-    help="Instead of a file: [N x]NAME[:RATE][@WATTS], separated by commas, "
-    "the chief first, such as 4xcpu:100GFLOPS,1xgpu:10TFLOPS@180W; or names "
-    "without a rate, as --presets lists them.",
-)
-@click.option(
-    "--link",
-    default="1Gbit",
-    show_default=True,
-    help="Rate of each link and direction: 100Mbit, 1.2GB (a second), inf.",
-)
-@click.option("--latency", default="0.1ms", show_default=True)
-@click.option(
-    "--kernels",
-    metavar="N:N...",
-    default="500:1500",
-    show_default=True,
-    help="Kernels of each convolution, in a network on 32x32x3 images.",
-)
-@click.option(
-    "--batch",
-    type=click.IntRange(min=1),
-    default=64,
-    show_default=True,
-    help="Images in a step.",
-)
-@click.option(
-    "--conv-share",
-    type=float,
-    help="The part of a step on the chief alone that convolutions take; 0.9 "
-    "by default.",
-)
-@click.option(
-    "--rest",
-    metavar="TIME",
-    help="Instead of that: what the rest of a step takes, such as 20ms.",
-)
-@click.option(
-    "--idle",
-    type=float,
-    default=0.0,
-    show_default=True,
-    help="The part of its power that a described device draws while it waits.",
-)
-@click.option(
-    "--sweep",
-    type=click.Choice(SWEEPS),
-    default="devices",
-    show_default=True,
-    help="What changes from row to row.",
-)
-@click.option(
-    "--values",
-    metavar="V,V,...",
-    help="Values of the sweep: 1,2,4 or 100Mbit,1Gbit or 50:500,500:1500.",
-)
-@click.option(
-    "--quantum",
-    type=click.IntRange(min=1),
-    help="Plans give devices multiples of so many kernels.",
-)
-@click.option(
-    "--watts",
-    "watts",
-    metavar="NAME=W",
-    multiple=True,
-    help="Power of a device while it computes; of all of its name, as in "
-    "cpu=65. May be given several times.",
-)
-@click.option(
-    "--csv",
-    "csv_file",
-    type=OutputFile(),
-    help="Write the rows to this file.",
-)
-@click.option(
-    "--png",
-    type=OutputFile(),
-    help="Draw them to this file.",
-)
-@_method.option
-@_presets.option
-@as_json
-@click.pass_context
-def command(
-    context: click.Context,
+def cluster(
     calibration: pathlib.Path | None,
-    sweep: str,
-    values: str | None,
-    quantum: int | None,
-    watts: tuple[str, ...],
-    csv_file: pathlib.Path | None,
-    png: pathlib.Path | None,
-    method: str,
-    presets: bool,
-    as_json: bool,
-    **description: Any,
-) -> None:
-    """Predict training steps of paper 1's star without the hardware.
-
-    \b
-      convpar simulate --method star --devices 4xcpu:100GFLOPS,gpu:2TFLOPS
-
-    CALIBRATION is a file of `convpar calibrate --method star`. Without one,
-    --devices describes the cluster, and the network is two convolutions of
-    5x5 on images of 32x32x3, each followed by pooling.
-    """  # noqa: D301 (click keeps the lines after a backspace as they are)
-    if presets:
-        _presets.show(as_json)
-        return
-    if calibration is None and description["devices"] is None:
-        raise click.UsageError(
-            "Expected a calibration file or --devices, such as --devices "
-            "4xcpu:100GFLOPS. Received neither."
-        )
-    if calibration is not None:
-        default = click.core.ParameterSource.DEFAULT
-        for name in DESCRIPTION:
-            if context.get_parameter_source(name) != default:
-                raise click.UsageError(
-                    f"Expected --{name.replace('_', '-')} without a file, "
-                    f"which says that for itself. Received it with "
-                    f"{calibration}."
-                )
-    from rich.console import Console
-
-    from tf_convpar.planner.star.simulation import simulate
-
-    with messages_only():
-        if calibration is not None:
-            from tf_convpar.planner import star
-
-            cluster = star.load(calibration)
-        else:
-            cluster = _described(**description)
-        for item in watts:
-            cluster = _with_watts(cluster, item)
-        wanted = None
-        if values is not None:
-            wanted = [_value(sweep, v.strip()) for v in values.split(",")]
-        with Console(stderr=True).status("Simulating") as status:
-            found = simulate(
-                cluster,
-                sweep,
-                wanted,
-                quantum,
-                lambda label: status.update(f"Simulating {sweep}: {label}"),
-            )
-        if csv_file is not None:
-            found.csv(csv_file)
-        if png is not None:
-            found.draw(png)
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        Console().print(found.table(), highlight=False)
-
-
-def _described(
+    watts: Sequence[str],
     devices: str,
     link: str,
     latency: str,
@@ -211,22 +78,42 @@ def _described(
     rest: str | None,
     idle: float,
 ) -> StarCalibration:
-    from tf_convpar.planner import units
-    from tf_convpar.planner.star.simulation import describe
-    from tf_convpar.planner.star.simulation import network
+    """The cluster of a file, or else the one that is described.
 
-    return describe(
-        network(_kernels(kernels), batch),
-        devices,
-        link,
-        latency,
-        rest=None if rest is None else units.seconds(rest),
-        conv_share=conv_share,
-        idle=idle,
-    )
+    Args:
+        calibration: File of a calibration; None for the described one.
+        watts: Powers of devices, as `NAME=W`.
+        devices: As for `star.describe`, and so are all that follow.
+        link: Rate of links.
+        latency: Latency of links.
+        kernels: Kernels of each convolution.
+        batch: Images in a step.
+        conv_share: Part of convolutions in a step.
+        rest: Time of the rest of a step.
+        idle: Part of the power of a device that waits.
+    """
+    from tf_convpar import units
+    from tf_convpar.planner import star
+
+    if calibration is not None:
+        found = star.load(calibration)
+    else:
+        found = star.describe(
+            star.network(kernels_of(kernels), batch),
+            devices,
+            link,
+            latency,
+            rest=None if rest is None else units.seconds(rest),
+            conv_share=conv_share,
+            idle=idle,
+        )
+    for item in watts:
+        found = _with_watts(found, item)
+    return found
 
 
-def _kernels(text: str) -> tuple[int, ...]:
+def kernels_of(text: str) -> tuple[int, ...]:
+    """Reads the kernels of each convolution: `500:1500`."""
     parts = text.split(":")
     if not all(part.isdecimal() for part in parts):
         raise ValueError(
@@ -236,27 +123,10 @@ def _kernels(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def _value(sweep: str, text: str) -> Any:
-    """Reads a value of a sweep."""
-    from tf_convpar.planner import units
-
-    if sweep == "kernels":
-        return _kernels(text)
-    if sweep == "bandwidth":
-        return units.bytes_per_s(text)
-    try:
-        return float(text) if sweep == "heterogeneity" else int(text)
-    except ValueError as error:
-        raise ValueError(
-            f"Expected numbers for a sweep over {sweep}, separated by commas. "
-            f"Received: {text!r}."
-        ) from error
-
-
 def _with_watts(cluster: StarCalibration, item: str) -> StarCalibration:
     """The cluster, with the power of its devices NAME set by `NAME=W`."""
-    from tf_convpar.planner import units
-    from tf_convpar.planner.star.simulation import with_watts
+    from tf_convpar import units
+    from tf_convpar.planner import star
 
     name, equals, power = item.rpartition("=")
     if not equals:
@@ -276,7 +146,7 @@ def _with_watts(cluster: StarCalibration, item: str) -> StarCalibration:
     return dataclasses.replace(
         cluster,
         devices=tuple(
-            with_watts(device, watts) if device.name in meant else device
+            star.with_watts(device, watts) if device.name in meant else device
             for device in cluster.devices
         ),
     )

@@ -9,21 +9,21 @@ from typing import Any
 
 import click
 
-from tf_convpar.cli import _calibrate_star
 from tf_convpar.cli import _measuring
 from tf_convpar.cli import _method
 from tf_convpar.cli import _models
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
+from tf_convpar.machines import short
 
 if TYPE_CHECKING:
-    from tf_convpar.planner import Calibration
+    from rich.table import Table
+
+    from tf_convpar.planner.star import StarCalibration
 
 
-@click.command(
-    name="calibrate", cls=_method.ByMethod, star=_calibrate_star.command
-)
+@click.command(name="calibrate")
 @_models.argument
 @_measuring.batch
 @_models.image
@@ -34,8 +34,25 @@ if TYPE_CHECKING:
 @_measuring.threads
 @_measuring.output
 @_method.option
+@click.option(
+    "--throughput",
+    default="auto",
+    show_default=True,
+    metavar="auto|eval|dry_run|RATES",
+    help="For the star: auto: from the cache, or measured and kept; eval: "
+    "measured and kept; dry_run: measured only; RATES: not measured but given, "
+    'one for each device: "200GFLOPS,10TFLOPS".',
+)
+@click.option(
+    "--quantum",
+    type=click.IntRange(min=1),
+    help="For the star: kernels that plans keep together; found out by "
+    "default.",
+)
 @as_json
+@click.pass_context
 def command(
+    context: click.Context,
     model: str,
     batch: int,
     image: int | None,
@@ -44,47 +61,90 @@ def command(
     threads: int | None,
     output: pathlib.Path | None,
     method: str,
+    throughput: str,
+    quantum: int | None,
     as_json: bool,
 ) -> None:
     """Measure how long each layer of a model takes on devices, and links.
 
     \b
       convpar calibrate ResNet50 --image 64 --batch 8 --output calibration.json
+      convpar calibrate VGG16 --method star --image 32 --output star.json
       convpar launch -n 3 -m tf_convpar calibrate ResNet50 --image 64 --batch 8
 
     MODEL is a .keras file, or a model of keras.applications by name. The
     devices are those of the cluster in TF_CONFIG, whose other tasks run
     `convpar worker`; without it, those of this machine.
     """  # noqa: D301 (click keeps the lines after a backspace as they are)
+    _method.check(
+        context, method, star=("throughput", "quantum"), model=("fresh",)
+    )
     strategy, loaded = _measuring.cluster_and_model(
         model, image, wire_dtype, threads
     )
     from tf_convpar import planner
+    from tf_convpar.planner import star
 
+    of_star = method == _method.STAR
+    kind = star if of_star else planner
     with _measuring.progress() as report, messages_only():
-        found = planner.calibrate(
-            loaded, strategy, batch, fresh=fresh, report=report
-        )
-        given = {"model": model, "image": image, "wire_dtype": wire_dtype}
-        words = {name: str(value) for name, value in given.items() if value}
-        found = dataclasses.replace(found, facts={**found.facts, **words})
+        found: Any
+        if of_star:
+            found = star.calibrate(
+                loaded,
+                strategy,
+                batch,
+                throughput=throughput,
+                quantum=quantum,
+                report=report,
+            )
+        else:
+            found = planner.calibrate(
+                loaded, strategy, batch, fresh=fresh, report=report
+            )
+            given = {"model": model, "image": image, "wire_dtype": wire_dtype}
+            words = {name: str(value) for name, value in given.items() if value}
+            found = dataclasses.replace(found, facts={**found.facts, **words})
         if output is not None:
-            planner.save(found, output)
+            kind.save(found, output)
     if as_json:
-        print_json(planner.to_json(found))
-    else:
-        _print(loaded, found, output)
-
-
-def _print(model: Any, found: Calibration, output: pathlib.Path | None) -> None:
+        print_json(kind.to_json(found))
+        return
     from rich.console import Console
 
-    from tf_convpar import planner
-
     console = Console()
-    console.print(planner.layer_table(model, found))
-    console.print(f"ms: forward + backward, of {found.batch} samples")
+    if of_star:
+        console.print(_kernels(found))
+        console.print("ms: forward + input gradient + kernel gradient")
+    else:
+        console.print(planner.layer_table(loaded, found))
+        console.print(f"ms: forward + backward, of {found.batch} samples")
     if found.links:
         console.print(planner.link_table(found.links))
+    if of_star:
+        console.print(
+            f"Rest of a step: {1e3 * found.rest_s:.1f} ms. Kernels in "
+            f"multiples of {found.quantum}."
+        )
     if output is not None:
         console.print(f"Written to {output}.", markup=False)
+
+
+def _kernels(found: StarCalibration) -> Table:
+    """A row for each number of kernels that was measured of each layer."""
+    from rich.table import Table
+
+    table = Table("layer", "kernels", *(short(d.name) for d in found.devices))
+    for convolution in found.network:
+        times = [d.times[convolution.name] for d in found.devices]
+        for i, width in enumerate(times[0].filters):
+            passes = [
+                (t.forward[i], t.input_gradient[i], t.kernel_gradient[i])
+                for t in times
+            ]
+            table.add_row(
+                convolution.name if i == 0 else "",
+                str(width),
+                *(" + ".join(f"{1e3 * s:.1f}" for s in own) for own in passes),
+            )
+    return table

@@ -5,16 +5,20 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
+from tf_convpar.cli import _method
 from tf_convpar.cli import _models
 from tf_convpar.cli import _plans
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
 
 if TYPE_CHECKING:
+    from tf_convpar.planner import Calibration
     from tf_convpar.planner import Way
+    from tf_convpar.planner.star import StarCalibration
     from tf_convpar.plans import Plan
 
 _INPUT = click.Path(exists=True, dir_okay=False, path_type=pathlib.Path)
@@ -33,10 +37,11 @@ _INPUT = click.Path(exists=True, dir_okay=False, path_type=pathlib.Path)
 @_models.imported
 @_models.wire_dtype
 @_models.moments
+@_method.option
 @click.option(
     "--quantum",
     type=click.IntRange(min=1),
-    help="With the star method: kernels are given out in multiples of this; "
+    help="For the star: kernels are given out in multiples of this; "
     "by default what the calibration says.",
 )
 @click.option(
@@ -53,6 +58,7 @@ def command(
     model: str | None,
     wire_dtype: str | None,
     moments: str | None,
+    method: str,
     quantum: int | None,
     existing: pathlib.Path | None,
     output: pathlib.Path | None,
@@ -65,8 +71,9 @@ def command(
       convpar plan calibration.json --output plan.json --png plan.png
 
     CALIBRATION is a file of `convpar calibrate`, of a whole model or of a
-    star. The plan has the shortest step that the calibration allows, proven;
-    where one device alone is fastest it says so. Give the plan to
+    star. That of a whole model can be planned by --method star as well. The
+    plan has the shortest step that the calibration allows, proven; where one
+    device alone is fastest it says so. Give the plan to
     ConvParallelStrategy(plan=...), or edit its numbers and see with --plan how
     long a step then takes. For a whole model, one device alone and replicas of
     convpar.replicas, each on a device or on a group of them, stand beside it.
@@ -74,6 +81,7 @@ def command(
     if existing is not None and quantum is not None:
         raise click.UsageError("Expected --quantum or --plan, not both.")
     from tf_convpar import files
+    from tf_convpar import plans
     from tf_convpar.planner import star
 
     ways: Sequence[Way] = ()
@@ -85,12 +93,17 @@ def command(
                 wire_dtype=wire_dtype,
                 moments=moments,
             )
-            found = _of_star(calibration, quantum, existing)
+            found = _of_star(star.load(calibration), quantum, existing)
+        elif method == _method.STAR:
+            _refuse("and --method model", moments=moments)
+            loaded, measured, wire = _measured(calibration, model, wire_dtype)
+            of_star = star.of_measurements(loaded, measured, wire)
+            found = _of_star(of_star, quantum, existing)
         else:
             _refuse("of a star", quantum=quantum)
-            found, ways = _of_model(
-                calibration, model, wire_dtype, moments or "all", existing
-            )
+            edited = None if existing is None else plans.load(existing)
+            given = _measured(calibration, model, wire_dtype)
+            found, ways = _of_model(*given, moments or "all", edited)
     _plans.show(found, output, png, as_json, ways)
 
 
@@ -104,31 +117,25 @@ def _refuse(what: str, **options: object) -> None:
 
 
 def _of_star(
-    calibration: pathlib.Path,
+    measured: StarCalibration,
     quantum: int | None,
     existing: pathlib.Path | None,
 ) -> Plan:
     from tf_convpar.planner import star
 
-    measured = star.load(calibration)
     if existing is not None:
         return star.load_plan(existing, measured)
     return star.plan(measured, quantum)
 
 
-def _of_model(
-    calibration: pathlib.Path,
-    model: str | None,
-    wire_dtype: str | None,
-    moments: str,
-    existing: pathlib.Path | None,
-) -> tuple[Plan, Sequence[Way]]:
+def _measured(
+    calibration: pathlib.Path, model: str | None, wire_dtype: str | None
+) -> tuple[Any, Calibration, str | None]:
+    """The model, its calibration, and the dtype in which tensors travel."""
     from tf_convpar import planner
-    from tf_convpar import plans
 
     measured = planner.load(calibration)
     facts = measured.facts
-    given = None if existing is None else plans.load(existing)
     image = facts.get("image")
     if model is None and "model" not in facts:
         raise ValueError(
@@ -140,9 +147,20 @@ def _of_model(
     loaded = _models.load(
         model or facts["model"], int(image) if image and same else None
     )
-    wire = wire_dtype or facts.get("wire_dtype")
-    if given is not None:
-        return planner.plan_of(loaded, measured, given, wire, moments), ()
-    plan = planner.plan(loaded, measured, wire, moments)
-    ways = planner.compare(loaded, measured, wire, plan, moments)
+    return loaded, measured, wire_dtype or facts.get("wire_dtype")
+
+
+def _of_model(
+    model: Any,
+    measured: Calibration,
+    wire: str | None,
+    moments: str,
+    edited: Plan | None,
+) -> tuple[Plan, Sequence[Way]]:
+    from tf_convpar import planner
+
+    if edited is not None:
+        return planner.plan_of(model, measured, edited, wire, moments), ()
+    plan = planner.plan(model, measured, wire, moments)
+    ways = planner.compare(model, measured, wire, plan, moments)
     return plan, ways

@@ -2,27 +2,63 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
-from tf_convpar.cli import _measuring
 from tf_convpar.cli import _method
 from tf_convpar.cli import _models
 from tf_convpar.cli import _plans
 from tf_convpar.cli import _presets
 from tf_convpar.cli import _simulate_star
+from tf_convpar.cli._shared import OutputFile
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
 
-# The sweeps, as `planner._sweep` names them. Its import would make `--help`
-# wait for TensorFlow.
-SWEEPS = ("devices", "bandwidth", "batch")
+if TYPE_CHECKING:
+    from rich.status import Status
+
+    from tf_convpar.planner import Simulation
+
+# The sweeps of the star, as its `SWEEPS` names them; whole models have the
+# first three. To import that would make `--help` wait for TensorFlow.
+SWEEPS = ("devices", "bandwidth", "batch", "kernels", "heterogeneity")
+# Options that describe the star's cluster. A file says all that for itself.
+_DESCRIPTION = (
+    "devices",
+    "link",
+    "latency",
+    "kernels",
+    "batch",
+    "conv_share",
+    "rest",
+    "idle",
+)
+_OF_STAR = (
+    "calibration",
+    "kernels",
+    "conv_share",
+    "rest",
+    "idle",
+    "quantum",
+    "watts",
+)
+_OF_MODELS = ("model", "image", "modules", "wire_dtype", "moments", "output")
+# Images in a step, if nothing else is said.
+_BATCH = {_method.MODEL: 32, _method.STAR: 64}
 
 
-@click.command(
-    name="simulate", cls=_method.ByMethod, star=_simulate_star.command
+@click.command(name="simulate")
+@click.argument(
+    "calibration",
+    required=False,
+    type=click.Path(exists=True, dir_okay=False, path_type=pathlib.Path),
 )
 @click.option(
     "--model",
@@ -34,9 +70,9 @@ SWEEPS = ("devices", "bandwidth", "batch")
 @click.option(
     "--devices",
     metavar="LIST",
-    help="[N x]NAME[:RATE], separated by commas, the chief first, such as "
-    "4xcpu:100GFLOPS,2xgpu:2TFLOPS; or names without a rate, as --presets "
-    "lists them.",
+    help="[N x]NAME[:RATE][@WATTS], separated by commas, the chief first, such "
+    "as 4xcpu:100GFLOPS,2xgpu:2TFLOPS@180W; or names without a rate, as "
+    "--presets lists them. Only the star's table knows of power.",
 )
 @click.option(
     "--link",
@@ -46,130 +82,247 @@ SWEEPS = ("devices", "bandwidth", "batch")
     "second), inf.",
 )
 @click.option("--latency", default="0.1ms", show_default=True)
-@_measuring.batch
+@click.option(
+    "--batch",
+    type=click.IntRange(min=1),
+    help="Images in a step; by default 32, and 64 for the star.",
+)
 @_models.image
 @_models.imported
 @_models.wire_dtype
 @_models.moments
+@_simulate_star.options
 @click.option(
     "--sweep",
     type=click.Choice(SWEEPS),
-    help="Plan for some values of this, a row each, instead of one cluster.",
+    help="Plan for some values of this, a row each, instead of one cluster. "
+    "For the star devices by default; kernels and heterogeneity are for the "
+    "star only.",
 )
 @click.option(
     "--values",
     metavar="V,V,...",
-    help="Values of the sweep: 1,2,4 or 100Mbit,1Gbit.",
+    help="Values of the sweep: 1,2,4 or 100Mbit,1Gbit or 50:500,500:1500.",
 )
 @_plans.output
-@_plans.png
+@click.option(
+    "--csv",
+    "csv_file",
+    type=OutputFile(),
+    help="Write the rows of a sweep to this file.",
+)
+@click.option(
+    "--png",
+    type=OutputFile(),
+    help="Draw here who is busy when in the step; for the star, the rows.",
+)
 @_method.option
 @_presets.option
 @as_json
+@click.pass_context
 def command(
-    model: str | None,
-    devices: str | None,
-    link: str,
-    latency: str,
-    batch: int,
-    image: int | None,
-    wire_dtype: str | None,
-    moments: str | None,
+    context: click.Context,
+    calibration: pathlib.Path | None,
     sweep: str | None,
     values: str | None,
-    output: pathlib.Path | None,
+    csv_file: pathlib.Path | None,
     png: pathlib.Path | None,
     method: str,
     presets: bool,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Plan a model for devices that nobody has.
 
     \b
       convpar simulate --model VGG16 --image 64 --devices 2xcpu:100GFLOPS
       convpar simulate --model VGG16 --devices 4xcpu:100GFLOPS --sweep devices
+      convpar simulate --method star --devices 4xcpu:100GFLOPS,gpu:2TFLOPS
 
     The time of a convolution on a device is in proportion to its
     multiplications, that of another layer to the bytes that it reads and
     writes. How each convolution is split, and how long a step takes, is what
     `convpar plan` would say for such devices.
+
+    With --method star, these are steps of paper 1's star. CALIBRATION is a
+    file of `convpar calibrate --method star`. Without one, --devices describes
+    the cluster, and the network is two convolutions of 5x5 on images of
+    32x32x3, each followed by pooling.
     """  # noqa: D301 (click keeps the lines after a backspace as they are)
     if presets:
         _presets.show(as_json)
         return
-    if model is None or devices is None:
+    _method.check(context, method, star=_OF_STAR, model=_OF_MODELS)
+    of_star = method == _method.STAR
+    given["batch"] = given["batch"] or _BATCH[method]
+    if of_star:
+        _check_star(context, calibration, given["devices"])
+    else:
+        _check_model(given, sweep, values, csv_file, png)
+    from rich.console import Console
+
+    if of_star and sweep is None:
+        sweep = "devices"
+    status = Console(stderr=True).status("Planning")
+
+    def report(label: str) -> None:
+        status.update(f"Planning for {sweep} {label}")
+
+    wanted = None
+    if values is not None:
+        with messages_only():
+            wanted = [_value(sweep, v.strip()) for v in values.split(",")]
+    if sweep is None:
+        _one_plan(given, png, as_json, status)
+        return
+    if of_star:
+        found = _of_star(calibration, sweep, wanted, given, status, report)
+    else:
+        found = _of_model(sweep, wanted, given, status, report)
+    with messages_only():
+        if csv_file is not None:
+            found.csv(csv_file)
+        if png is not None:
+            from tf_convpar.planner import star
+
+            star.draw(found, png)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        Console().print(found.table(), highlight=False)
+
+
+def _check_star(
+    context: click.Context,
+    calibration: pathlib.Path | None,
+    devices: str | None,
+) -> None:
+    if calibration is None and devices is None:
+        raise click.UsageError(
+            "Expected a calibration file or --devices, such as --devices "
+            "4xcpu:100GFLOPS. Received neither."
+        )
+    described = _method.given_of(context, _DESCRIPTION)
+    if calibration is not None and described:
+        raise click.UsageError(
+            f"Expected {described[0]} without a file, which says that for "
+            f"itself. Received it with {calibration}."
+        )
+
+
+def _check_model(
+    given: dict[str, Any],
+    sweep: str | None,
+    values: str | None,
+    csv_file: pathlib.Path | None,
+    png: pathlib.Path | None,
+) -> None:
+    if given["model"] is None or given["devices"] is None:
         raise click.UsageError(
             "Expected --model and --devices, such as --model ResNet50 "
             "--devices 4xcpu:100GFLOPS,2xgpu:2TFLOPS; or --method star, which "
             "has other options. Received no "
-            f"{'--model' if model is None else '--devices'}."
+            f"{'--model' if given['model'] is None else '--devices'}."
         )
     if sweep is None and values is not None:
         raise click.UsageError("Expected --values with --sweep.")
-    if sweep is not None and (output is not None or png is not None):
+    if sweep is None and csv_file is not None:
+        raise click.UsageError("Expected --csv with --sweep.")
+    if sweep is not None and (given["output"] is not None or png is not None):
         raise click.UsageError(
             "Expected --sweep, which makes a plan for each value, or --output "
             "and --png, which write one. Received both."
         )
-    with messages_only():
-        wanted = None
-        if values is not None:
-            wanted = [_value(sweep, v.strip()) for v in values.split(",")]
-        # Mistakes in these are told before TensorFlow is waited for.
-        from tf_convpar import planner
-        from tf_convpar.planner import descriptions
 
-        descriptions.devices(devices)
-        descriptions.link(link, latency)
-    loaded = _models.load(model, image)
-    from rich.console import Console
 
-    words = (devices, link, latency, batch)
-    moments = moments or "all"
-    status = Console(stderr=True).status("Planning")
+def _of_star(
+    calibration: pathlib.Path | None,
+    sweep: str,
+    values: Sequence[Any] | None,
+    given: dict[str, Any],
+    status: Status,
+    report: Callable[[str], None],
+) -> Simulation[Any]:
+    from tf_convpar.planner import star
+
+    words = {name: given[name] for name in _DESCRIPTION}
     with messages_only(), status:
-        if sweep is None:
-            found = planner.described(loaded, *words)
-            plan = planner.plan(loaded, found, wire_dtype, moments)
-            ways = planner.compare(loaded, found, wire_dtype, plan, moments)
-        else:
-            rows = planner.sweep(
-                loaded,
-                sweep,
-                wanted,
-                *words,
-                wire_dtype,
-                moments,
-                report=lambda label: status.update(
-                    f"Planning for {sweep} {label}"
-                ),
-            )
-    about = f"{pathlib.Path(model).stem}, batch {batch}: {devices}, {link}"
-    if sweep is None:
-        _plans.show(plan, output, png, as_json, ways)
-    elif as_json:
-        print_json(
-            {
-                "sweep": sweep,
-                "about": about,
-                "rows": [row.to_dict() for row in rows],
-            }
-        )
-    else:
-        table = planner.sweep_table(rows, sweep, about)
-        Console().print(table, highlight=False)
+        cluster = _simulate_star.cluster(calibration, given["watts"], **words)
+        quantum = given["quantum"]
+        return star.simulate(cluster, sweep, values, quantum, report)
 
 
-def _value(sweep: str | None, text: str) -> float:
+def _of_model(
+    sweep: str,
+    values: Sequence[Any] | None,
+    given: dict[str, Any],
+    status: Status,
+    report: Callable[[str], None],
+) -> Simulation[Any]:
+    model = _loaded(given)
+    from tf_convpar import planner
+
+    words = _cluster(given) | _settings(given) | {"report": report}
+    with messages_only(), status:
+        found = planner.sweep(model, sweep, values, **words)
+    about = (
+        f"{pathlib.Path(given['model']).stem}, batch {given['batch']}: "
+        f"{given['devices']}, {given['link']}"
+    )
+    return dataclasses.replace(found, about=about)
+
+
+def _one_plan(
+    given: dict[str, Any],
+    png: pathlib.Path | None,
+    as_json: bool,
+    status: Status,
+) -> None:
+    model = _loaded(given)
+    from tf_convpar import planner
+
+    settings = _settings(given)
+    with messages_only(), status:
+        cluster = planner.described(model, **_cluster(given))
+        plan = planner.plan(model, cluster, **settings)
+        ways = planner.compare(model, cluster, plan=plan, **settings)
+    _plans.show(plan, given["output"], png, as_json, ways)
+
+
+def _cluster(given: dict[str, Any]) -> dict[str, Any]:
+    words = {name: given[name] for name in ("devices", "link", "latency")}
+    return words | {"batch_size": given["batch"]}
+
+
+def _settings(given: dict[str, Any]) -> dict[str, Any]:
+    moments = given["moments"] or "all"
+    return {"wire_dtype": given["wire_dtype"], "moments": moments}
+
+
+def _loaded(given: dict[str, Any]) -> Any:
+    """The model, once what is said of the cluster can be read."""
+    from tf_convpar.planner import descriptions
+
+    with messages_only():
+        # Mistakes in these are told before TensorFlow is waited for.
+        descriptions.devices(given["devices"])
+        descriptions.link(given["link"], given["latency"])
+    return _models.load(given["model"], given["image"])
+
+
+def _value(sweep: str | None, text: str) -> Any:
     """Reads a value of a sweep."""
     from tf_convpar import units
 
+    if sweep == "kernels":
+        return _simulate_star.kernels_of(text)
     if sweep == "bandwidth":
         return units.bytes_per_s(text)
     try:
-        return int(text)
+        return float(text) if sweep == "heterogeneity" else int(text)
     except ValueError as error:
+        what = "numbers" if sweep == "heterogeneity" else "whole numbers"
         raise ValueError(
-            f"Expected whole numbers for a sweep over {sweep}, separated by "
-            f"commas. Received: {text!r}."
+            f"Expected {what} for a sweep over {sweep}, separated by commas. "
+            f"Received: {text!r}."
         ) from error

@@ -17,6 +17,7 @@ from tf_convpar.planner._calibration_file import load as load
 from tf_convpar.planner._calibration_file import save as save
 from tf_convpar.planner._calibration_file import to_json as to_json
 from tf_convpar.planner._link import Link as Link
+from tf_convpar.planner._simulation import Simulation as Simulation
 from tf_convpar.plans import Plan as Plan
 from tf_convpar.plans import Prediction as Prediction
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from tf_convpar.planner._tables import layer_table as layer_table
     from tf_convpar.planner._tables import link_table as link_table
     from tf_convpar.planner._tables import preset_table as preset_table
-    from tf_convpar.planner._tables import sweep_table as sweep_table
     from tf_convpar.planner._tables import way_table as way_table
     from tf_convpar.planner.measure._calibrate import calibrate as calibrate
 
@@ -52,7 +52,6 @@ _LATER = {
     "preset_table": "_tables",
     "simulate": "_simulate",
     "sweep": "_sweep",
-    "sweep_table": "_tables",
     "way_table": "_tables",
 }
 

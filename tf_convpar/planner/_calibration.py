@@ -20,6 +20,8 @@ from tf_convpar.files import Quantity
 from tf_convpar.files import Some
 from tf_convpar.files import Unexpected
 from tf_convpar.planner._link import Link
+from tf_convpar.planner._link import check_links
+from tf_convpar.planner._link import link_of
 
 PASSES = ("forward", "backward")
 
@@ -67,9 +69,7 @@ class Work(Checked):
     ) -> float:
         """Seconds of a pass; 0 for no samples or no filters.
 
-        Time is linear between measured points. Beyond them the line through
-        the two nearest points goes on. Below the first point time is at least
-        proportional to it.
+        `on_line` says what is beside measured points.
 
         Args:
             which: `"forward"` or `"backward"`.
@@ -79,12 +79,12 @@ class Work(Checked):
         """
         if samples <= 0 or filters <= 0:
             return 0.0
-        seconds = _line(self.samples, getattr(self, which), samples)
+        seconds = on_line(self.samples, getattr(self, which), samples)
         if on_shards:
             seconds *= self.on_shards[PASSES.index(which)]
         if filters == 1:
             return seconds
-        part = _line(self.filters, getattr(self, f"{which}_of"), filters)
+        part = on_line(self.filters, getattr(self, f"{which}_of"), filters)
         return seconds * part
 
     def along(self, known: Work) -> Work:
@@ -143,7 +143,13 @@ def check_points(value: Checked, points: str, *measured: str) -> None:
             )
 
 
-def _line(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
+def on_line(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
+    """What is measured at `xs` to be `ys`, at any `x` above 0.
+
+    It is linear between measured points. Beyond them the line through the two
+    nearest points goes on, unless it falls. Below the first point it is at
+    least proportional to that point. With one point it is proportional.
+    """
     if len(xs) == 1:
         return ys[0] * x / xs[0]
     if xs[0] <= x <= xs[-1]:
@@ -219,10 +225,7 @@ class Calibration(Checked):
                     "the same layers for every device", "devices", i
                 )
         names = [device.name for device in self.devices]
-        linked = {(link.source, link.target) for link in self.links}
-        for a, b in itertools.permutations(names, 2):
-            if a != b and (a, b) not in linked:
-                raise Unexpected(f"a link from {a} to {b}", "links")
+        check_links(self.links, names, itertools.permutations(names, 2))
 
     def among(
         self, devices: Sequence[str], slower: Mapping[str, float] | None = None
@@ -256,10 +259,4 @@ class Calibration(Checked):
         Raises:
             ValueError: The calibration has no such link.
         """
-        for link in self.links:
-            if (link.source, link.target) == (source, target):
-                return link
-        raise ValueError(
-            f"Expected a link from {source} to {target} in the calibration. "
-            f"Received: {[(k.source, k.target) for k in self.links]}."
-        )
+        return link_of(self.links, source, target)

@@ -13,6 +13,7 @@ from tf_convpar.planner import _balancing
 from tf_convpar.planner import _solver
 from tf_convpar.planner import _step
 from tf_convpar.planner import _work_keys
+from tf_convpar.planner import star
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._costs import Costs
 from tf_convpar.planner._linear_program import NoSolution
@@ -22,6 +23,7 @@ from tf_convpar.planner._ways import FILTERS
 from tf_convpar.planner._ways import SAMPLES
 from tf_convpar.planner._ways import Settings
 from tf_convpar.planner._ways import filters_of
+from tf_convpar.planner.star._of_measurements import of_measurements
 from tf_convpar.plans import Plan
 from tf_convpar.sharding import Graph
 from tf_convpar.sharding import calls_of
@@ -31,6 +33,10 @@ from tf_convpar.units import seconds_text
 # much in the worst of the measured cases (`benchmarks/cluster`), and a model
 # that is not split has no cluster that can fail.
 WORTH = 0.1
+# The methods of planning, the second of which is paper 1's.
+MODEL = "model"
+STAR = "star"
+METHODS = (MODEL, STAR)
 
 
 def plan(
@@ -38,6 +44,7 @@ def plan(
     calibration: Calibration,
     wire_dtype: str | None = None,
     moments: str = "all",
+    by: str = MODEL,
 ) -> Plan:
     """The plan with the shortest step that these measurements allow.
 
@@ -52,24 +59,29 @@ def plan(
         calibration: Measurements of the model on the devices.
         wire_dtype: Dtype in which tensors travel; None for their own.
         moments: As for `parallelize`.
+        by: Method. `"model"` plans all layers together, as they run. `"star"`
+            is that of paper 1: each convolution is split by filters and by
+            itself, and its feature maps are joined on the chief.
 
     Returns:
         The plan. All convolutions stay on the chief unless a split is
         predicted to save a tenth of the step, or the chief lacks the memory.
+        The star splits a layer for any gain.
 
     Raises:
-        ValueError: The calibration is of another model, or no split fits the
-            memory of the devices.
+        ValueError: The calibration is of another model, no split fits the
+            memory of the devices, or there is no such method.
         RuntimeError: There is no proof within half a minute.
     """
     graph = calls_of(model)
-    expected = _work_keys.fingerprint(graph)
-    if calibration.model != expected:
+    _work_keys.check(graph, calibration.model)
+    if by not in METHODS:
         raise ValueError(
-            f"Expected a calibration of '{model.name}', fingerprint "
-            f"{expected}. Received one of another model, {calibration.model}: "
-            "calibrate again."
+            f"Expected `by` to be one of {', '.join(METHODS)}. Received: "
+            f"by={by!r}."
         )
+    if by == STAR:
+        return star.plan(of_measurements(model, calibration, wire_dtype))
     settings = Settings(wire_dtype, moments)
     return plan_graph(graph, calibration, settings, WORTH)
 

@@ -57,16 +57,8 @@ def plan_of(
             a device lacks the memory.
     """
     graph = calls_of(model)
-    expected = _work_keys.fingerprint(graph)
-    for what, found in (
-        ("calibration", calibration.model),
-        ("plan", plan.fingerprint),
-    ):
-        if found != expected:
-            raise ValueError(
-                f"Expected a {what} of '{model.name}', fingerprint "
-                f"{expected}. Received one of another model, {found}."
-            )
+    _work_keys.check(graph, calibration.model)
+    _work_keys.check(graph, plan.fingerprint, "plan")
     names = tuple(device.name for device in calibration.devices)
     if plan.devices != names:
         raise ValueError(

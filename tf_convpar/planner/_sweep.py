@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -12,23 +13,33 @@ from typing import Any
 
 import keras
 
-from tf_convpar import units
 from tf_convpar.planner import _plan
 from tf_convpar.planner import _simulate
 from tf_convpar.planner import descriptions
+from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._simulate import DEVICES
+from tf_convpar.planner._simulation import Columns
+from tf_convpar.planner._simulation import Simulation
+from tf_convpar.planner._vary import Sweep
+from tf_convpar.planner._vary import Value
+from tf_convpar.planner._vary import mbit
+from tf_convpar.planner._vary import varied
+from tf_convpar.planner._vary import whole_number
+from tf_convpar.planner._vary import with_bandwidth
+from tf_convpar.planner._vary import with_devices
+from tf_convpar.planner._ways import CHIEF
+from tf_convpar.planner._ways import FILTERS
+from tf_convpar.planner._ways import SAMPLES
 from tf_convpar.planner._ways import Settings
 from tf_convpar.planner.descriptions import LATENCY
 from tf_convpar.planner.descriptions import LINK
-from tf_convpar.planner.descriptions import Described
 from tf_convpar.plans import Plan
 from tf_convpar.sharding import calls_of
+from tf_convpar.units import seconds_text
 
-SWEEPS = ("devices", "bandwidth", "batch")
-_MBIT = 1e6 / 8
 VALUES: Mapping[str, tuple[float, ...]] = {
     "devices": (1, 2, 4, 8),
-    "bandwidth": tuple(n * _MBIT for n in (100, 300, 1e3, 2.5e3, 1e4)),
+    "bandwidth": mbit(100, 300, 1e3, 2.5e3, 1e4),
     "batch": (8, 16, 32, 64, 128),
 }
 
@@ -44,7 +55,7 @@ class SweepRow:
         plan: Best plan for that value.
     """
 
-    value: float
+    value: Value
     label: str
     plan: Plan
 
@@ -77,7 +88,7 @@ class SweepRow:
         """
         single = self.plan.best_single
         return {
-            "value": self.label if math.isinf(self.value) else self.value,
+            "value": self.label if self.value == math.inf else self.value,
             "label": self.label,
             "devices": len(self.plan.devices),
             "used": len(self.plan.used),
@@ -91,6 +102,40 @@ class SweepRow:
         }
 
 
+def _alone(row: SweepRow) -> str:
+    single = row.plan.best_single
+    return seconds_text(single[1]) if single else ""
+
+
+COLUMNS: Columns[SweepRow] = (
+    ("Step", lambda r: seconds_text(r.step_s)),
+    ("Speed-\nup", lambda r: f"{r.speedup:.2f}"),
+    ("Best\nalone", _alone),
+    ("In\nuse", lambda r: f"{len(r.plan.used)}/{len(r.plan.devices)}"),
+    ("MB into\none device", lambda r: f"{r.received_bytes / 1e6:.1f}"),
+    ("By\nsamples", lambda r: str(r.ways.get(SAMPLES, 0))),
+    ("By\nfilters", lambda r: str(r.ways.get(FILTERS, 0))),
+    ("On the\nchief", lambda r: str(r.ways.get(CHIEF, 0))),
+)
+
+
+def with_batch(calibration: Calibration, value: float) -> Calibration:
+    """The calibration with another number of samples.
+
+    Raises:
+        ValueError: It is none.
+    """
+    batch = whole_number("batch", value, "sample")
+    return dataclasses.replace(calibration, batch=batch)
+
+
+SWEEPS: Mapping[str, Sweep[Calibration]] = {
+    "devices": functools.partial(with_devices, between=True),
+    "bandwidth": with_bandwidth,
+    "batch": with_batch,
+}
+
+
 def sweep(
     model: keras.Model,
     over: str = "devices",
@@ -102,11 +147,11 @@ def sweep(
     wire_dtype: str | None = None,
     moments: str = "all",
     report: Callable[[str], None] = lambda label: None,
-) -> tuple[SweepRow, ...]:
+) -> Simulation[SweepRow]:
     """Plans a model for each value of one setting.
 
     ```python
-    sweep(model, "devices", [1, 2, 4, 8], "8xcpu:100GFLOPS")[-1].speedup
+    sweep(model, "devices", [1, 2, 4, 8], "8xcpu:100GFLOPS").rows[-1].speedup
     ```
 
     Args:
@@ -132,46 +177,21 @@ def sweep(
             `simulate` would raise it.
         RuntimeError: A plan has no proof within half a minute.
     """
-    if over not in SWEEPS:
-        raise ValueError(
-            f"Expected a sweep over one of {', '.join(SWEEPS)}. Received: "
-            f"{over!r}."
-        )
-    wanted = VALUES[over] if values is None else values
-    low = [value for value in wanted if not value > 0]
-    if low or not wanted:
-        raise ValueError(f"Expected {over} above 0. Received: {list(wanted)}.")
     settings = Settings(wire_dtype, moments)
     graph = calls_of(model)
     described = descriptions.devices(devices)
+    if len(described) == 1 and over == "devices":
+        # A copy has the links of the device that it is a copy of.
+        described *= 2
+        described[1] = dataclasses.replace(
+            described[0], name=described[0].name.replace(":0", ":1")
+        )
     rate, delay = descriptions.link(link, latency)
-    rows = []
-    for value in wanted:
-        label = f"{value:g}"
-        now, bytes_per_s, samples = described, rate, batch_size
-        if over == "devices":
-            now = first(described, int(value))
-        elif over == "bandwidth":
-            bytes_per_s, label = value, units.link_words(value)
-        else:
-            samples = int(value)
-        report(label)
-        found = _simulate.describe(graph, now, bytes_per_s, delay, samples)
-        made = _plan.plan_graph(graph, found, settings)
-        rows.append(SweepRow(value, label, made))
-    return tuple(rows)
-
-
-def first(devices: Sequence[Described], number: int) -> list[Described]:
-    """The first `number` devices; beyond those described, copies of the last.
-
-    ```python
-    first(descriptions.devices("a:1GFLOPS,b:2GFLOPS"), 3)[2].name  # "b:1"
-    ```
-    """
-    found = list(devices[:number])
-    kind, _, last = devices[-1].name.rpartition(":")
-    for i in range(number - len(found)):
-        name = f"{kind}:{int(last) + 1 + i}"
-        found.append(dataclasses.replace(devices[-1], name=name))
-    return found
+    found = _simulate.describe(graph, described, rate, delay, batch_size)
+    wanted = VALUES.get(over, ()) if values is None else values
+    rows = tuple(
+        SweepRow(value, label, _plan.plan_graph(graph, changed, settings))
+        for value, label, changed in varied(found, over, SWEEPS, wanted, report)
+    )
+    about = f"{model.name}, batch {batch_size}: {devices}, {link}"
+    return Simulation(over, rows, about, COLUMNS)

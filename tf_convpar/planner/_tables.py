@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from tf_convpar.planner._calibration import Calibration
     from tf_convpar.planner._compare import Way
     from tf_convpar.planner._link import Link
-    from tf_convpar.planner._sweep import SweepRow
-
-_SWEPT = {"devices": "Devices", "bandwidth": "Links", "batch": "Batch"}
 
 
 def preset_table() -> Table:
@@ -129,51 +126,4 @@ def way_table(ways: Sequence[Way]) -> Table:
             f"{way.received_bytes / 1e6:.1f}",
             "yes" if way.exact else "no",
         )
-    return table
-
-
-def sweep_table(rows: Iterable[SweepRow], over: str, title: str) -> Table:
-    """A row for each plan of a sweep.
-
-    Args:
-        rows: Rows of `sweep`.
-        over: What varies, as in `sweep`.
-        title: Title of the table.
-    """
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(
-        title=escape(title),
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 0),
-        show_edge=False,
-    )
-    for head in (
-        _SWEPT[over],
-        "Step",
-        "Speed-\nup",
-        "Best\nalone",
-        "In\nuse",
-        "MB into\none device",
-        "By\nsamples",
-        "By\nfilters",
-        "On the\nchief",
-    ):
-        table.add_column(head, justify="right", vertical="bottom", no_wrap=True)
-    for row in rows:
-        single = row.plan.best_single
-        cells: list[Any] = [
-            row.label,
-            seconds_text(row.step_s),
-            f"{row.speedup:.2f}",
-            seconds_text(single[1]) if single else "",
-            f"{len(row.plan.used)}/{len(row.plan.devices)}",
-            f"{row.received_bytes / 1e6:.1f}",
-            *(row.ways.get(w, 0) for w in ("samples", "filters", "chief")),
-        ]
-        table.add_row(*(escape(str(cell)) for cell in cells))
     return table

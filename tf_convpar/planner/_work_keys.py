@@ -71,6 +71,21 @@ def fingerprint(graph: Graph) -> str:
     return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
 
 
+def check(graph: Graph, found: str, what: str = "calibration") -> None:
+    """Checks that something was made for a graph, by its fingerprint.
+
+    Raises:
+        ValueError: It was made for another model.
+    """
+    expected = fingerprint(graph)
+    if found != expected:
+        again = ": calibrate again" if what == "calibration" else ""
+        raise ValueError(
+            f"Expected a {what} of '{graph.name}', fingerprint {expected}. "
+            f"Received one of another model, {found}{again}."
+        )
+
+
 def _type(layer: Any) -> str:
     # A parallel layer has the class name of the Keras layer that it replaces,
     # and on one device does the same work.

@@ -23,7 +23,7 @@ from tf_convpar.planner.measure import _cache
 from tf_convpar.planner.measure import _calibrate
 from tf_convpar.planner.measure import progress
 from tf_convpar.planner.measure import step_seconds
-from tf_convpar.planner.star.measure import LayerByLayer
+from tf_convpar.planner.star._by_layer import LayerByLayer
 from tf_convpar.plans import Plan
 from tf_convpar.sharding import calls_of
 from tf_convpar.strategy.strategy import ConvParallelStrategy

@@ -77,13 +77,50 @@ def calibrate(
         ValueError: The model has no graph, or inputs of unknown size; or the
             first of the strategy's devices is not the chief's.
     """
-    graph = calls_of(model)
-    devices = chief_first(strategy)
-    optimizer = keras.optimizers.SGD()
-    if getattr(model, "compiled", False) and model.optimizer is not None:
+    optimizer = None
+    if getattr(model, "compiled", False):
         optimizer = model.optimizer
+    return calibrate_graph(
+        calls_of(model),
+        strategy,
+        batch_size,
+        optimizer,
+        algorithm=algorithm,
+        fresh=fresh,
+        keep=keep,
+        report=report,
+    )
+
+
+def calibrate_graph(
+    graph: Graph,
+    strategy: ConvParallelStrategy,
+    batch_size: int,
+    optimizer: Any = None,
+    *,
+    algorithm: str | None = None,
+    links: Sequence[Link] | None = None,
+    fresh: bool = False,
+    keep: bool = True,
+    report: Report = lambda name: None,
+) -> Calibration:
+    """Measures a graph that has been read; see `calibrate`.
+
+    Args:
+        graph: Graph of the model.
+        strategy: As for `calibrate`.
+        batch_size: As for `calibrate`.
+        optimizer: Optimizer that is measured; None for SGD.
+        algorithm: As for `calibrate`.
+        links: Links that are known, in place of measured ones.
+        fresh: As for `calibrate`.
+        keep: As for `calibrate`.
+        report: As for `calibrate`.
+    """
+    devices = chief_first(strategy)
+    optimizer = optimizer or keras.optimizers.SGD()
     file = _cache.path(
-        f"{model.name}-{batch_size}",
+        f"{graph.name}-{batch_size}",
         _key(graph, strategy, devices, optimizer, batch_size, algorithm),
     )
     if not fresh:
@@ -98,6 +135,7 @@ def calibrate(
             optimizer,
             batch_size,
             algorithm,
+            links,
             report=report,
         )
     if keep:
@@ -126,12 +164,14 @@ def _measured(
     optimizer: Any,
     batch: int,
     algorithm: str | None,
+    links: Sequence[Link] | None,
     report: Report,
 ) -> Calibration:
     chief, *others = devices
     works = _works_on(graph, devices, batch, algorithm, report)
     clock = Clock(report=report)
-    links = _measured_links(devices, clock)
+    if links is None:
+        links = _measured_links(devices, clock)
     rates = [k.bytes_per_s for k in links if others[:1] == [k.target]]
     byte_s = _links.transfer_s(
         chief, others, clock, min(rates, default=math.inf)

@@ -6,34 +6,43 @@ how many kernels each device should get. `simulate` predicts steps without
 hardware. TensorFlow is imported only where something is measured.
 """
 
+import importlib
 from typing import Any
 
 from tf_convpar.planner._link import Link as Link
+from tf_convpar.planner.star._calibration import KIND as KIND
 from tf_convpar.planner.star._calibration import (
     StarCalibration as StarCalibration,
 )
 from tf_convpar.planner.star._calibration import StarDevice as StarDevice
 from tf_convpar.planner.star._calibration import Times as Times
-from tf_convpar.planner.star._calibration_file import KIND as KIND
-from tf_convpar.planner.star._calibration_file import from_json as from_json
-from tf_convpar.planner.star._calibration_file import load as load
-from tf_convpar.planner.star._calibration_file import save as save
-from tf_convpar.planner.star._calibration_file import to_json as to_json
+from tf_convpar.planner.star._calibration import from_json as from_json
+from tf_convpar.planner.star._calibration import load as load
+from tf_convpar.planner.star._calibration import save as save
+from tf_convpar.planner.star._calibration import to_json as to_json
 from tf_convpar.planner.star._cost import predict as predict
+from tf_convpar.planner.star._describe import describe as describe
 from tf_convpar.planner.star._network import Network as Network
 from tf_convpar.planner.star._network import StarConvolution as StarConvolution
+from tf_convpar.planner.star._network import network as network
 from tf_convpar.planner.star._plan import load_plan as load_plan
 from tf_convpar.planner.star._plan import plan as plan
 from tf_convpar.planner.star._plan import plan_of as plan_of
-from tf_convpar.planner.star.simulation import network as network
-from tf_convpar.planner.star.simulation import simulate as simulate
+from tf_convpar.planner.star._plot import draw as draw
+from tf_convpar.planner.star._simulate import simulate as simulate
+from tf_convpar.planner.star._vary import with_watts as with_watts
 from tf_convpar.plans import Plan as Plan
 from tf_convpar.plans import Prediction as Prediction
 
+# Names whose modules need TensorFlow, and these modules.
+_LATER = {
+    "calibrate": "_calibrate",
+    "of_measurements": "_of_measurements",
+    "of_model": "_of_model",
+}
+
 
 def __getattr__(name: str) -> Any:
-    if name in ("calibrate", "of_model"):
-        from tf_convpar.planner.star import measure
-
-        return getattr(measure, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)

@@ -1,20 +1,20 @@
-"""What devices and links were measured to do.
+"""What devices and links were measured to do, and files of that.
 
 All times are seconds, all sizes bytes. The numbers come from
 `tf_convpar.planner.star.calibrate`, from a file, or from a description of
-devices that nobody has (`simulation.describe`).
+devices that nobody has (`describe`). `docs/planning-the-star.md` has the
+schema of files.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
+from collections.abc import Callable
 from collections.abc import Mapping
-
-import numpy as np
 
 from tf_convpar.files import Checked
 from tf_convpar.files import Count
+from tf_convpar.files import Form
 from tf_convpar.files import Name
 from tf_convpar.files import Natural
 from tf_convpar.files import Quantity
@@ -22,9 +22,14 @@ from tf_convpar.files import Some
 from tf_convpar.files import Unexpected
 from tf_convpar.files import check_distinct
 from tf_convpar.planner._calibration import check_points
+from tf_convpar.planner._calibration import on_line
 from tf_convpar.planner._link import Link
+from tf_convpar.planner._link import check_links
+from tf_convpar.planner._link import link_of
 from tf_convpar.planner.star._network import Network
 from tf_convpar.planner.star._network import StarConvolution
+
+PASSES = ("forward", "input_gradient", "kernel_gradient")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,33 +52,35 @@ class Times(Checked):
 
     def check(self) -> None:
         """Numbers of kernels ascend, and each has its times."""
-        check_points(
-            self, "filters", "forward", "input_gradient", "kernel_gradient"
-        )
+        check_points(self, "filters", *PASSES)
 
     def at(self, which: str, filters: float) -> float:
         """Seconds of a pass with `filters` kernels; 0 for none.
 
-        Time is linear between measured points. Above the last point it is
-        proportional to that point. Below the first point the line through the
-        first two goes on: its value at 0 is what a convolution costs before
-        its first kernel. There time is at least proportional to the first
-        point, and at most that point's. With one point only, it is always
-        proportional.
+        `on_line` says what is beside measured points. Above the last one time
+        is proportional to it: more kernels than a layer has are those of whole
+        quanta, and take no longer each.
         """
         if filters <= 0:
             return 0.0
         widths, seconds = self.filters, getattr(self, which)
         if filters >= widths[-1]:
             return float(seconds[-1] * filters / widths[-1])
-        if filters >= widths[0]:
-            return float(np.interp(filters, widths, seconds))
-        share = seconds[0] * filters / widths[0]
-        if len(widths) == 1:
-            return float(share)
-        slope = (seconds[1] - seconds[0]) / (widths[1] - widths[0])
-        line = seconds[0] - slope * (widths[0] - filters)
-        return float(min(max(share, line), seconds[0]))
+        return float(on_line(widths, seconds, filters))
+
+    def map(self, seconds: Callable[[str, float], float]) -> Times:
+        """Other times at the same numbers of kernels.
+
+        Args:
+            seconds: Function that takes a pass and its time.
+        """
+        return Times(
+            self.filters,
+            *(
+                tuple(seconds(which, s) for s in getattr(self, which))
+                for which in PASSES
+            ),
+        )
 
 
 def proportional(
@@ -162,7 +169,9 @@ class StarCalibration(Checked):
                     *("devices", i, "times"),
                     received=", ".join(wrong),
                 )
-        self._check_links()
+        chief, *others = (device.name for device in self.devices)
+        pairs = [ends for d in others for ends in ((chief, d), (d, chief))]
+        check_links(self.links, [chief, *others], pairs)
 
     @property
     def chief(self) -> StarDevice:
@@ -170,41 +179,14 @@ class StarCalibration(Checked):
         return self.devices[0]
 
     def link(self, source: str, target: str) -> Link:
-        """Returns the link from one device to another.
+        """Returns the link from one device to another; see `link_of`."""
+        return link_of(self.links, source, target)
 
-        Raises:
-            ValueError: The calibration has no such link.
-        """
-        for link in self.links:
-            if (link.source, link.target) == (source, target):
-                return link
-        raise ValueError(
-            f"Expected a link from {source} to {target} in the calibration. "
-            f"Received {len(self.links)} links: "
-            f"{[(link.source, link.target) for link in self.links]}."
-        )
 
-    def _check_links(self) -> None:
-        names = [device.name for device in self.devices]
-        seen = set()
-        for i, link in enumerate(self.links):
-            for end in ("source", "target"):
-                if getattr(link, end) not in names:
-                    what = f"one of the devices, {', '.join(names)},"
-                    raise Unexpected(what, "links", i, end)
-            if link.source == link.target:
-                what = "another device than the link's source"
-                raise Unexpected(what, "links", i, "target")
-            ends = link.source, link.target
-            if ends in seen:
-                twice = f"{' -> '.join(ends)} a second time"
-                raise Unexpected("each link once", "links", i, received=twice)
-            seen.add(ends)
-        for a, b in itertools.permutations(names, 2):
-            if names[0] in (a, b) and (a, b) not in seen:
-                raise Unexpected(
-                    f"a link {a} -> {b}, both directions between the first "
-                    "device and each other,",
-                    "links",
-                    received=f"{len(seen)} links without it",
-                )
+KIND = "star calibration"
+_FORM = Form(StarCalibration, KIND, 1, "Calibrate again")
+
+load = _FORM.load
+save = _FORM.save
+to_json = _FORM.to_json
+from_json = _FORM.from_json

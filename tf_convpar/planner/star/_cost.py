@@ -23,12 +23,11 @@ and adding. It is 0 where the chief has all kernels. A step is `rest_s` and the
 sum of its phases. No device goes on to the next phase before the slowest one is
 done: the network needs all feature maps.
 
-`tf_convpar.planner.star.allocation.allocate` minimises this very function.
+`_optimum.allocate` minimises this very function.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -44,19 +43,6 @@ PHASES = (FORWARD, BACKWARD)
 
 # Kernels per device, in the calibration's order, for each layer.
 Allocation = Mapping[str, Sequence[int]]
-
-
-@dataclasses.dataclass(frozen=True)
-class StarTraffic:
-    """Bytes of one phase to and from each device; 0 for the chief.
-
-    Attributes:
-        to_device: Bytes from the chief to each device.
-        from_device: Bytes from each device to the chief.
-    """
-
-    to_device: tuple[int, ...]
-    from_device: tuple[int, ...]
 
 
 def compute_s(
@@ -82,77 +68,12 @@ def compute_s(
     return seconds + device.update_s * convolution.parameters(filters)
 
 
-def traffic(
-    calibration: StarCalibration,
-    convolution: StarConvolution,
-    phase: str,
-    counts: Sequence[int],
-) -> StarTraffic:
-    """The bytes that travel in a phase, for these kernels per device."""
-    network = calibration.network
-    width = network.wire_bytes
-    of_input = width * convolution.input_values(network.batch)
-    whole = [of_input if n and d else 0 for d, n in enumerate(counts)]
-    parts = [
-        width * convolution.output_values(network.batch, n) if d else 0
-        for d, n in enumerate(counts)
-    ]
-    if phase == FORWARD:
-        return StarTraffic(tuple(whole), tuple(parts))
-    if not convolution.input_gradient:
-        whole = [0] * len(counts)
-    return StarTraffic(tuple(parts), tuple(whole))
-
-
-def joined_bytes(
-    calibration: StarCalibration,
-    convolution: StarConvolution,
-    phase: str,
-    counts: Sequence[int],
-) -> int:
-    """Bytes that the chief joins, cuts or adds in a phase: four a number."""
-    if not any(counts[1:]):
-        return 0
-    batch = calibration.network.batch
-    values = convolution.output_values(batch)
-    if phase == BACKWARD and convolution.input_gradient:
-        terms = sum(n > 0 for n in counts)
-        values += (terms - 1) * convolution.input_values(batch)
-    return 4 * values
-
-
 def chief_rates(calibration: StarCalibration) -> tuple[float, float]:
     """Bytes per second out of the chief's interface, and into it."""
-    out = [
-        link.bytes_per_s
-        for link in calibration.links
-        if link.source == calibration.chief.name
-    ]
-    into = [
-        link.bytes_per_s
-        for link in calibration.links
-        if link.target == calibration.chief.name
-    ]
+    chief, links = calibration.chief.name, calibration.links
+    out = (link.bytes_per_s for link in links if link.source == chief)
+    into = (link.bytes_per_s for link in links if link.target == chief)
     return max(out, default=1.0), max(into, default=1.0)
-
-
-def memory_bytes(
-    calibration: StarCalibration, convolution: StarConvolution, filters: int
-) -> int:
-    """Bytes that a convolution with `filters` kernels takes on a device.
-
-    These are the parameters, their gradient and slots; the input and the
-    feature maps, which are kept for the gradients; and the gradient of the
-    feature maps.
-    """
-    if not filters:
-        return 0
-    network = calibration.network
-    return 4 * (
-        convolution.parameters(filters) * (2 + network.slots)
-        + convolution.input_values(network.batch)
-        + 2 * convolution.output_values(network.batch, filters)
-    )
 
 
 def predict(calibration: StarCalibration, allocation: Allocation) -> Prediction:
@@ -221,19 +142,27 @@ class _Clock:
         self.out_rate, self.in_rate = chief_rates(calibration)
 
     def rest(self) -> None:
-        chief = self.calibration.chief.name
-        self._note(chief, "rest", "", "", self.now, self.calibration.rest_s)
-        self.now += self.calibration.rest_s
+        self._chief_only("rest", ("", ""), self.calibration.rest_s)
 
     def phase(
         self, convolution: StarConvolution, phase: str, counts: Sequence[int]
     ) -> None:
-        calibration = self.calibration
+        calibration, batch = self.calibration, self.calibration.network.batch
         chief = calibration.chief.name
-        moved = traffic(calibration, convolution, phase, counts)
         about = (convolution.name, phase)
-        shared_in = sum(moved.to_device) / self.out_rate
-        shared_out = sum(moved.from_device) / self.in_rate
+        gradient = phase == BACKWARD
+        # Nobody needs the gradient of the first layer's input.
+        inputs = convolution.input_values(batch)
+        inputs *= convolution.input_gradient or not gradient
+        wire = calibration.network.wire_bytes
+        whole = [wire * inputs if n and d else 0 for d, n in enumerate(counts)]
+        parts = [
+            wire * convolution.output_values(batch, n) if d else 0
+            for d, n in enumerate(counts)
+        ]
+        there, back = (parts, whole) if gradient else (whole, parts)
+        shared_in = sum(there) / self.out_rate
+        shared_out = sum(back) / self.in_rate
         ends = [self.now]
         for d, (device, n) in enumerate(
             zip(calibration.devices, counts, strict=True)
@@ -241,53 +170,59 @@ class _Clock:
             time = self.now
             seconds = compute_s(calibration, device, convolution, phase, n)
             if d == 0:
-                moving = sum(moved.to_device) + sum(moved.from_device)
-                seconds += calibration.transfer_s * moving
+                moved = sum(there) + sum(back)
+                seconds += calibration.transfer_s * moved
             elif n:
-                size = moved.to_device[d]
+                ends_of_link = (chief, device.name)
                 time += self._send(
-                    chief, device.name, size, shared_in, time, about
+                    ends_of_link, there[d], shared_in, time, about
                 )
-            self._note(device.name, "compute", *about, time, seconds)
+            self._note(device.name, "compute", about, time, seconds)
             time += seconds
-            size = moved.from_device[d]
-            if size:  # The first layer's input has no gradient.
+            if back[d]:
+                ends_of_link = (device.name, chief)
                 time += self._send(
-                    device.name, chief, size, shared_out, time, about
+                    ends_of_link, back[d], shared_out, time, about
                 )
             ends.append(time)
         self.now = max(ends)
-        joined = joined_bytes(calibration, convolution, phase, counts)
-        seconds = calibration.join_s * joined
-        self._note(chief, "join", *about, self.now, seconds)
+        if any(counts[1:]):
+            # Feature maps are joined or cut, the input's gradients added up.
+            values = convolution.output_values(batch)
+            values += gradient * (sum(n > 0 for n in counts) - 1) * inputs
+            seconds = calibration.join_s * 4 * values
+            self._chief_only("join", about, seconds)
+
+    def _chief_only(
+        self, what: str, about: tuple[str, str], seconds: float
+    ) -> None:
+        chief = self.calibration.chief.name
+        self._note(chief, what, about, self.now, seconds)
         self.now += seconds
 
     def _send(
         self,
-        source: str,
-        target: str,
+        ends: tuple[str, str],
         size: int,
         shared: float,
         start: float,
         about: tuple[str, str],
     ) -> float:
-        link = self.calibration.link(source, target)
+        link = self.calibration.link(*ends)
         seconds = link.latency_s + max(size / link.bytes_per_s, shared)
-        name = f"{source} -> {target}"
+        name = " -> ".join(ends)
         self.sent[name] = self.sent.get(name, 0) + size
-        self._note(name, "send", *about, start, seconds)
+        self._note(name, "send", about, start, seconds)
         return seconds
 
     def _note(
         self,
         where: str,
         what: str,
-        layer: str,
-        phase: str,
+        about: tuple[str, str],
         start: float,
         seconds: float,
     ) -> None:
         if seconds > 0:
-            self.spans.append(
-                PredictedSpan(where, what, layer, phase, start, start + seconds)
-            )
+            end = start + seconds
+            self.spans.append(PredictedSpan(where, what, *about, start, end))

@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from tf_convpar import plans
 from tf_convpar.machines import short
 from tf_convpar.planner.star import _cost
+from tf_convpar.planner.star import _first_guesses
+from tf_convpar.planner.star import _memory
 from tf_convpar.planner.star._calibration import StarCalibration
 from tf_convpar.planner.star._network import fingerprint
-from tf_convpar.planner.star.allocation import _first_guesses
-from tf_convpar.planner.star.allocation import _memory_caps
-from tf_convpar.planner.star.allocation import allocate
-from tf_convpar.planner.star.allocation import best_split
+from tf_convpar.planner.star._optimum import allocate
+from tf_convpar.planner.star._optimum import best_split
 from tf_convpar.plans import FILTERS
 from tf_convpar.plans import Plan
 from tf_convpar.plans import Prediction
 from tf_convpar.plans import busiest
 from tf_convpar.plans import over_memory
-from tf_convpar.plans import seconds_text
+from tf_convpar.units import seconds_text
 
 
 def plan(
@@ -57,16 +57,16 @@ def plan(
     """
     counts = allocate(calibration, quantum, devices)
     prediction = _cost.predict(calibration, counts)
-    single_s = _single_s(calibration)
+    alone = single_s(calibration)
     used = _used(counts)
     if len(used) > 1:
-        reason = _of_split(calibration, used, prediction, single_s)
+        reason = _of_split(calibration, used, prediction, alone)
     elif len(calibration.devices) == 1 or (devices and len(set(devices)) == 1):
         reason = "There is one device only."
     else:
         split = best_split(calibration, counts, quantum, devices)
         reason = _of_one(calibration, used[0], prediction, split)
-    return _plan(calibration, counts, prediction, single_s, reason)
+    return _plan(calibration, counts, prediction, alone, reason)
 
 
 def plan_of(
@@ -101,11 +101,11 @@ def plan_of(
         for c in calibration.network
     }
     prediction = _cost.predict(calibration, counts)
-    single_s = _single_s(calibration)
+    alone = single_s(calibration)
     reason = "As given: " + _of_split(
-        calibration, _used(counts), prediction, single_s
+        calibration, _used(counts), prediction, alone
     )
-    found = _plan(calibration, counts, prediction, single_s, reason)
+    found = _plan(calibration, counts, prediction, alone, reason)
     problem = over_memory(
         found.allocation, found.devices, found.memory_bytes, found.layer_bytes
     )
@@ -166,37 +166,34 @@ def _plan(
     calibration: StarCalibration,
     counts: Mapping[str, tuple[int, ...]],
     prediction: Prediction,
-    single_s: Mapping[str, float],
+    alone: Mapping[str, float],
     reason: str,
 ) -> Plan:
-    count = len(calibration.devices)
-    equal = {
-        c.name: tuple(
-            c.filters // count + (d < c.filters % count) for d in range(count)
-        )
-        for c in calibration.network
-    }
+    equal = _first_guesses.equal(calibration)
     equal_s = None
-    if _memory_caps.fits(calibration, equal):
+    if _memory.fits(calibration, equal):
         equal_s = _cost.predict(calibration, equal).step_s
     return Plan(
         allocation=counts,
         devices=tuple(device.name for device in calibration.devices),
         prediction=prediction,
-        single_s=single_s,
+        single_s=alone,
         equal_s=equal_s,
         reason=reason,
         fingerprint=fingerprint(calibration.network),
         memory_bytes=tuple(d.memory_bytes for d in calibration.devices),
         splits=dict.fromkeys(counts, FILTERS),
         layer_bytes={
-            c.name: _memory_caps.line(calibration, c)
-            for c in calibration.network
+            c.name: _memory.line(calibration, c) for c in calibration.network
         },
     )
 
 
-def _single_s(calibration: StarCalibration) -> dict[str, float]:
+def single_s(calibration: StarCalibration) -> dict[str, float]:
+    """Seconds of a step with all kernels on one device, by its name.
+
+    They are for the devices that have the memory.
+    """
     return {
         device.name: _cost.predict(calibration, counts).step_s
         for device, counts in zip(
@@ -204,7 +201,7 @@ def _single_s(calibration: StarCalibration) -> dict[str, float]:
             _first_guesses.singles(calibration),
             strict=True,
         )
-        if _memory_caps.fits(calibration, counts)
+        if _memory.fits(calibration, counts)
     }
 
 
@@ -217,21 +214,21 @@ def _of_split(
     calibration: StarCalibration,
     used: Sequence[int],
     prediction: Prediction,
-    single_s: Mapping[str, float],
+    alone: Mapping[str, float],
 ) -> str:
     """Says what a split gains, and which devices it leaves out."""
     text = f"{len(used)} devices take" if len(used) > 1 else "one device takes"
     text += f" {seconds_text(prediction.step_s)} a step"
-    if single_s:
-        name = min(single_s, key=single_s.__getitem__)
+    if alone:
+        name = min(alone, key=alone.__getitem__)
         times = (
-            f"{single_s[name] / prediction.step_s:.2f} times"
+            f"{alone[name] / prediction.step_s:.2f} times"
             if prediction.step_s
             else "just"
         )
         text += (
             f", {times} as fast as {short(name)} alone, the fastest device, "
-            f"with {seconds_text(single_s[name])}"
+            f"with {seconds_text(alone[name])}"
         )
     else:
         text += "; no device has the memory for all kernels"

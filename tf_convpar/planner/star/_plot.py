@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_convpar.files import whole
-from tf_convpar.planner.star.simulation._row import SimulationRow
+from tf_convpar.planner._simulation import Simulation
+from tf_convpar.planner.star._rows import SimulationRow
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart too.
 _PLAN = "#0072B2"
@@ -28,26 +29,21 @@ _AXES = {
 
 
 def draw(
-    sweep: str,
-    rows: Sequence[SimulationRow],
-    about: str,
-    path: str | os.PathLike[str],
+    found: Simulation[SimulationRow], path: str | os.PathLike[str]
 ) -> None:
-    """Draws the parts of a simulation; see `Simulation.draw`.
+    """Draws the speedup, with Amdahl's law as a dashed line.
+
+    The sweep of unequal devices shows times instead: those of the plan, of an
+    equal split and of the fastest device alone. Where all power is known, the
+    energy of a step is drawn beside it.
 
     Args:
-        sweep: Name of the setting that varies.
-        rows: Rows of the simulation.
-        about: Cluster and network in a line, above the picture.
-        path: Image file to write.
-
-    Raises:
-        ValueError: There are no rows.
+        found: What was simulated.
+        path: Image file to write. Its ending says in which format.
     """
     from matplotlib.figure import Figure
 
-    if not rows:
-        raise ValueError("Expected at least one row to draw. Received none.")
+    sweep, rows, about = found.sweep, found.rows, found.about
     energy = all(row.joules is not None for row in rows)
     figure = Figure(
         figsize=(10 if energy else 7, 4.4), layout="constrained", dpi=110
@@ -74,36 +70,16 @@ def _draw_speedups(
     axes: Any, rows: Sequence[SimulationRow], sweep: str
 ) -> None:
     xs = _xs(sweep, rows)
-    axes.plot(
-        xs,
-        [row.ideal for row in rows],
-        color=_IDEAL,
-        ls="--",
-        lw=1.2,
-        label="Amdahl's law: links take no time",
-    )
+    _limit(axes, xs, [row.ideal for row in rows])
     if any(row.single_s < row.chief_s * (1 - 1e-9) for row in rows):
-        axes.plot(
-            xs,
-            [row.chief_s / row.single_s for row in rows],
-            color=_BEST,
-            lw=1.2,
-            ls=":",
-            label="best single device",
-        )
-    axes.plot(
-        xs,
-        [row.speedup for row in rows],
-        color=_PLAN,
-        lw=2,
-        marker="o",
-        ms=4.5,
-        label="planned split",
-    )
-    last = rows[-1]
+        alone = [row.chief_s / row.single_s for row in rows]
+        label = "best single device"
+        axes.plot(xs, alone, color=_BEST, lw=1.2, ls=":", label=label)
+    found = [row.speedup for row in rows]
+    _line(axes, xs, found, _PLAN, "planned split")
     axes.annotate(
-        f"{last.speedup:.2f}",
-        (xs[-1], last.speedup),
+        f"{found[-1]:.2f}",
+        (xs[-1], found[-1]),
         xytext=(6, -3),
         textcoords="offset points",
         color=_PLAN,
@@ -117,45 +93,37 @@ def _draw_speedups(
 
 def _draw_times(axes: Any, rows: Sequence[SimulationRow]) -> None:
     xs = _xs("heterogeneity", rows)
-    axes.plot(
-        xs,
-        [1e3 * row.chief_s / row.ideal for row in rows],
-        color=_IDEAL,
-        ls="--",
-        lw=1.2,
-        label="Amdahl's law: links take no time",
-    )
+    _limit(axes, xs, [1e3 * row.chief_s / row.ideal for row in rows])
     for label, colour, times in (
         ("equal split", _EQUAL, [row.equal_s for row in rows]),
         ("fastest device alone", _BEST, [row.chief_s for row in rows]),
         ("planned split", _PLAN, [row.step_s for row in rows]),
     ):
-        axes.plot(
-            xs,
-            [1e3 * t for t in times],
-            color=colour,
-            lw=2,
-            marker="o",
-            ms=4.5,
-            label=label,
-        )
+        _line(axes, xs, [1e3 * t for t in times], colour, label)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("a step, ms")
     axes.legend(frameon=False, loc="best")
 
 
 def _draw_joules(axes: Any, rows: Sequence[SimulationRow], sweep: str) -> None:
-    xs = _xs(sweep, rows)
-    axes.plot(
-        xs,
-        [row.joules for row in rows],
-        color=_JOULES,
-        lw=2,
-        marker="o",
-        ms=4.5,
-    )
+    _line(axes, _xs(sweep, rows), [row.joules for row in rows], _JOULES)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("energy of a step, J")
+
+
+def _limit(axes: Any, xs: Sequence[float], ys: Sequence[float]) -> None:
+    label = "Amdahl's law: links take no time"
+    axes.plot(xs, ys, color=_IDEAL, ls="--", lw=1.2, label=label)
+
+
+def _line(
+    axes: Any,
+    xs: Sequence[float],
+    ys: Sequence[float | None],
+    colour: str,
+    label: str = "",
+) -> None:
+    axes.plot(xs, ys, color=colour, lw=2, marker="o", ms=4.5, label=label)
 
 
 def _xs(sweep: str, rows: Sequence[SimulationRow]) -> list[float]:

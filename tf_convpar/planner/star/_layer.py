@@ -16,12 +16,11 @@ from tf_convpar.planner._linear_program import Linear
 from tf_convpar.planner._linear_program import LinearProgram
 from tf_convpar.planner._linear_program import NoSolution
 from tf_convpar.planner._linear_program import total
-from tf_convpar.planner._link import Link
 from tf_convpar.planner.star import _cost
+from tf_convpar.planner.star import _curves
 from tf_convpar.planner.star._calibration import StarCalibration
+from tf_convpar.planner.star._curves import Curve
 from tf_convpar.planner.star._network import StarConvolution
-from tf_convpar.planner.star.allocation import _curves
-from tf_convpar.planner.star.allocation._curves import Curve
 
 _MARGIN = 1 + 1e-9
 
@@ -47,21 +46,49 @@ class Shares:
         return tuple(round(kernels.of(whole)) for kernels in self.kernels)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Chains:
-    """Times of a device's transfers and updates, in the program's unit.
+@dataclasses.dataclass
+class _Device:
+    """A device in a layer's program; times are in the program's unit.
 
     Attributes:
+        index: Index of the device in the calibration.
         latency: Latency of both transfers, for each phase.
         fixed: Time of a whole input to or from the device, for each phase.
         each: Time of one kernel's feature maps, for each phase.
         update: Time of one kernel's update, in the backward phase.
+        curve: Compute time over kernels; None if it can have no kernels.
+        kernels: Its kernels, the n_d.
+        used: Whether it has any kernels, the u_d.
+        short_one: Whether it has the unit that is short, the w_d.
+        times: Compute time in each phase, the t_d.
     """
 
+    index: int
     latency: tuple[float, float]
     fixed: tuple[float, float]
     each: tuple[float, float]
     update: float
+    curve: Curve | None = None
+    kernels: Linear = dataclasses.field(default_factory=Linear)
+    used: Linear = dataclasses.field(default_factory=Linear)
+    short_one: Linear = dataclasses.field(default_factory=Linear)
+    times: tuple[Linear, ...] = dataclasses.field(
+        default_factory=lambda: tuple(Linear() for _ in _cost.PHASES)
+    )
+
+    def never_slower(self, other: _Device) -> bool:
+        """Whether the other is never faster, and can have no more kernels."""
+        own, its = self.curve, other.curve
+        if own is None or its is None:
+            return False
+        pairs = itertools.chain(
+            zip(self.latency, other.latency, strict=True),
+            # `fixed` depends on the same rates.
+            zip(self.each, other.each, strict=True),
+            [(self.update, other.update)],
+            [(its.kernels[-1], own.kernels[-1])],
+        )
+        return all(x <= y for x, y in pairs) and own.below(its)
 
 
 def add(
@@ -93,12 +120,15 @@ def add(
         NoSolution: No device can have kernels.
     """
     layer = _Layer(program, calibration, convolution, quantum, unit)
-    for d, most in enumerate(highest):
-        layer.device(d, most, limit)
-    layer.whole(least_devices)
+    devices = [layer.device(d, most, limit) for d, most in enumerate(highest)]
+    layer.whole(devices, least_devices)
     if ordered:
-        layer.order()
-    return Shares(tuple(layer.kernels), tuple(layer.used), layer.seconds())
+        layer.order(devices)
+    return Shares(
+        tuple(device.kernels for device in devices),
+        tuple(device.used for device in devices),
+        layer.seconds(devices),
+    )
 
 
 class _Layer:
@@ -127,73 +157,56 @@ class _Layer:
         # Bytes that a device returns in the backward phase.
         self.gradient = self.input if convolution.input_gradient else 0
         self.rates = _cost.chief_rates(calibration)
-        # One item for each device; 0 for those that can have no kernels.
-        self.kernels: list[Linear] = []
-        self.used: list[Linear] = []
-        self.short_one: list[Linear] = []
-        self.times: list[tuple[Linear, Linear]] = []
-        self.chains: list[_Chains] = []
-        self.curves: list[Curve | None] = []
 
-    def device(self, d: int, most: int, limit: float) -> None:
+    def device(self, d: int, most: int, limit: float) -> _Device:
         """Adds a device that may have `most` kernels, and its compute time."""
-        chains = self._chains(d)
-        self.chains.append(chains)
+        program, made = self.program, self._transfers(d)
         lowest = self.quantum - self.short
-        curve = None
         if most >= lowest:
-            curve = self._curve(d, chains, lowest, most, limit)
-        self.curves.append(curve)
+            made.curve = self._curve(made, lowest, most, limit)
+        curve = made.curve
         if curve is None:
-            self.kernels.append(Linear())
-            self.used.append(Linear())
-            self.short_one.append(Linear())
-            self.times.append((Linear(), Linear()))
-            return
-        program, most = self.program, min(most, curve.kernels[-1])
+            return made
+        most = min(most, curve.kernels[-1])
         most_units = (most + self.short) // self.quantum
         units = program.variable(most_units, integer=True)
-        used = program.binary()
-        short_one = program.binary() if self.short else Linear()
-        program.at_least(units - used)
-        program.at_least(most_units * used - units)
-        kernels = self.quantum * units
+        made.used = program.binary()
+        program.at_least(units - made.used)
+        program.at_least(most_units * made.used - units)
+        made.kernels = self.quantum * units
         if self.short:
-            program.at_least(used - short_one)
-            kernels -= self.short * short_one
-        program.at_least(most * used - kernels)
-        self.kernels.append(kernels)
-        self.used.append(used)
-        self.short_one.append(short_one)
-        computed = self._computed(units, short_one, kernels, curve)
-        self.times.append(self._times(curve, used, computed))
+            made.short_one = program.binary()
+            program.at_least(made.used - made.short_one)
+            made.kernels -= self.short * made.short_one
+        program.at_least(most * made.used - made.kernels)
+        made.times = self._times(curve, made.used, self._computed(units, made))
+        return made
 
-    def whole(self, least_devices: int) -> None:
+    def whole(self, devices: Sequence[_Device], least_devices: int) -> None:
         """Demands that the kernels of all devices are those of the layer."""
-        if not any(self.curves):
+        if all(device.curve is None for device in devices):
             raise NoSolution
-        program = self.program
-        program.equal(total(self.kernels), self.convolution.filters)
+        program, filters = self.program, self.convolution.filters
+        program.equal(total(device.kernels for device in devices), filters)
         if self.short:
-            program.equal(total(self.short_one), 1)
-        program.at_least(total(self.used), least_devices)
+            program.equal(total(device.short_one for device in devices), 1)
+        program.at_least(
+            total(device.used for device in devices), least_devices
+        )
 
-    def order(self) -> None:
+    def order(self, devices: Sequence[_Device]) -> None:
         """Allows kernels on a device only after one that is never slower."""
-        found = [d for d, c in enumerate(self.curves) if c is not None and d]
-        found.sort(key=lambda d: (self._full(d), d))
-        for i, j in itertools.pairwise(found):
-            before, after = self.curves[i], self.curves[j]
-            if before is None or after is None:
-                continue
-            worse = self._never_faster(i, j, before, after)
+        found = [d for d in devices[1:] if d.curve is not None]
+        found.sort(key=lambda d: (self._full(d), d.index))
+        for one, other in itertools.pairwise(found):
+            worse = one.never_slower(other)
             if worse:
-                self.program.at_least(self.used[i] - self.used[j])
-            equal = worse and self._never_faster(j, i, after, before)
-            if equal or (worse and after.rises()):
-                self.program.at_least(self.kernels[i] - self.kernels[j])
+                self.program.at_least(one.used - other.used)
+            equal = worse and other.never_slower(one)
+            if equal or (worse and other.curve and other.curve.rises()):
+                self.program.at_least(one.kernels - other.kernels)
 
-    def seconds(self) -> Linear:
+    def seconds(self, devices: Sequence[_Device]) -> Linear:
         """Adds both phases and the joins; returns the layer's time."""
         program, calibration = self.program, self.calibration
         join = 4 * calibration.join_s / self.unit
@@ -201,65 +214,67 @@ class _Layer:
         cost = Linear()
         if join:
             spread = program.variable(1)
-            for used in self.used[1:]:
-                if used.terms:
-                    program.at_least(spread - used)
+            for device in devices[1:]:
+                if device.used.terms:
+                    program.at_least(spread - device.used)
             values = self.convolution.output_values(batch)
             cost += 2 * join * values * spread
             if self.convolution.input_gradient:
                 values = self.convolution.input_values(batch)
-                cost += join * values * (total(self.used) - 1)
+                used = total(device.used for device in devices)
+                cost += join * values * (used - 1)
         for phase in range(len(_cost.PHASES)):
             lasts = program.variable()
-            for chain in self._phase(phase):
+            for chain in self._phase(devices, phase):
                 program.at_least(lasts - chain)
             cost += lasts
         return cost
 
-    def _phase(self, phase: int) -> Iterator[Linear]:
+    def _phase(
+        self, devices: Sequence[_Device], phase: int
+    ) -> Iterator[Linear]:
         """All lower bounds of a phase's time."""
+        chief, *others = devices
         backward = _cost.PHASES[phase] == _cost.BACKWARD
-        count = total(self.used[1:])
-        away = self.map * total(self.kernels[1:])
-        inputs = (self.gradient if backward else self.input) * count
-        out, into = (rate * self.unit for rate in self.rates)
+        away = self.map * total(device.kernels for device in others)
+        inputs = self.gradient if backward else self.input
+        inputs_away = inputs * total(device.used for device in others)
         # All transfers at the chief's rates: (to devices, from devices).
-        shared = (
-            (away * (1 / out), inputs * (1 / into))
-            if backward
-            else (inputs * (1 / out), away * (1 / into))
-        )
+        moved = (away, inputs_away) if backward else (inputs_away, away)
+        shared = [
+            bytes_ * (1 / (rate * self.unit))
+            for bytes_, rate in zip(moved, self.rates, strict=True)
+        ]
         moving = self.calibration.transfer_s / self.unit
-        chief = self.times[0][phase] + moving * (away + inputs)
+        chain = chief.times[phase] + moving * (away + inputs_away)
         if backward:
-            chief += self.chains[0].update * self.kernels[0]
-        yield chief
-        for d, curve in enumerate(self.curves):
-            if not d or curve is None:
+            chain += chief.update * chief.kernels
+        yield chain
+        for device in others:
+            if device.curve is None:
                 continue
-            chains, used = self.chains[d], self.used[d]
-            chain = self.times[d][phase] + chains.latency[phase] * used
+            chain = device.times[phase] + device.latency[phase] * device.used
             if backward:
-                chain += chains.update * self.kernels[d]
-            fixed = chains.fixed[phase] * used
-            each = chains.each[phase] * self.kernels[d]
+                chain += device.update * device.kernels
+            fixed = device.fixed[phase] * device.used
+            each = device.each[phase] * device.kernels
             own = (each, fixed) if backward else (fixed, each)
             for way_in in (own[0], shared[0]):
                 for way_out in (own[1], shared[1]):
                     yield chain + way_in + way_out
 
-    def _chains(self, d: int) -> _Chains:
+    def _transfers(self, d: int) -> _Device:
+        """A device without kernels, and what its transfers take."""
         calibration, device = self.calibration, self.calibration.devices[d]
         update = device.update_s * self.convolution.parameters(1) / self.unit
         if d == 0:
-            return _Chains((0.0, 0.0), (0.0, 0.0), (0.0, 0.0), update)
+            return _Device(d, (0.0, 0.0), (0.0, 0.0), (0.0, 0.0), update)
         chief = calibration.chief.name
-        to, back = (
-            self._link(chief, device.name),
-            self._link(device.name, chief),
-        )
+        to = calibration.link(chief, device.name)
+        back = calibration.link(device.name, chief)
         returns = self.convolution.input_gradient
-        return _Chains(
+        return _Device(
+            d,
             latency=(
                 (to.latency_s + back.latency_s) / self.unit,
                 (to.latency_s + back.latency_s * returns) / self.unit,
@@ -275,50 +290,41 @@ class _Layer:
             update=update,
         )
 
-    def _link(self, source: str, target: str) -> Link:
-        return self.calibration.link(source, target)
-
     def _curve(
-        self, d: int, chains: _Chains, lowest: int, most: int, limit: float
+        self, made: _Device, lowest: int, most: int, limit: float
     ) -> Curve | None:
         """Compute time, up to the most kernels that the limit allows."""
-        device = self.calibration.devices[d]
-        found = _curves.curve(
-            self.calibration, device, self.convolution, lowest, most
-        )
+        device = self.calibration.devices[made.index]
+        about = self.calibration, device, self.convolution, lowest
+        found = _curves.curve(*about, most)
         # The least it can take: only its own transfers, and the fewest kernels
         # with that compute time.
         least = np.array(found.kernels) - (self.calibration.quantum - 1)
         chain = np.sum(found.seconds, axis=0) / self.unit
-        chain = chain + sum(chains.latency) + sum(chains.fixed)
-        chain = chain + (sum(chains.each) + chains.update) * least
+        chain = chain + sum(made.latency) + sum(made.fixed)
+        chain = chain + (sum(made.each) + made.update) * least
         last = _curves.reach(found, chain, limit * _MARGIN)
         if last is None or last < lowest:
             return None
-        if last >= found.kernels[-1]:
-            return found
-        return _curves.curve(
-            self.calibration, device, self.convolution, lowest, last
+        return (
+            found if last >= found.kernels[-1] else _curves.curve(*about, last)
         )
 
-    def _computed(
-        self, units: Linear, short_one: Linear, kernels: Linear, curve: Curve
-    ) -> Linear:
+    def _computed(self, units: Linear, made: _Device) -> Linear:
         """Kernels rounded up to the calibration's quantum, the x_d."""
-        step = self.calibration.quantum
-        if self.quantum % step == 0:
-            return (
-                self.quantum * units - step * (self.short // step) * short_one
-            )
+        step, curve = self.calibration.quantum, made.curve
+        if self.quantum % step == 0 or curve is None:
+            missing = step * (self.short // step)
+            return self.quantum * units - missing * made.short_one
         steps = self.program.variable(curve.kernels[-1] // step, integer=True)
         computed = step * steps
-        self.program.at_least(computed - kernels)
-        self.program.at_least(kernels + (step - 1) - computed)
+        self.program.at_least(computed - made.kernels)
+        self.program.at_least(made.kernels + (step - 1) - computed)
         return computed
 
     def _times(
         self, curve: Curve, used: Linear, computed: Linear
-    ) -> tuple[Linear, Linear]:
+    ) -> tuple[Linear, ...]:
         """Compute time in each phase, the t_d."""
         program = self.program
         pieces = curve.pieces()
@@ -330,11 +336,10 @@ class _Layer:
         for piece, chosen, share in shares:
             program.at_least(share - piece.kernels[0] * chosen)
             program.at_least(piece.kernels[-1] * chosen - share)
-        forward, backward = (
+        return tuple(
             total(self._highest(*share, phase) for share in shares)
             for phase in range(len(_cost.PHASES))
         )
-        return forward, backward
 
     def _highest(
         self, piece: Curve, chosen: Linear, share: Linear, phase: int
@@ -350,34 +355,17 @@ class _Layer:
             self.program.at_least(time - line)
         return time
 
-    def _full(self, d: int) -> float:
+    def _full(self, made: _Device) -> float:
         """Time of a device that has all kernels, transfers included."""
-        curve, chains = self.curves[d], self.chains[d]
-        if curve is None:
-            return float("inf")
-        widest = self.calibration.devices[d].times[self.convolution.name]
+        device = self.calibration.devices[made.index]
+        times = device.times[self.convolution.name]
         filters = self.convolution.filters
-        compute = widest.at("forward", filters) + widest.at(
+        compute = times.at("forward", filters) + times.at(
             "kernel_gradient", filters
         )
-        each = sum(chains.each) + chains.update
         return (
             compute / self.unit
-            + filters * each
-            + sum(chains.latency)
-            + sum(chains.fixed)
+            + filters * (sum(made.each) + made.update)
+            + sum(made.latency)
+            + sum(made.fixed)
         )
-
-    def _never_faster(
-        self, i: int, j: int, before: Curve, after: Curve
-    ) -> bool:
-        """Whether j is never faster than i, and can have no more kernels."""
-        a, b = self.chains[i], self.chains[j]
-        pairs = itertools.chain(
-            zip(a.latency, b.latency, strict=True),
-            # `fixed` depends on the same rates.
-            zip(a.each, b.each, strict=True),
-            [(a.update, b.update)],
-            [(after.kernels[-1], before.kernels[-1])],
-        )
-        return all(x <= y for x, y in pairs) and before.below(after)

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from tf_convpar import layers
 from tf_convpar import sharding
 from tf_convpar._compat.keras import layers_of
@@ -69,6 +71,11 @@ def of_model(
         for one in convolutions
     ]
     return Network(tuple(convolutions), batch, wire_bytes, slots)
+
+
+def wire_bytes(wire_dtype: str | None) -> int:
+    """Bytes of a number that travels between devices; float32 by default."""
+    return int(tf.as_dtype(wire_dtype or "float32").size)
 
 
 def _known(name: str, pixels: Sequence[int | None]) -> tuple[int, ...]:

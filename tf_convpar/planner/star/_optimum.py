@@ -57,12 +57,12 @@ from tf_convpar.planner._linear_program import LinearProgram
 from tf_convpar.planner._linear_program import NoSolution
 from tf_convpar.planner._linear_program import total
 from tf_convpar.planner.star import _cost
+from tf_convpar.planner.star import _first_guesses
+from tf_convpar.planner.star import _layer
+from tf_convpar.planner.star import _memory
 from tf_convpar.planner.star._calibration import StarCalibration
+from tf_convpar.planner.star._layer import Shares
 from tf_convpar.planner.star._network import StarConvolution
-from tf_convpar.planner.star.allocation import _first_guesses
-from tf_convpar.planner.star.allocation import _layer
-from tf_convpar.planner.star.allocation import _memory_caps
-from tf_convpar.planner.star.allocation._layer import Shares
 
 # The shortest known time, in the unit of time that HiGHS gets. Its tolerances
 # are about 1e-6 of that unit.
@@ -107,7 +107,7 @@ def allocate(
     counts: Counts = {}
     for convolution in calibration.network:
         counts |= _alone(problem, convolution)
-    if _memory_caps.fits(calibration, counts):
+    if _memory.fits(calibration, counts):
         return counts
     return _together(problem)
 
@@ -137,7 +137,7 @@ def best_split(
         except ValueError:  # It has one unit, or there is no memory.
             continue
         seconds = _cost.predict(calibration, found).step_s
-        if seconds < shortest and _memory_caps.fits(calibration, found):
+        if seconds < shortest and _memory.fits(calibration, found):
             best, shortest = found, seconds
     return best
 
@@ -193,9 +193,7 @@ def _alone(
     """The best allocation of a layer, as if it were the only one."""
     calibration = problem.calibration
     alone = _only(calibration, [convolution])
-    highest = _memory_caps.highest(
-        problem.calibration, convolution, problem.allowed
-    )
+    highest = _memory.highest(problem.calibration, convolution, problem.allowed)
     name, filters = convolution.name, convolution.filters
     known = _first_guesses.guesses(
         alone, convolution, problem.quantum, highest, least_devices
@@ -222,13 +220,13 @@ def _together(problem: _Problem) -> Counts:
     calibration = problem.calibration
     network = list(calibration.network)
     highest = [
-        _memory_caps.highest(calibration, convolution, problem.allowed)
+        _memory.highest(calibration, convolution, problem.allowed)
         for convolution in network
     ]
     spare = [0] * len(calibration.devices)
     for _ in range(3):
         found = _solve(problem, network, highest, spare=spare)
-        over = _memory_caps.excess(calibration, found)
+        over = _memory.excess(calibration, found)
         if not any(over):
             break
         # The excess is within HiGHS' tolerances: as much is left free.
@@ -242,7 +240,7 @@ def _together(problem: _Problem) -> Counts:
     for counts, allowed in zip(
         _first_guesses.singles(calibration), problem.allowed, strict=True
     ):
-        if allowed and _memory_caps.fits(calibration, counts):
+        if allowed and _memory.fits(calibration, counts):
             seconds = _cost.predict(calibration, counts).step_s
             if seconds <= step * (1 + _TIE):
                 return counts
@@ -295,7 +293,7 @@ def _solve(
         values = program.solve(problem.deadline - time.monotonic())
     except NoSolution:
         raise ValueError(
-            _memory_caps.message(
+            _memory.message(
                 problem.calibration, problem.allowed, problem.quantum
             )
         ) from None
@@ -322,7 +320,7 @@ def _within_memory(
     for d, device in enumerate(calibration.devices):
         if device.memory_bytes is None:
             continue
-        lines = [_memory_caps.line(calibration, c) for c in calibration.network]
+        lines = [_memory.line(calibration, c) for c in calibration.network]
         # In units of a kernel's bytes: in bytes, tolerances would hide kernels.
         each = min(line[1] for line in lines)
         needed = total(

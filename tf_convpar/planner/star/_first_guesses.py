@@ -27,6 +27,17 @@ def singles(calibration: StarCalibration) -> Iterator[dict[str, Counts]]:
         }
 
 
+def equal(calibration: StarCalibration) -> dict[str, Counts]:
+    """The allocation of equal numbers of kernels, but for remainders."""
+    count = len(calibration.devices)
+    return {
+        c.name: tuple(
+            c.filters // count + (d < c.filters % count) for d in range(count)
+        )
+        for c in calibration.network
+    }
+
+
 def guesses(
     calibration: StarCalibration,
     convolution: StarConvolution,

@@ -1,94 +1,26 @@
-"""Changes a calibration in one setting, to what was not measured."""
+"""Sweeps of the star alone; see `planner._vary`."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from collections.abc import Sequence
 
-from tf_convpar.planner._link import Link
+from tf_convpar.planner._vary import Value
+from tf_convpar.planner._vary import whole_number
 from tf_convpar.planner.descriptions import DESCRIPTION
 from tf_convpar.planner.descriptions import SOURCE
 from tf_convpar.planner.star._calibration import StarCalibration
 from tf_convpar.planner.star._calibration import StarDevice
 from tf_convpar.planner.star._calibration import Times
+from tf_convpar.planner.star._calibration import proportional
+from tf_convpar.planner.star._describe import convolutions_s
 from tf_convpar.planner.star._network import Network
-from tf_convpar.planner.star.simulation._describe import convolutions_s
+from tf_convpar.planner.star._network import StarConvolution
 
 
-def with_devices(calibration: StarCalibration, devices: int) -> StarCalibration:
-    """The calibration with `devices` devices.
-
-    These are its first ones; beyond those that it has, copies of the last.
-
-    Raises:
-        ValueError: `devices` is below 1, or there is no device with a link to
-            copy.
-    """
-    if devices < 1:
-        raise ValueError(f"Expected at least one device. Received: {devices}.")
-    have = calibration.devices
-    if devices > len(have) == 1:
-        raise ValueError(
-            f"Expected two or more devices, to know of links, to simulate "
-            f"{devices}. Received one: {have[0].name}."
-        )
-    if devices <= len(have):
-        kept = have[:devices]
-        names = {device.name for device in kept}
-        return dataclasses.replace(
-            calibration,
-            devices=kept,
-            links=tuple(
-                link
-                for link in calibration.links
-                if link.source in names and link.target in names
-            ),
-        )
-    last, chief = have[-1], calibration.chief.name
-    copies = [
-        dataclasses.replace(last, name=name)
-        for name in _new_names(calibration, devices - len(have))
-    ]
-    to_last = calibration.link(chief, last.name)
-    from_last = calibration.link(last.name, chief)
-    links: list[Link] = []
-    for copy in copies:
-        links.append(dataclasses.replace(to_last, target=copy.name))
-        links.append(dataclasses.replace(from_last, source=copy.name))
-    return dataclasses.replace(
-        calibration,
-        devices=(*have, *copies),
-        links=(*calibration.links, *links),
-    )
-
-
-def with_bandwidth(
-    calibration: StarCalibration, bytes_per_s: float
-) -> StarCalibration:
-    """The calibration with all links at one rate.
-
-    At a rate of 0 there are no links, and the chief is left alone.
-
-    Raises:
-        ValueError: The rate is negative.
-    """
-    if not bytes_per_s >= 0:
-        raise ValueError(
-            f"Expected bytes per second, at least 0. Received: {bytes_per_s}."
-        )
-    if not bytes_per_s:
-        return with_devices(calibration, 1)
-    return dataclasses.replace(
-        calibration,
-        links=tuple(
-            dataclasses.replace(link, bytes_per_s=bytes_per_s)
-            for link in calibration.links
-        ),
-    )
-
-
-def with_batch(calibration: StarCalibration, batch: int) -> StarCalibration:
+def with_batch(calibration: StarCalibration, value: float) -> StarCalibration:
     """The calibration with another batch.
 
     The times of convolutions and of the rest of the network are taken to be
@@ -96,22 +28,16 @@ def with_batch(calibration: StarCalibration, batch: int) -> StarCalibration:
     depend on it, and the latency of links stay.
 
     Raises:
-        ValueError: The batch is below 1.
+        ValueError: It is no number of images.
     """
-    if batch < 1:
-        raise ValueError(f"Expected at least one image. Received: {batch}.")
+    batch = whole_number("batch", value, "image")
+    network = dataclasses.replace(calibration.network, batch=batch)
     factor = batch / calibration.network.batch
     return dataclasses.replace(
         calibration,
-        network=dataclasses.replace(calibration.network, batch=batch),
+        network=network,
         devices=tuple(
-            dataclasses.replace(
-                device,
-                times={
-                    name: _scaled(times, factor)
-                    for name, times in device.times.items()
-                },
-            )
+            dataclasses.replace(device, times=_scaled(device.times, factor))
             for device in calibration.devices
         ),
         rest_s=calibration.rest_s * factor,
@@ -119,7 +45,7 @@ def with_batch(calibration: StarCalibration, batch: int) -> StarCalibration:
 
 
 def with_kernels(
-    calibration: StarCalibration, kernels: Sequence[int]
+    calibration: StarCalibration, kernels: Value
 ) -> StarCalibration:
     """The calibration with other numbers of kernels, for described devices.
 
@@ -142,11 +68,10 @@ def with_kernels(
             "Received: measured ones, which say nothing about other networks. "
             "Calibrate a network of each size."
         )
+    if isinstance(kernels, (int, float)):
+        kernels = (int(kernels),)
     changed = _with_kernels(network, kernels)
-    factors = {
-        old.name: new.multiplications(1, 1) / old.multiplications(1, 1)
-        for old, new in zip(network, changed, strict=True)
-    }
+    pairs = list(zip(network, changed, strict=True))
     values = sum(c.output_values(1) for c in network)
     return dataclasses.replace(
         calibration,
@@ -155,10 +80,10 @@ def with_kernels(
             dataclasses.replace(
                 device,
                 times={
-                    c.name: _at_widths(
-                        device.times[c.name], factors[c.name], c.filters
+                    new.name: proportional(
+                        new, network.batch, _flops(old, device, network.batch)
                     )
-                    for c in changed
+                    for old, new in pairs
                 },
             )
             for device in calibration.devices
@@ -196,10 +121,9 @@ def with_spread(calibration: StarCalibration, ratio: float) -> StarCalibration:
         devices=tuple(
             dataclasses.replace(
                 device,
-                times={
-                    name: _scaled(times, 1 / (share * sum(speeds)))
-                    for name, times in calibration.chief.times.items()
-                },
+                times=_scaled(
+                    calibration.chief.times, 1 / (share * sum(speeds))
+                ),
                 watts=_share(share, [d.watts for d in devices]),
                 idle_watts=share * sum(d.idle_watts for d in devices),
             )
@@ -214,14 +138,10 @@ def with_watts(device: StarDevice, watts: float) -> StarDevice:
     return dataclasses.replace(device, watts=watts, idle_watts=part * watts)
 
 
-def _new_names(calibration: StarCalibration, count: int) -> list[str]:
-    """Names for copies of the last device; described ones are numbered on."""
-    last = calibration.devices[-1].name
-    if calibration.facts.get(SOURCE) != DESCRIPTION:
-        return [f"{last} (copy {i})" for i in range(1, count + 1)]
-    # `describe` numbers devices of a name from 0, wherever they stand.
-    kind, _, number = last.rpartition(":")
-    return [f"{kind}:{int(number) + i}" for i in range(1, count + 1)]
+def _flops(one: StarConvolution, device: StarDevice, batch: int) -> float:
+    """Operations of a convolution per second, of a described device."""
+    seconds = device.times[one.name].at("forward", one.filters)
+    return 2 * one.multiplications(batch) / seconds
 
 
 def _share(share: float, watts: Sequence[float | None]) -> float | None:
@@ -229,30 +149,11 @@ def _share(share: float, watts: Sequence[float | None]) -> float | None:
     return share * sum(known) if len(known) == len(watts) else None
 
 
-def _scaled(times: Times, factor: float) -> Times:
-    return Times(
-        times.filters,
-        *(
-            tuple(s * factor for s in seconds)
-            for seconds in (
-                times.forward,
-                times.input_gradient,
-                times.kernel_gradient,
-            )
-        ),
-    )
-
-
-def _at_widths(times: Times, factor: float, filters: int) -> Times:
-    """A described device's times, scaled to other channels and kernels."""
-    widths = tuple(sorted({1, filters}))
-    return Times(
-        widths,
-        *(
-            tuple(factor * times.at(which, n) for n in widths)
-            for which in ("forward", "input_gradient", "kernel_gradient")
-        ),
-    )
+def _scaled(times: Mapping[str, Times], factor: float) -> dict[str, Times]:
+    return {
+        name: own.map(lambda _, seconds: seconds * factor)
+        for name, own in times.items()
+    }
 
 
 def _with_kernels(network: Network, kernels: Sequence[int]) -> Network:

@@ -1,24 +1,39 @@
-"""What fits the memory of devices.
-
-`_cost.memory_bytes` says what is needed; here it is compared with what there
-is.
-"""
+"""What the layers of an allocation take of devices' memory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tf_convpar.planner.star import _cost
 from tf_convpar.planner.star._calibration import StarCalibration
+from tf_convpar.planner.star._cost import Allocation
 from tf_convpar.planner.star._network import StarConvolution
 
 
-def fits(calibration: StarCalibration, counts: _cost.Allocation) -> bool:
+def memory_bytes(
+    calibration: StarCalibration, convolution: StarConvolution, filters: int
+) -> int:
+    """Bytes that a convolution with `filters` kernels takes on a device.
+
+    These are the parameters, their gradient and slots; the input and the
+    feature maps, which are kept for the gradients; and the gradient of the
+    feature maps.
+    """
+    if not filters:
+        return 0
+    network = calibration.network
+    return 4 * (
+        convolution.parameters(filters) * (2 + network.slots)
+        + convolution.input_values(network.batch)
+        + 2 * convolution.output_values(network.batch, filters)
+    )
+
+
+def fits(calibration: StarCalibration, counts: Allocation) -> bool:
     """Whether all devices have the memory for an allocation."""
     return not any(excess(calibration, counts))
 
 
-def excess(calibration: StarCalibration, counts: _cost.Allocation) -> list[int]:
+def excess(calibration: StarCalibration, counts: Allocation) -> list[int]:
     """Bytes by which an allocation exceeds the memory of each device."""
     needed = needed_bytes(calibration, counts)
     return [
@@ -29,13 +44,11 @@ def excess(calibration: StarCalibration, counts: _cost.Allocation) -> list[int]:
     ]
 
 
-def needed_bytes(
-    calibration: StarCalibration, counts: _cost.Allocation
-) -> list[int]:
+def needed_bytes(calibration: StarCalibration, counts: Allocation) -> list[int]:
     """Bytes that an allocation takes on each device."""
     return [
         sum(
-            _cost.memory_bytes(calibration, c, counts[c.name][d])
+            memory_bytes(calibration, c, counts[c.name][d])
             for c in calibration.network
         )
         for d in range(len(calibration.devices))
@@ -46,7 +59,7 @@ def line(
     calibration: StarCalibration, convolution: StarConvolution
 ) -> tuple[int, int]:
     """Bytes that a device needs for any of a layer, and for each kernel."""
-    one, two = (_cost.memory_bytes(calibration, convolution, n) for n in (1, 2))
+    one, two = (memory_bytes(calibration, convolution, n) for n in (1, 2))
     return 2 * one - two, two - one
 
 
@@ -75,8 +88,7 @@ def message(
 ) -> str:
     """Says that nothing fits: what is needed, and what each device has."""
     least = sum(
-        _cost.memory_bytes(calibration, c, c.filters)
-        for c in calibration.network
+        memory_bytes(calibration, c, c.filters) for c in calibration.network
     )
     has = ", ".join(
         f"{device.name} has "

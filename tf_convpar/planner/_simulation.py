@@ -1,0 +1,134 @@
+"""What a simulation found for the values of one setting."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import os
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from typing import Any
+from typing import Generic
+from typing import Protocol
+from typing import TypeVar
+
+from tf_convpar.files import whole
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+# Names of the settings that vary, for readers.
+HEADS = {
+    "devices": "Devices",
+    "bandwidth": "Links",
+    "batch": "Batch",
+    "kernels": "Kernels",
+    "heterogeneity": "Ratio of\nspeeds",
+}
+
+
+class Row(Protocol):
+    """One simulated cluster."""
+
+    @property
+    def label(self) -> str:
+        """Value of the setting, as text for readers."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+
+
+R = TypeVar("R", bound=Row)
+# Heads of columns, and what to write of a row.
+Columns = Sequence[tuple[str, Callable[[R], str]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Simulation(Generic[R]):
+    """Predicted steps for the values of one setting.
+
+    ```python
+    found = star.simulate(star.describe(star.network()), "bandwidth")
+    rich.print(found.table())
+    found.csv("bandwidth.csv")
+    ```
+
+    Attributes:
+        sweep: Name of the setting that varies.
+        rows: One row for each value, in the order of the values.
+        about: Cluster and network in a line of text.
+        columns: Columns of the table besides the value.
+    """
+
+    sweep: str
+    rows: tuple[R, ...]
+    about: str
+    columns: Columns[R] = dataclasses.field(repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "sweep": self.sweep,
+            "about": self.about,
+            "rows": [row.to_dict() for row in self.rows],
+        }
+
+    def table(self) -> Table:
+        """A table for a terminal of 80 columns."""
+        from rich import box
+        from rich.markup import escape
+        from rich.table import Table
+
+        table = Table(
+            title=escape(self.about),
+            title_justify="left",
+            title_style="bold",
+            box=box.SIMPLE_HEAD,
+            padding=(0, 0),
+            show_edge=False,
+        )
+        for head in (HEADS[self.sweep], *(head for head, _ in self.columns)):
+            table.add_column(head, justify="right", vertical="bottom")
+        for row in self.rows:
+            cells = (row.label, *(cell(row) for _, cell in self.columns))
+            table.add_row(*map(escape, cells))
+        return table
+
+    def csv(self, path: str | os.PathLike[str]) -> None:
+        """Writes all rows as CSV; times are seconds.
+
+        What a row has for each device, or for each of other things, is in
+        columns of their own, the last ones: `joules cpu:0`. A row that lacks
+        one has an empty cell there.
+        """
+        rows = [_flat(row.to_dict()) for row in self.rows]
+        heads = [
+            dict.fromkeys(name for row in rows for name in row[part])
+            for part in range(2)
+        ]
+        with (
+            whole(path) as part,
+            open(part, "w", newline="", encoding="utf-8") as file,
+        ):
+            out = csv.writer(file)
+            out.writerow([*heads[0], *heads[1]])
+            for own, parts in rows:
+                out.writerow(
+                    [own[name] for name in heads[0]]
+                    + [parts.get(name, "") for name in heads[1]]
+                )
+
+
+def _flat(row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The numbers of a row, and those of what is in it, under longer names."""
+    own: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            kind = name.removesuffix("_by_device")
+            parts |= {f"{kind} {key}": one for key, one in value.items()}
+        else:
+            own[name] = value
+    return own, parts

@@ -1,0 +1,144 @@
+"""The star's view of what was measured for plans of whole models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tf_convpar.planner import _work_keys
+from tf_convpar.planner._calibration import PASSES
+from tf_convpar.planner._calibration import Calibration
+from tf_convpar.planner._calibration import Work
+from tf_convpar.planner.star._calibration import StarCalibration
+from tf_convpar.planner.star._calibration import StarDevice
+from tf_convpar.planner.star._calibration import Times
+from tf_convpar.planner.star._calibration import proportional
+from tf_convpar.planner.star._network import Network
+from tf_convpar.planner.star._network import StarConvolution
+from tf_convpar.planner.star._of_model import of_model
+from tf_convpar.planner.star._of_model import wire_bytes
+from tf_convpar.sharding import Graph
+from tf_convpar.sharding import calls_of
+
+# Of the time of both gradients. They are measured together, and no phase of
+# the star has one without the other.
+_KERNELS_PART = 0.5
+
+
+def of_measurements(
+    model: Any, found: Calibration, wire_dtype: str | None = None
+) -> StarCalibration:
+    """The calibration of the star, by one of `convpar.calibrate`.
+
+    ```python
+    star.plan(star.of_measurements(model, calibration))
+    ```
+
+    To join feature maps is taken to cost nothing, as it was not measured, and
+    time to grow with each kernel.
+
+    Args:
+        model: Model that was measured.
+        found: Measurements of it.
+        wire_dtype: Dtype in which tensors travel; None for float32.
+
+    Raises:
+        ValueError: They are of another model, or it has no convolution.
+    """
+    graph = calls_of(model)
+    _work_keys.check(graph, found.model)
+    network = of_model(model, found.batch, wire_bytes(wire_dtype), found.slots)
+    return star_of(graph, network, found)
+
+
+def star_of(
+    graph: Graph,
+    network: Network,
+    found: Calibration,
+    *,
+    join_s: float = 0.0,
+    quantum: int = 1,
+    rates: Sequence[float] | None = None,
+) -> StarCalibration:
+    """The calibration of the star, by one of a graph.
+
+    All calls of layers that are no convolutions of the network are the rest of
+    a step, and run on the chief. The loss, which no plan moves, is left out.
+
+    Args:
+        graph: Graph that was measured.
+        network: Its convolutions.
+        found: Measurements of it.
+        join_s: Seconds that the chief takes for one byte that it joins.
+        quantum: Number of kernels that are computed in the time of one.
+        rates: Operations per second of each device, in place of the measured
+            times of convolutions.
+    """
+    names = {convolution.name for convolution in network}
+    # Of a layer that is called twice, the call that needs all gradients.
+    keys = {
+        call.name: _work_keys.key(graph, call)
+        for call in sorted(graph.calls, key=lambda call: call.before)
+        if call.layer is not None
+    }
+    devices = []
+    for d, device in enumerate(found.devices):
+        times = {
+            c.name: proportional(c, found.batch, rates[d])
+            if rates
+            else _times(c, device.works[keys[c.name]], found.batch)
+            for c in network
+        }
+        devices.append(
+            StarDevice(device.name, times, device.update_s, device.memory_bytes)
+        )
+    return StarCalibration(
+        network,
+        tuple(devices),
+        found.links,
+        rest_s=_rest_s(graph, names, found),
+        join_s=join_s,
+        transfer_s=found.devices[0].byte_s,
+        quantum=quantum,
+        facts=found.facts,
+    )
+
+
+def _times(convolution: StarConvolution, work: Work, batch: int) -> Times:
+    """Times at each part of the filters that was measured."""
+    parts = {
+        max(1, round(part * convolution.filters)): part for part in work.filters
+    }
+    forward, backward = (
+        [work.at(which, batch, part) for part in parts.values()]
+        for which in PASSES
+    )
+    of_input = (1 - _KERNELS_PART) * convolution.input_gradient
+    return Times(
+        tuple(parts),
+        tuple(forward),
+        tuple(of_input * s for s in backward),
+        tuple((1 - of_input) * s for s in backward),
+    )
+
+
+def _rest_s(graph: Graph, names: set[str], found: Calibration) -> float:
+    chief = found.devices[0]
+    calls = [
+        call
+        for call in graph.calls
+        if call.layer is not None and call.name not in names
+    ]
+    weights = sum(
+        math.prod(weight.shape)
+        for layer in {id(call.layer): call.layer for call in calls}.values()
+        for weight in getattr(layer, "trainable_weights", ())
+    )
+    return weights * chief.update_s + sum(
+        chief.works[_work_keys.key(graph, call)].at(
+            which, found.batch, on_shards=False
+        )
+        for call in calls
+        for which in PASSES
+    )
