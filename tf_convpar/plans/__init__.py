@@ -20,4 +20,3 @@ from tf_convpar.plans._shares import whole_shares as whole_shares
 from tf_convpar.plans._table import table as table
 from tf_convpar.plans._type import CHIEF as CHIEF
 from tf_convpar.plans._type import Plan as Plan
-from tf_convpar.units import seconds_text as seconds_text

@@ -56,13 +56,14 @@ class CommonWeights(Centre):
     def take_over(self, other: CommonWeights) -> None:
         """Becomes as another replica's: weights, slots and counts."""
         for target, source in zip(
-            self._variables(), other._variables(), strict=True
+            self.variables(), other.variables(), strict=True
         ):
             with tf.device(other.device):
                 value = tf.convert_to_tensor(source)
             with tf.device(self.device):
                 target.assign(on_device(tf.identity, self.device)(value))
 
-    def _variables(self) -> list[Any]:
+    def variables(self) -> list[Any]:
+        """Counts, weights and slots: all of its state."""
         slots = [v for own in self.optimizers for v in own.variables]
         return [self.steps, *self.pieces, *slots]
