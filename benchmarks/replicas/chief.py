@@ -34,14 +34,24 @@ METHODS = {
 }
 # Those that meet seldom, for slow links.
 SELDOM = {
-    f"DiLoCo {wire}": ("DiLoCo", {"every": 300, "wire": wire}, 0.1)
+    f"DiLoCo {wire}": ("DiLoCo", {"every": 100, "wire": wire}, 0.1)
     for wire in ("float32", "int8", "int4")
 } | {
+    # The plain mean of what replicas have learned.
+    "DiLoCo mean": (
+        "DiLoCo",
+        {
+            "every": 100,
+            "wire": "int8",
+            "outer": lambda: keras.optimizers.SGD(1.0),
+        },
+        0.1,
+    ),
     "DiLoCo streaming": (
         "DiLoCo",
-        {"every": 300, "fragments": 3, "wire": "int8"},
+        {"every": 100, "fragments": 4, "wire": "int8"},
         0.1,
-    )
+    ),
 }
 # Those of the paper's table 3. The original sends each layer by itself.
 TABLE = {
@@ -107,6 +117,11 @@ def lenet(seed, rate, at_once=1):
 def made(kind, seed, rate, devices, at_once=1, **more):
     """A method of `ALL`, with a model of its own."""
     name, arguments, own = ALL[kind]
+    # An optimizer is made when TensorFlow's threads have been set.
+    arguments = {
+        key: value() if callable(value) else value
+        for key, value in arguments.items()
+    }
     return getattr(replicas, name)(
         lenet(seed, rate or own, at_once),
         devices=devices,
