@@ -35,7 +35,7 @@ OLDEST := build/oldest-keras
 test-oldest: setup
 	test -d $(OLDEST) || $(BIN)/python -m pip install --quiet --no-deps --target $(OLDEST) "keras==3.12.*"
 	PYTHONPATH=$(abspath $(OLDEST)) $(BIN)/python -m pytest $(BESIDE) -m "not slow and not alone" \
-		tests/test_compat.py tests/test_copying.py tests/test_keras_training.py \
+		tests/test_compat.py tests/test_patches.py tests/test_copying.py tests/test_keras_training.py \
 		tests/test_remat_scope.py tests/test_saving.py
 
 # Models of other people's packages. These are in an environment of their own, above .venv, which

@@ -31,3 +31,24 @@ def network(optimizer=None, extra=()):
     optimizer = optimizer or keras.optimizers.SGD(0.05)
     model.compile(optimizer, LOSS, metrics=["accuracy"])
     return model
+
+
+def quadratic(size, eta, dtype="float32"):
+    """`0.5 |w - x|^2`, x the sample: the gradient is `w - mean(x)`."""
+
+    class Point(keras.layers.Layer):
+        def build(self, shape):
+            self.w = self.add_weight(shape=(size,), initializer="ones")
+
+        def call(self, x):
+            return self.w - x
+
+    model = keras.Sequential(
+        [keras.Input((size,), dtype=dtype), Point(dtype=dtype)]
+    )
+
+    def loss(y, y_pred):
+        return 0.5 * keras.ops.sum(keras.ops.square(y_pred), axis=-1)
+
+    model.compile(keras.optimizers.SGD(eta), loss)
+    return model

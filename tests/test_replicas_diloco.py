@@ -5,6 +5,7 @@ import threading
 import keras
 import numpy as np
 import pytest
+import replica_cases
 import tensorflow as tf
 from replica_cases import DEVICES
 from replica_cases import data
@@ -21,25 +22,8 @@ SIZE = 1000
 
 
 def quadratic():
-    """`0.5 |w - x|^2`, x the sample: the gradient is `w - mean(x)`."""
-
-    class Point(keras.layers.Layer):
-        def build(self, shape):
-            self.w = self.add_weight(shape=(SIZE,), initializer="ones")
-
-        def call(self, x):
-            return self.w - x
-
     # In float64, so that only what a wire rounds is rounded.
-    model = keras.Sequential(
-        [keras.Input((SIZE,), dtype="float64"), Point(dtype="float64")]
-    )
-
-    def loss(y, y_pred):
-        return 0.5 * keras.ops.sum(keras.ops.square(y_pred), axis=-1)
-
-    model.compile(keras.optimizers.SGD(ETA), loss)
-    return model
+    return replica_cases.quadratic(SIZE, ETA, "float64")
 
 
 class Recorded(Source):

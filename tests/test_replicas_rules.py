@@ -1,8 +1,8 @@
 """Update rules against NumPy, on a quadratic, in the order of arrivals."""
 
-import keras
 import numpy as np
 import pytest
+import replica_cases
 import tensorflow as tf
 
 from tf_convpar import replicas
@@ -15,22 +15,7 @@ SIZE = 4
 
 
 def quadratic():
-    """`0.5 |w - x|^2`, x the sample: the gradient is `w - mean(x)`."""
-
-    class Point(keras.layers.Layer):
-        def build(self, shape):
-            self.w = self.add_weight(shape=(SIZE,), initializer="ones")
-
-        def call(self, x):
-            return self.w - x
-
-    model = keras.Sequential([keras.Input((SIZE,)), Point()])
-
-    def loss(y, y_pred):
-        return 0.5 * keras.ops.sum(keras.ops.square(y_pred), axis=-1)
-
-    model.compile(keras.optimizers.SGD(ETA), loss)
-    return model
+    return replica_cases.quadratic(SIZE, ETA)
 
 
 class Recorded(Source):

@@ -9,7 +9,7 @@ module that makes a replacement hands it over:
 replace("keras:Model.summary", by=_with_shards)
 ```
 
-`tests/test_compat.py` reads the table. Attributes of single objects, such as
+`tests/test_patches.py` reads the table. Attributes of single objects, such as
 the `call` of a layer that works on shards, are no part of it.
 """
 
