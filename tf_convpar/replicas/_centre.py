@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from tf_convpar.machines import task_of
+from tf_convpar.replicas._pieces import even
 from tf_convpar.replicas._replica import PackedState
 from tf_convpar.replicas._replica import copied
 
@@ -22,15 +23,21 @@ class Centre:
         devices: Names of the devices, one for each piece.
         optimizer: A Keras optimizer, of which each piece gets a copy; None
             where steps are the replicas'.
+        sizes: Values of each piece; None for as many in each.
 
     Attributes:
         device: That of the first piece.
+        sizes: Values of each piece.
         pieces: Keras variables, one behind another.
         optimizers: Those of the pieces, or none.
     """
 
     def __init__(
-        self, form: PackedState, devices: Sequence[str], optimizer: Any = None
+        self,
+        form: PackedState,
+        devices: Sequence[str],
+        optimizer: Any = None,
+        sizes: Sequence[int] | None = None,
     ) -> None:
         self.form = form
         self.devices = list(devices)
@@ -38,6 +45,8 @@ class Centre:
         self.pieces: list[keras.Variable] = []
         self.optimizers: list[Any] = []
         values = self.filled(form.weights.read(form.trained))
+        count = int(values.shape[0])
+        self.sizes = list(sizes or even(count, len(self.devices)))
         for device, value in zip(self.devices, self.cut(values), strict=True):
             with tf.device(device):
                 piece = keras.Variable(value, name="centre")
@@ -47,10 +56,7 @@ class Centre:
 
     def cut(self, vector: tf.Tensor) -> list[tf.Tensor]:
         """A vector in pieces."""
-        size, count = int(vector.shape[0]), len(self.devices)
-        ends = [(j + 1) * size // count for j in range(count)]
-        sizes = [b - a for a, b in zip([0, *ends], ends, strict=False)]
-        return list(tf.split(vector, sizes))
+        return list(tf.split(vector, self.sizes))
 
     def filled(self, vector: tf.Tensor) -> tf.Tensor:
         """A vector of all weights, as long as all pieces."""

@@ -70,7 +70,7 @@ class Group(Replica):
         self.kept = _Joined(form.kept, own.averages, self.device)
         self.metrics = _Joined(form.metrics, own.measured, self.device)
 
-    def gradient(self, data: Any) -> list[Any]:
+    def gradient(self, data: Any, part: float = 1.0) -> list[Any]:
         """The gradient of each variable, in shards where those are."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         model, variables = self.model, self.model.trainable_variables
@@ -80,7 +80,8 @@ class Group(Replica):
                 loss = model.compute_loss(
                     x, y, y_pred, sample_weight, training=True
                 )
-            gradients = tape.gradient(loss, variables)
+                scaled = part * loss
+            gradients = tape.gradient(scaled, variables)
             samples = tf.shape(keras.tree.flatten(x)[0])[0]
             # The first of a compiled model's metrics is of its loss.
             model.metrics[0].update_state(loss, sample_weight=samples)
@@ -90,14 +91,13 @@ class Group(Replica):
                 for v, gradient in zip(variables, gradients, strict=True)
             ]
 
-    def packed(self, gradient: Any) -> tf.Tensor:
-        """Merged on the first device."""
-        with tf.device(self.device):
-            return self.form.weights.pack(
-                [tf.convert_to_tensor(g) for g in gradient]
-            )
+    def assign_pieces(
+        self, pieces: Sequence[tf.Tensor], sizes: Sequence[int]
+    ) -> None:
+        """Each variable as soon as all of it is there."""
+        self.weights.assign_pieces(pieces, sizes)
 
-    def descend(self, gradient: Any, eta: tf.Tensor) -> None:
+    def descend(self, gradient: Sequence[Any], eta: tf.Tensor) -> None:
         """The optimizer's step, of each shard where it is."""
         with self._strategy.extended.replica():
             self.optimizer.learning_rate.assign(eta)
@@ -131,16 +131,19 @@ class _Joined:
         return self.value
 
     def assign(self, vector: tf.Tensor) -> None:
+        self.assign_pieces([vector], [self._packing.size])
+
+    def assign_pieces(
+        self, pieces: Sequence[tf.Tensor], sizes: Sequence[int]
+    ) -> None:
         with tf.device(self._device):
-            for variable, value in self._parts(vector):
+            values = self._packing.of_pieces(pieces, sizes)
+            for variable, value in zip(self._variables, values, strict=True):
                 variable.assign(value)
 
     def assign_sub(self, vector: tf.Tensor) -> None:
         with tf.device(self._device):
-            for variable, value in self._parts(vector):
+            values = self._packing.unpack(vector)
+            for variable, value in zip(self._variables, values, strict=True):
                 # Keras' own would read it first.
                 stored(variable).assign_sub(value)
-
-    def _parts(self, vector: tf.Tensor) -> Any:
-        values = self._packing.unpack(vector)
-        return zip(self._variables, values, strict=True)

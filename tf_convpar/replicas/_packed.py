@@ -8,10 +8,12 @@ faster.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 
@@ -29,6 +31,7 @@ class Packing:
         dtype: Dtype of the vector.
 
     Attributes:
+        sizes: Values of each variable.
         size: Length of the vector.
     """
 
@@ -36,26 +39,45 @@ class Packing:
         self.dtype = dtype
         self._shapes = [tuple(v.shape) for v in variables]
         self._dtypes = [tf.as_dtype(v.dtype) for v in variables]
-        self._sizes = [math.prod(shape) for shape in self._shapes]
-        self.size = sum(self._sizes)
+        self.sizes = [math.prod(shape) for shape in self._shapes]
+        self.size = sum(self.sizes)
 
     def pack(self, values: Sequence[tf.Tensor]) -> tf.Tensor:
         """The vector of values in the order of the variables."""
-        if not self._sizes:
+        if not self.sizes:
             return tf.zeros([0], self.dtype)
         flat = [tf.reshape(tf.cast(v, self.dtype), [-1]) for v in values]
         return tf.concat(flat, axis=0)
 
+    def pieces(
+        self, values: Sequence[tf.Tensor], sizes: Sequence[int]
+    ) -> list[tf.Tensor]:
+        """The vector in pieces, each of only the values that lie in it.
+
+        So a piece is there as soon as these are.
+        """
+        flat = [tf.reshape(tf.cast(v, self.dtype), [-1]) for v in values]
+        return _regrouped(flat, self.sizes, sizes)
+
+    def of_pieces(
+        self, pieces: Sequence[tf.Tensor], sizes: Sequence[int]
+    ) -> list[tf.Tensor]:
+        """The values of a vector in pieces, each as soon as its pieces are."""
+        return self._shaped(_regrouped(pieces, sizes, self.sizes))
+
     def cut(self, vector: tf.Tensor) -> list[tf.Tensor]:
         """The part of each variable, still flat."""
-        return list(tf.split(vector, self._sizes)) if self._sizes else []
+        return list(tf.split(vector, self.sizes)) if self.sizes else []
 
     def unpack(self, vector: tf.Tensor) -> list[tf.Tensor]:
         """The values that lie in a vector."""
+        return self._shaped(self.cut(vector))
+
+    def _shaped(self, parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return [
             tf.cast(tf.reshape(part, shape), dtype)
             for part, shape, dtype in zip(
-                self.cut(vector), self._shapes, self._dtypes, strict=True
+                parts, self._shapes, self._dtypes, strict=True
             )
         ]
 
@@ -67,6 +89,39 @@ class Packing:
         """Assigns a vector's values to Keras variables."""
         for variable, value in zip(variables, self.unpack(vector), strict=True):
             variable.assign(value)
+
+
+def _regrouped(
+    parts: Sequence[tf.Tensor], lengths: Sequence[int], sizes: Sequence[int]
+) -> list[tf.Tensor]:
+    """Vectors one behind another, in parts of other sizes.
+
+    Args:
+        parts: They.
+        lengths: Theirs.
+        sizes: The lengths that are wanted, in all as many values.
+    """
+    cuts = set(itertools.accumulate(sizes))
+    crumbs = []
+    begin = 0
+    for part, length in zip(parts, lengths, strict=True):
+        end = begin + length
+        inner = sorted(cut for cut in cuts if begin < cut < end)
+        if inner:
+            crumbs += tf.split(part, np.diff([begin, *inner, end]).tolist())
+        elif length:
+            crumbs.append(part)
+        begin = end
+    left = iter(crumbs)
+    regrouped = []
+    for size in sizes:
+        own: list[tf.Tensor] = []
+        while sum(int(crumb.shape[0]) for crumb in own) < size:
+            own.append(next(left))
+        if len(own) != 1:
+            own = [tf.concat(own or [parts[0][:0]], axis=0)]
+        regrouped += own
+    return regrouped
 
 
 def check_packable(model: Any) -> str:

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tf_convpar.replicas import _equations
 from tf_convpar.replicas._packed import Packing
+from tf_convpar.strategy.fused_updates import fuse_updates_of
 
 
 class PackedState:
@@ -70,24 +71,40 @@ class Replica(abc.ABC):
         self.data: Any = None
 
     @abc.abstractmethod
-    def gradient(self, data: Any) -> Any:
+    def gradient(self, data: Any, part: float = 1.0) -> list[Any]:
         """The gradient of a batch's loss at the replica's weights.
 
         Moving averages, random states and metrics follow. Call it in a graph.
 
         Args:
             data: What a Keras model's `train_step` gets.
+            part: What the gradient is multiplied by. A factor of the loss, it
+                costs nothing.
 
         Returns:
-            What `packed` and `descend` take.
+            That of each variable, in shards where those are.
         """
 
-    @abc.abstractmethod
-    def packed(self, gradient: Any) -> tf.Tensor:
+    def packed(self, gradient: Sequence[Any]) -> tf.Tensor:
         """A gradient as a vector like `weights`, on the device."""
+        with tf.device(self.device):
+            return self.form.weights.pack(_merged(gradient))
+
+    def in_pieces(
+        self, gradient: Sequence[Any], sizes: Sequence[int]
+    ) -> list[tf.Tensor]:
+        """The same in pieces, each as soon as what lies in it is there."""
+        with tf.device(self.device):
+            return self.form.weights.pieces(_merged(gradient), sizes)
 
     @abc.abstractmethod
-    def descend(self, gradient: Any, eta: tf.Tensor) -> None:
+    def assign_pieces(
+        self, pieces: Sequence[tf.Tensor], sizes: Sequence[int]
+    ) -> None:
+        """Assigns the weights, which come in pieces."""
+
+    @abc.abstractmethod
+    def descend(self, gradient: Sequence[Any], eta: tf.Tensor) -> None:
         """The optimizer's step, in place."""
 
     @abc.abstractmethod
@@ -137,15 +154,15 @@ class OnOneDevice(Replica):
             ]
             self.optimizer = optimizer and copied(optimizer, [self.weights])
 
-    def gradient(self, data: Any) -> tf.Tensor:
-        """The gradient as a vector."""
+    def gradient(self, data: Any, part: float = 1.0) -> list[tf.Tensor]:
+        """The gradient of each variable's part of the vector."""
         form, model = self.form, self.form.model
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         with tf.device(self.device), tf.GradientTape() as tape:
-            vector = tf.identity(self.weights.value)
-            tape.watch(vector)
+            parts = form.weights.unpack(tf.identity(self.weights.value))
+            tape.watch(parts)
             values = [
-                *zip(form.trained, form.weights.unpack(vector), strict=True),
+                *zip(form.trained, parts, strict=True),
                 *zip(
                     form.averages,
                     form.kept.unpack(self.kept.read_value()),
@@ -171,7 +188,10 @@ class OnOneDevice(Replica):
                 # The first of a compiled model's metrics is of its loss.
                 model.metrics[0].update_state(loss, sample_weight=samples)
                 model.compute_metrics(x, y, y_pred, sample_weight)
-            gradient = tape.gradient(loss, vector)
+                scaled = part * loss
+            gradients = tape.gradient(
+                scaled, parts, unconnected_gradients="zero"
+            )
             now = scope.get_current_value
             self.kept.assign(form.kept.pack([now(v) for v in form.averages]))
             self.metrics.assign(
@@ -179,17 +199,20 @@ class OnOneDevice(Replica):
             )
             for seed, variable in zip(self._seeds, form.seeds, strict=True):
                 seed.assign(now(variable))
-            return gradient
+            return list(gradients)
 
-    def packed(self, gradient: Any) -> tf.Tensor:
-        """It is one."""
-        return gradient
+    def assign_pieces(
+        self, pieces: Sequence[tf.Tensor], sizes: Sequence[int]
+    ) -> None:
+        """They are one vector."""
+        with tf.device(self.device):
+            self.weights.assign(tf.concat(pieces, axis=0))
 
-    def descend(self, gradient: Any, eta: tf.Tensor) -> None:
+    def descend(self, gradient: Sequence[Any], eta: tf.Tensor) -> None:
         """The optimizer's step, in place."""
         with tf.device(self.device):
             self.optimizer.learning_rate.assign(eta)
-            self.optimizer.apply([gradient], [self.weights])
+            self.optimizer.apply([self.packed(gradient)], [self.weights])
 
     def pull(
         self, before: tf.Tensor, centre: tf.Tensor, alpha: tf.Tensor
@@ -201,6 +224,10 @@ class OnOneDevice(Replica):
             )
 
 
+def _merged(gradient: Sequence[Any]) -> list[tf.Tensor]:
+    return [tf.convert_to_tensor(own) for own in gradient]
+
+
 def copied(optimizer: Any, variables: Sequence[Any]) -> Any:
     """An optimizer like the one given, for these variables.
 
@@ -210,6 +237,7 @@ def copied(optimizer: Any, variables: Sequence[Any]) -> Any:
     config = {**optimizer.get_config(), "learning_rate": 0.0}
     made = type(optimizer).from_config(config)
     made.build(list(variables))
+    fuse_updates_of(made)
     return made
 
 

@@ -203,7 +203,7 @@ class Replicated(abc.ABC):
     ) -> Replica:
         if len(group) == 1 and self.algorithm is None:
             return OnOneDevice(form, group[0], index, optimizer)
-        plan = self.plan if len(group) > 1 else {".*": "chief"}
+        plan = self.plan if len(group) > 1 else {}
         sample = source.sample()
         return Group(
             form, group, index, optimizer, plan, self.algorithm, sample

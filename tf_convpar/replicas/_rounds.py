@@ -61,7 +61,7 @@ class Rounds(abc.ABC):
             return self._function(tf.constant(eta, tf.float32), own, len(data))
 
     @abc.abstractmethod
-    def exchange(self, gradients: Sequence[Any], eta: tf.Tensor) -> None:
+    def exchange(self, gradients: Sequence[list[Any]], eta: tf.Tensor) -> None:
         """What follows the gradients of all replicas: the method's rule."""
 
     def _rounds(self, eta: tf.Tensor, data: Any, rounds: int) -> tf.Tensor:
@@ -85,11 +85,18 @@ class Rounds(abc.ABC):
         batches = [
             r.taken(own) for r, own in zip(self.replicas, data, strict=True)
         ]
-        self.samples = [keras.tree.flatten(b)[0].shape[0] for b in batches]
+        samples = [keras.tree.flatten(b)[0].shape[0] for b in batches]
         gradients = [
-            r.gradient(b) for r, b in zip(self.replicas, batches, strict=True)
+            r.gradient(b, part)
+            for r, b, part in zip(
+                self.replicas, batches, self._parts(samples), strict=True
+            )
         ]
         self.exchange(gradients, eta)
+
+    def _parts(self, samples: Sequence[int]) -> list[float]:
+        """What each replica's gradient counts, by the samples of each."""
+        return [1.0] * len(samples)
 
     def _after(
         self, vectors: Sequence[tf.Tensor], first: Sequence[tf.Tensor]
@@ -125,7 +132,7 @@ class ElasticRounds(Rounds):
         self.rho = rho
         self.overlap = overlap
 
-    def exchange(self, gradients: Sequence[Any], eta: tf.Tensor) -> None:
+    def exchange(self, gradients: Sequence[list[Any]], eta: tf.Tensor) -> None:
         """Algorithms 2 and 3 of the paper, from line 10 on."""
         weights, devices = self.before, [r.device for r in self.replicas]
         centre = self.centre.value()
@@ -154,36 +161,35 @@ class ElasticRounds(Rounds):
 class GradientRounds(Rounds):
     """SyncSGD: the centre's pieces step with the gradient of the whole batch.
 
+    A piece travels, steps and comes back as soon as all replicas have its
+    gradient, while they compute the gradients of layers before it.
     A replica's gradient is the mean over its samples, so it counts by them.
     The paper prints the plain sum over replicas: `P` times the step.
     """
 
-    def exchange(self, gradients: Sequence[Any], eta: tf.Tensor) -> None:
+    def _parts(self, samples: Sequence[int]) -> list[float]:
+        return [own / sum(samples) for own in samples]
+
+    def exchange(self, gradients: Sequence[list[Any]], eta: tf.Tensor) -> None:
         """`W <- W - eta sum_i (b_i / b) dW_i`, and every replica has W."""
-        devices = [r.device for r in self.replicas]
-        whole = sum(self.samples)
-        parts = []
-        for replica, gradient, samples in zip(
-            self.replicas, gradients, self.samples, strict=True
-        ):
-            with tf.device(replica.device):
-                vector = replica.packed(gradient) * (samples / whole)
-                parts.append(self.centre.cut(vector))
+        devices, sizes = [r.device for r in self.replicas], self.centre.sizes
+        pieces = [
+            replica.in_pieces(gradient, sizes)
+            for replica, gradient in zip(self.replicas, gradients, strict=True)
+        ]
         copies = []
         for j, owner in enumerate(self.centre.devices):
-            total = tree_sum([own[j] for own in parts], devices, owner)
+            total = tree_sum([own[j] for own in pieces], devices, owner)
             self.centre.descend(total, eta, j)
             copies.append(tree_copies(self.centre.piece(j), devices, owner))
         for i, replica in enumerate(self.replicas):
-            with tf.device(replica.device):
-                pieces = [of[i] for of in copies]
-                replica.weights.assign(tf.concat(pieces, axis=0))
+            replica.assign_pieces([of[i] for of in copies], sizes)
 
 
 class AloneRounds(Rounds):
     """Parallel SGD: each replica learns from its data, nothing is sent."""
 
-    def exchange(self, gradients: Sequence[Any], eta: tf.Tensor) -> None:
+    def exchange(self, gradients: Sequence[list[Any]], eta: tf.Tensor) -> None:
         """`W_i <- W_i - eta dW_i`."""
         for replica, gradient in zip(self.replicas, gradients, strict=True):
             replica.descend(gradient, eta)

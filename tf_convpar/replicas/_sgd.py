@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import tensorflow as tf
+
 from tf_convpar.replicas._arrivals import ServerProtocol
+from tf_convpar.replicas._centre import Centre
 from tf_convpar.replicas._engines import Asynchronous
 from tf_convpar.replicas._engines import Synchronous
 from tf_convpar.replicas._method import Method
 from tf_convpar.replicas._momentum import WithMomentum
+from tf_convpar.replicas._pieces import in_order_of_gradients
+from tf_convpar.replicas._replica import PackedState
 from tf_convpar.replicas._rounds import GradientRounds
 
 
@@ -34,14 +39,24 @@ class SyncSGD(_AtCentre, Synchronous):
     normalization sees each replica's samples only.
 
     The centre is in pieces on all replicas' devices: each adds the gradients
-    of its piece, steps it, and sends it to all (reduce-scatter, all-gather).
-    With `global_clipnorm` it is on the first, which sees all of the gradient.
+    of its pieces, steps them, and sends them to all (reduce-scatter,
+    all-gather), one after another while the backward pass goes on. With
+    `global_clipnorm` it is on the first, which sees all of the gradient.
     """
 
-    def _centre_devices(self) -> list[str]:
+    def _centre_of(self, form: PackedState) -> Centre:
         # A norm of all weights is of one piece.
-        whole = self.model.optimizer.global_clipnorm is not None
-        return self.devices[:1] if whole else self.devices
+        if self.model.optimizer.global_clipnorm is not None:
+            return super()._centre_of(form)
+        sizes, owners = in_order_of_gradients(
+            form.weights.sizes,
+            tf.as_dtype(form.weights.dtype).size,
+            self.devices,
+        )
+        return Centre(form, owners, self._centre_optimizer(), sizes)
+
+    def _centre_devices(self) -> list[str]:
+        return self.devices[:1]
 
     def _rounds(self) -> GradientRounds:
         return GradientRounds(self.replicas, self._there(), self.chief)

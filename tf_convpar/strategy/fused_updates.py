@@ -43,10 +43,15 @@ def fuse_updates(ours: Callable[[keras.Model], bool]) -> None:
     def note(model: keras.Model) -> None:
         optimizer = getattr(model, "optimizer", None)
         if optimizer is not None and ours(model):
-            # One that scales losses has another inside.
-            _fused.add(getattr(optimizer, "inner_optimizer", optimizer))
+            fuse_updates_of(optimizer)
 
     before_steps(note)
+
+
+def fuse_updates_of(optimizer: keras.optimizers.Optimizer) -> None:
+    """Fuses the updates by an optimizer, whatever it steps."""
+    # One that scales losses has another inside.
+    _fused.add(getattr(optimizer, "inner_optimizer", optimizer))
 
 
 def _if_fused(
