@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from tf_convpar.machines import task_of
+from tf_convpar.placement import piece_sizes
 from tf_convpar.replicas._replica import PackedState
 from tf_convpar.replicas._replica import copied
 
@@ -47,9 +48,7 @@ class Centre:
 
     def cut(self, vector: tf.Tensor) -> list[tf.Tensor]:
         """A vector in pieces."""
-        size, count = int(vector.shape[0]), len(self.devices)
-        ends = [(j + 1) * size // count for j in range(count)]
-        sizes = [b - a for a, b in zip([0, *ends], ends, strict=False)]
+        sizes = piece_sizes(int(vector.shape[0]), len(self.devices))
         return list(tf.split(vector, sizes))
 
     def filled(self, vector: tf.Tensor) -> tf.Tensor:
