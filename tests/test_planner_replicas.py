@@ -13,6 +13,7 @@ import pytest
 
 from tf_convpar import planner
 from tf_convpar.placement import BLOCK
+from tf_convpar.placement import direct_messages
 from tf_convpar.placement import piece_sizes
 from tf_convpar.planner import _replica_ways
 from tf_convpar.planner import _work_keys
@@ -167,6 +168,13 @@ def test_fragments_that_take_longer_than_steps_are_waited_for():
     assert way.step_s == pytest.approx((travels + 0.8 * UPDATE) / 2, rel=2e-3)
 
 
+def test_pieces_go_to_those_who_add_them():
+    there, back = direct_messages(["a", "b", "c"], [1, 2, 3])
+    assert there["a", "b"] == there["c", "b"] == 2
+    assert back["b", "a"] == back["b", "c"] == 2
+    assert len(there) == len(back) == 6
+
+
 @pytest.mark.parametrize("wire", ("float32", "bfloat16", "int8", "int4"))
 @pytest.mark.parametrize("count", (2, 3, 4))
 def test_bytes_are_those_of_the_exchange_that_runs(wire, count):
@@ -214,6 +222,14 @@ def test_the_centres_interface_is_all_that_others_have():
     assert way.batches == (4,) * 5
     own = (1 - UPDATE / 4) / (0.12 + 2 * UPDATE)
     assert way.samples_per_s == pytest.approx(4 * (own + 1 / 4))
+
+
+def test_what_is_pushed_is_more_than_what_is_fetched():
+    model = network()
+    calibration = cluster(model, (1.0,) * 5, rate=1e5, latency=0.0)
+    way = way_of("DownpourSGD", calibration, model, n_push=1, n_fetch=4)
+    own = (1 - UPDATE / 40) / (0.12 + 3 * UPDATE)
+    assert way.samples_per_s == pytest.approx(4 * (own + 1 / 40))
 
 
 def test_who_pushes_seldom_waits_seldom():
