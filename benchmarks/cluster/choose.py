@@ -11,9 +11,10 @@ import pathlib
 import models
 
 HERE = pathlib.Path(__file__).parent
+MODELS = ("MobileNetV2", "ResNet50")
 PIXELS, CLASSES = 112, 100
 MACHINES = {"1 + 1": (1.0, 1.0), "1 + 0.6 + 0.4": (1.0, 0.6, 0.4)}
-RATES = (10, 100, 1000, 10000)
+RATES = [1e6 / 8 * rate for rate in (10, 100, 1000, 10000)]
 LATENCY_S = 1e-4
 # DiLoCo for slow links.
 SELDOM = {"every": 100, "fragments": 4, "wire": "int8"}
@@ -22,16 +23,15 @@ KINDS = ("one device", "own moments", "own steps", "own steps, int8")
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--models", nargs="*", default=["MobileNetV2", "ResNet50"]
-    )
+    parser.add_argument("--models", nargs="*", default=MODELS)
     parser.add_argument(
         "--save", action="store_true", help="only write MODEL.keras, here"
     )
     options = parser.parse_args()
     from tf_convpar import planner
+    from tf_convpar import units
 
-    heads = [f"{rate} Mbit/s" for rate in RATES]
+    heads = [f"{units.link_words(rate)}/s" for rate in RATES]
     if not options.save:
         print(f"| model, batch | machines | numbers | {' | '.join(heads)} |")
         print("|---" * (3 + len(RATES)) + "|")
@@ -56,13 +56,12 @@ def table(model, cluster):
     """For each kind of numbers a cell for each rate."""
     from tf_convpar import planner
 
-    rates = [rate * 1e6 / 8 for rate in RATES]
-    all_ = planner.sweep_ways(model, cluster, "bandwidth", rates)
+    all_ = planner.sweep_ways(model, cluster, "bandwidth", RATES)
     own = planner.sweep_ways(
-        model, cluster, "bandwidth", rates, moments="own", ways=["split"]
+        model, cluster, "bandwidth", RATES, moments="own", ways=["split"]
     )
     seldom = planner.sweep_ways(
-        model, cluster, "bandwidth", rates, ways=["DiLoCo"], **SELDOM
+        model, cluster, "bandwidth", RATES, ways=["DiLoCo"], **SELDOM
     )
     rows = {kind: [] for kind in KINDS}
     for one, other, last in zip(all_.rows, own.rows, seldom.rows, strict=True):

@@ -334,6 +334,8 @@ def _of_ways(
     model, cluster, about = _machines(calibration, given)
     from tf_convpar import planner
 
+    if sweep == "bandwidth":
+        about = about.removesuffix(f", {given['link']}")
     words = _settings(given) | _simulate_ways.arguments(given)
     with messages_only(), status:
         return planner.sweep_ways(
