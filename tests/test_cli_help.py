@@ -90,7 +90,7 @@ def test_an_example_of_the_help(words, folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("words", are(CHEAP, False))
 def test_an_example_that_measures_or_trains(words, folder, tmp_path):
-    if "calibration.json" in words and words[0] == "plan":
+    if "calibration.json" in words and words[0] in ("plan", "simulate"):
         run([*CONVPAR, *_calibrated("calibration.json")])
     process = start([*CONVPAR, *words], TF_CONVPAR_CACHE=str(tmp_path))
     try:

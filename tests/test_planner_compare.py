@@ -46,33 +46,13 @@ def two(model, rate, speeds=(1.0, 0.5)):
     return found, weights, links
 
 
-def test_gradients_travel_after_they_are_computed():
-    model = chain()
-    calibration, weights, links = two(model, 1e5)
-    ways = planner.compare(model, calibration)
-    way = of_kind(ways, "replicas", "SyncSGD")
-    a, b = way.batches
-    assert a + b == calibration.batch
-    assert a > b
-    # Each device takes part in two messages.
-    delay = 2 * (4e-9 * weights + 1e-5)
-    step = delay + max(
-        computed(model, calibration, 0, a), computed(model, calibration, 1, b)
-    )
-    for pair in ((B, A), (A, B)):
-        step += 1e-4 + 4 * weights / links[pair].bytes_per_s
-    assert way.step_s == pytest.approx(step + 1e-7 * weights)
-    assert way.received_bytes == 4 * weights
-    assert way.exact
-
-
 @pytest.mark.parametrize("rate", (1e8, 1e4))
 def test_weights_travel_while_gradients_are_computed(rate):
     model = chain()
     calibration, weights, links = two(model, rate)
     way = of_kind(planner.compare(model, calibration), "replicas", "SyncEASGD")
     a, b = way.batches
-    assert a + b == 2 * calibration.batch
+    assert a + b == calibration.batch
     delay = 2 * (4e-9 * weights + 1e-5)
     gradients = delay + max(
         computed(model, calibration, 0, a), computed(model, calibration, 1, b)
@@ -97,11 +77,11 @@ def test_the_plan_and_the_best_device_stand_beside():
     assert of_kind(ways, "split").step_s == plan.prediction.step_s
     rates = [way.samples_per_s for way in ways]
     assert rates == sorted(rates, reverse=True)
-    assert planner.advice(ways).count("is the fastest") == 1
+    assert planner.advice(ways).startswith("With the numbers of one device, ")
     groups = of_kind(ways, "groups", "SyncEASGD")
     # The fast one alone, the two slow ones together.
     assert groups.groups == ((B,), (A, C))
-    assert sum(groups.batches) == 2 * calibration.batch
+    assert sum(groups.batches) == calibration.batch
 
 
 def test_groups_take_as_long_as_their_slowest():
@@ -122,7 +102,8 @@ def test_groups_take_as_long_as_their_slowest():
         )
         steps.append(planner.plan(model, own).prediction.step_s)
     assert way.step_s == pytest.approx(max(steps), rel=1e-6)
-    assert max(steps) < 1.2 * min(steps)
+    # Of twelve samples.
+    assert way.batches == (6, 6)
 
 
 def test_devices_without_the_memory_get_no_replica():
@@ -164,7 +145,7 @@ def test_simulate_shows_all_ways(tmp_path):
     words = [f"--model={path}", "--devices=3xcpu:1GFLOPS", "--link=100Mbit"]
     table = CliRunner().invoke(command, words, env={"COLUMNS": "120"})
     assert table.exit_code == 0
-    for text in ("Ways to train", "SyncEASGD of groups: cpu:0 + cpu:2", "yes"):
+    for text in ("Ways to train", "SyncEASGD of groups: cpu:0 + cpu:2"):
         assert text in table.stdout
     found = json.loads(CliRunner().invoke(command, [*words, "--json"]).stdout)
     model = keras.saving.load_model(path)

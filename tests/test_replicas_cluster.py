@@ -5,6 +5,9 @@ from pathlib import Path
 import forks
 import pytest
 
+from tf_convpar.planner._arrival_ways import cycle_of
+from tf_convpar.planner._ways_to_train import Arguments
+
 PROGRAM = Path(__file__).parent / "programs/replicas.py"
 
 # Vectors that travel in a step, with two replicas and the centre elsewhere
@@ -12,14 +15,16 @@ PROGRAM = Path(__file__).parent / "programs/replicas.py"
 MESSAGES = {
     "SyncEASGD:1": 4,
     "SyncEASGD:3": 2,
+    "SyncSGD": 2,
     "AsyncEASGD": 2,
     "ParallelSGD": 0,
 }
 ROUNDS = ["DiLoCo:float32", "DiLoCo:int8"]
+# Two steps for a message, four for an answer.
+PUSHES = "DownpourSGD:2"
 GROUP = "SyncEASGD:group"
 OTHERS = {
     "SyncEASGD:2": 2,
-    "SyncSGD": 2,
     "AsyncSGD": 2,
     "RoundRobinEASGD": 2,
 }
@@ -31,7 +36,7 @@ def train(cluster, *names):
 
 @pytest.fixture(scope="module")
 def found(cluster):
-    return train(cluster, "local", *MESSAGES, GROUP, *ROUNDS)
+    return train(cluster, "local", *MESSAGES, PUSHES, GROUP, *ROUNDS)
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +79,26 @@ def test_rounds_send_what_they_say(found, name):
     bits = {"float32": 32, "int8": 8 + 32 / 256}[name.partition(":")[2]]
     assert abs(case["expected"] - whole * bits / 32) < 0.01 * whole * bits / 32
     assert abs(case["bytes"] - case["expected"]) < 0.03 * case["expected"]
+
+
+def test_what_is_predicted_is_sent(found):
+    """Into each of the two: of a step, and of a round of three."""
+    case = found["SyncSGD"]
+    assert abs(case["bytes"] - 2 * case["predicted"]) < 0.03 * case["vector"]
+    for name in ROUNDS:
+        case = found[name]
+        assert abs(3 * 2 * case["predicted"] - case["expected"]) <= 6
+        assert abs(case["bytes"] - case["expected"]) < 0.03 * case["expected"]
+
+
+def test_who_pushes_seldom_fetches_seldom(found):
+    case = found[PUSHES]
+    cycle = cycle_of("DownpourSGD", Arguments(n_push=2, n_fetch=4))
+    assert cycle.steps == 2
+    # In an epoch of twelve messages: a replica that has one more than the
+    # other may have fetched more, or less, than half of the time.
+    expected = (1 + cycle.answers) * case["vector"]
+    assert abs(case["bytes"] - expected) < 0.15 * case["vector"]
 
 
 def test_what_a_group_sends(found):

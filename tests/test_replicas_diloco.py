@@ -12,8 +12,8 @@ from replica_cases import data
 from replica_cases import network
 
 from tf_convpar import replicas
+from tf_convpar.placement import BLOCK
 from tf_convpar.replicas._data import Source
-from tf_convpar.replicas._wire import BLOCK
 from tf_convpar.replicas._wire import wire_of
 
 # As float32 has it, since rates travel so.

@@ -11,8 +11,8 @@ import tensorflow as tf
 from hypothesis import strategies as st
 
 from tf_convpar import replicas
+from tf_convpar.placement import gradient_pieces
 from tf_convpar.replicas._packed import Packing
-from tf_convpar.replicas._pieces import in_order_of_gradients
 
 SIZES = st.lists(st.integers(1, 10**6), min_size=1, max_size=60)
 
@@ -21,7 +21,7 @@ SIZES = st.lists(st.integers(1, 10**6), min_size=1, max_size=60)
 @hypothesis.given(SIZES, st.integers(1, 8))
 def test_each_device_has_about_as_much(sizes, count):
     devices = [f"device {i}" for i in range(count)]
-    lengths, owners = in_order_of_gradients(sizes, 4, devices)
+    lengths, owners = gradient_pieces(sizes, 4, devices)
     assert sum(lengths) == sum(sizes)
     whole = sum(sizes)
     if whole >= count:
@@ -37,7 +37,7 @@ def test_each_device_has_about_as_much(sizes, count):
 def test_a_large_variable_is_a_piece_and_small_ones_share_one():
     million = 10**6
     sizes = [500, 600, 3 * million, 700, 2 * million, 100]
-    lengths, owners = in_order_of_gradients(sizes, 4, ["a", "b"])
+    lengths, owners = gradient_pieces(sizes, 4, ["a", "b"])
     ends = list(itertools.accumulate(lengths))
     assert lengths[0] == 1100
     assert {1100, 1100 + 3 * million, sum(sizes) - 100} <= set(ends)

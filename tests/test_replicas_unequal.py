@@ -10,6 +10,7 @@ from replica_cases import data
 from replica_cases import network
 
 from tf_convpar import replicas
+from tf_convpar.plans import evened
 from tf_convpar.replicas import _replicated
 from tf_convpar.replicas import _shares
 
@@ -49,7 +50,7 @@ def test_what_a_step_costs_at_all_is_not_slowness():
     ],
 )
 def test_all_end_at_once(costs, expected):
-    assert _shares._evened(costs, 20) == expected
+    assert evened(costs, 20) == expected
 
 
 @pytest.mark.alone

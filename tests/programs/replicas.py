@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 import tf_convpar as convpar
+from tf_convpar import planner
 from tf_convpar import replicas
 from tf_convpar.machines import BytesReceived
 
@@ -96,6 +97,9 @@ for name in sys.argv[1:]:
     options = {"variant": int(variant)} if variant.isdigit() else {}
     if kind == "DiLoCo":
         options = {"every": 3, "wire": variant}
+    if kind == "DownpourSGD":
+        # Steps from push to push; it fetches every second time.
+        options = {"n_push": int(variant), "n_fetch": 2 * int(variant)}
     grouped = variant == "group"
     if grouped:
         options["plan"] = {"conv2d": (1, 2)}
@@ -116,7 +120,7 @@ for name in sys.argv[1:]:
         callbacks=[count],
         verbose=0,
     )
-    if kind.startswith("Async"):
+    if hasattr(method, "arrivals"):
         # Others are under way when one arrives: all of the last epoch.
         total = count.all
         steps = len(method.arrivals) - count.arrived
@@ -130,6 +134,10 @@ for name in sys.argv[1:]:
         "data": [r.data._iterator_resource.device for r in method.replicas],
         "losses": history.history["loss"],
     }
+    if kind in ("SyncSGD", "DiLoCo"):
+        cluster = planner.described(model, "2xcpu:1GFLOPS")
+        (way,) = planner.compare(model, cluster, ways=[kind], **options)
+        found[name]["predicted"] = way.received_bytes
     if kind == "DiLoCo":
         # A call is a round of three steps.
         found[name]["expected"] = sum(method.round_bytes())

@@ -13,12 +13,16 @@ import pathlib
 import re
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 from typing import Any
 
 import click
 
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import without_chatter
+
+if TYPE_CHECKING:
+    from tf_convpar.planner import Calibration
 
 _MODULES = "tf_convpar.modules"
 _NEAREST = 3
@@ -136,6 +140,34 @@ def applications() -> tuple[str, ...]:
                 if alias.name[0].isupper()
             )
     return ()
+
+
+def measured(
+    calibration: pathlib.Path, model: str | None, wire_dtype: str | None
+) -> tuple[Any, Calibration, str | None]:
+    """The model, its calibration, and the dtype in which tensors travel.
+
+    Args:
+        calibration: The calibration's file.
+        model: The model that was measured; None for that which it names.
+        wire_dtype: The dtype; None for that of the calibration.
+    """
+    from tf_convpar import planner
+
+    measured = planner.load(calibration)
+    facts = measured.facts
+    image = facts.get("image")
+    if model is None and "model" not in facts:
+        raise ValueError(
+            "Expected --model, such as --model ResNet50 or --model "
+            f"model.keras. Received none, and {calibration} does not name one."
+        )
+    # The size of images is that of the model that was measured.
+    same = model is None or model == facts.get("model")
+    loaded = load(
+        model or facts["model"], int(image) if image and same else None
+    )
+    return loaded, measured, wire_dtype or facts.get("wire_dtype")
 
 
 def _nearest(name: str) -> str:

@@ -70,6 +70,7 @@ def show(
 
         console.print()
         console.print(planner.way_table(ways), highlight=False)
+        console.print(planner.legend(ways), highlight=False, markup=False)
         console.print(planner.advice(ways), highlight=False, markup=False)
     for path in (output, png):
         if path is not None:

@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 @click.option(
     "--fresh", is_flag=True, help="Measure even what is in the cache."
 )
+@click.option(
+    "--algorithm",
+    metavar="NAME",
+    help='How convolutions are computed, as for convpar.parallelize: "auto" '
+    "for the fastest; Keras' own by default.",
+)
 @_models.wire_dtype
 @_measuring.threads
 @_measuring.output
@@ -57,6 +63,7 @@ def command(
     batch: int,
     image: int | None,
     fresh: bool,
+    algorithm: str | None,
     wire_dtype: str | None,
     threads: int | None,
     output: pathlib.Path | None,
@@ -77,17 +84,23 @@ def command(
     `convpar worker`; without it, those of this machine.
     """  # noqa: D301 (click keeps the lines after a backspace as they are)
     _method.check(
-        context, method, star=("throughput", "quantum"), model=("fresh",)
+        context,
+        method,
+        star=("throughput", "quantum"),
+        model=("fresh", "algorithm"),
     )
     strategy, loaded = _measuring.cluster_and_model(
         model, image, wire_dtype, threads
     )
     from tf_convpar import planner
+    from tf_convpar.algorithms import check_algorithm
     from tf_convpar.planner import star
 
     of_star = method == _method.STAR
     kind = star if of_star else planner
     with _measuring.progress() as report, messages_only():
+        if algorithm is not None:
+            check_algorithm(algorithm)
         found: Any
         if of_star:
             found = star.calibrate(
@@ -100,9 +113,19 @@ def command(
             )
         else:
             found = planner.calibrate(
-                loaded, strategy, batch, fresh=fresh, report=report
+                loaded,
+                strategy,
+                batch,
+                algorithm=algorithm,
+                fresh=fresh,
+                report=report,
             )
-            given = {"model": model, "image": image, "wire_dtype": wire_dtype}
+            given = {
+                "model": model,
+                "image": image,
+                "algorithm": algorithm,
+                "wire_dtype": wire_dtype,
+            }
             words = {name: str(value) for name, value in given.items() if value}
             found = dataclasses.replace(found, facts={**found.facts, **words})
         if output is not None:

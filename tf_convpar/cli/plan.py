@@ -96,13 +96,13 @@ def command(
             found = _of_star(star.load(calibration), quantum, existing)
         elif method == _method.STAR:
             _refuse("and --method model", moments=moments)
-            loaded, measured, wire = _measured(calibration, model, wire_dtype)
-            of_star = star.of_measurements(loaded, measured, wire)
+            given = _models.measured(calibration, model, wire_dtype)
+            of_star = star.of_measurements(*given)
             found = _of_star(of_star, quantum, existing)
         else:
             _refuse("of a star", quantum=quantum)
             edited = None if existing is None else plans.load(existing)
-            given = _measured(calibration, model, wire_dtype)
+            given = _models.measured(calibration, model, wire_dtype)
             found, ways = _of_model(*given, moments or "all", edited)
     _plans.show(found, output, png, as_json, ways)
 
@@ -126,28 +126,6 @@ def _of_star(
     if existing is not None:
         return star.load_plan(existing, measured)
     return star.plan(measured, quantum)
-
-
-def _measured(
-    calibration: pathlib.Path, model: str | None, wire_dtype: str | None
-) -> tuple[Any, Calibration, str | None]:
-    """The model, its calibration, and the dtype in which tensors travel."""
-    from tf_convpar import planner
-
-    measured = planner.load(calibration)
-    facts = measured.facts
-    image = facts.get("image")
-    if model is None and "model" not in facts:
-        raise ValueError(
-            "Expected --model, such as --model ResNet50 or --model "
-            f"model.keras. Received none, and {calibration} does not name one."
-        )
-    # The size of images is that of the model that was measured.
-    same = model is None or model == facts.get("model")
-    loaded = _models.load(
-        model or facts["model"], int(image) if image and same else None
-    )
-    return loaded, measured, wire_dtype or facts.get("wire_dtype")
 
 
 def _of_model(

@@ -16,6 +16,7 @@ from tf_convpar.cli import _models
 from tf_convpar.cli import _plans
 from tf_convpar.cli import _presets
 from tf_convpar.cli import _simulate_star
+from tf_convpar.cli import _simulate_ways
 from tf_convpar.cli._shared import OutputFile
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
@@ -24,6 +25,7 @@ from tf_convpar.cli._shared import print_json
 if TYPE_CHECKING:
     from rich.status import Status
 
+    from tf_convpar.planner import Calibration
     from tf_convpar.planner import Simulation
 
 # The sweeps of the star, as its `SWEEPS` names them; whole models have the
@@ -41,7 +43,6 @@ _DESCRIPTION = (
     "idle",
 )
 _OF_STAR = (
-    "calibration",
     "kernels",
     "conv_share",
     "rest",
@@ -49,7 +50,15 @@ _OF_STAR = (
     "quantum",
     "watts",
 )
-_OF_MODELS = ("model", "image", "modules", "wire_dtype", "moments", "output")
+_OF_MODELS = (
+    "model",
+    "image",
+    "modules",
+    "wire_dtype",
+    "moments",
+    "output",
+    *_simulate_ways.NAMES,
+)
 # Images in a step, if nothing else is said.
 _BATCH = {_method.MODEL: 32, _method.STAR: 64}
 
@@ -91,6 +100,7 @@ _BATCH = {_method.MODEL: 32, _method.STAR: 64}
 @_models.imported
 @_models.wire_dtype
 @_models.moments
+@_simulate_ways.options
 @_simulate_star.options
 @click.option(
     "--sweep",
@@ -114,7 +124,8 @@ _BATCH = {_method.MODEL: 32, _method.STAR: 64}
 @click.option(
     "--png",
     type=OutputFile(),
-    help="Draw here who is busy when in the step; for the star, the rows.",
+    help="Draw here who is busy when in the step; for the star, and for "
+    "--ways, the rows.",
 )
 @_method.option
 @_presets.option
@@ -137,15 +148,22 @@ def command(
     \b
       convpar simulate --model VGG16 --image 64 --devices 2xcpu:100GFLOPS
       convpar simulate --model VGG16 --devices 4xcpu:100GFLOPS --sweep devices
+      convpar simulate --model VGG16 --devices 4xcpu:100GFLOPS \
+          --sweep bandwidth --ways all
+      convpar simulate calibration.json --speeds 1,0.6,0.4 --sweep bandwidth
       convpar simulate --method star --devices 4xcpu:100GFLOPS,gpu:2TFLOPS
 
     The time of a convolution on a device is in proportion to its
     multiplications, that of another layer to the bytes that it reads and
     writes. How each convolution is split, and how long a step takes, is what
-    `convpar plan` would say for such devices.
+    `convpar plan` would say for such devices. With a sweep, --ways compares
+    splitting with the methods of convpar.replicas instead.
 
-    With --method star, these are steps of paper 1's star. CALIBRATION is a
-    file of `convpar calibrate --method star`. Without one, --devices describes
+    CALIBRATION is a file of `convpar calibrate`: times are those that were
+    measured, on other links, and with --speeds on other machines.
+
+    With --method star, these are steps of paper 1's star. Without a
+    CALIBRATION of `convpar calibrate --method star`, --devices describes
     the cluster, and the network is two convolutions of 5x5 on images of
     32x32x3, each followed by pooling.
     """  # noqa: D301 (click keeps the lines after a backspace as they are)
@@ -158,7 +176,13 @@ def command(
     if of_star:
         _check_star(context, calibration, given["devices"])
     else:
-        _check_model(given, sweep, values, csv_file, png)
+        if calibration is None:
+            _check_model(given)
+        else:
+            _check_measured(context, given)
+        draws = given["ways"] is None and calibration is None
+        writes = given["output"] or (png if draws else None)
+        _check_sweep(sweep, values, csv_file, writes)
     from rich.console import Console
 
     if of_star and sweep is None:
@@ -173,19 +197,24 @@ def command(
         with messages_only():
             wanted = [_value(sweep, v.strip()) for v in values.split(",")]
     if sweep is None:
-        _one_plan(given, png, as_json, status)
+        _one_plan(calibration, given, png, as_json, status)
         return
+    found: Simulation[Any]
     if of_star:
         found = _of_star(calibration, sweep, wanted, given, status, report)
+    elif given["ways"] is not None or calibration is not None:
+        found = _of_ways(calibration, sweep, wanted, given, status, report)
     else:
         found = _of_model(sweep, wanted, given, status, report)
     with messages_only():
         if csv_file is not None:
             found.csv(csv_file)
         if png is not None:
+            from tf_convpar import planner
             from tf_convpar.planner import star
 
-            star.draw(found, png)
+            draw: Any = star.draw if of_star else planner.draw_ways
+            draw(found, png)
     if as_json:
         print_json(found.to_dict())
     else:
@@ -210,13 +239,24 @@ def _check_star(
         )
 
 
-def _check_model(
-    given: dict[str, Any],
-    sweep: str | None,
-    values: str | None,
-    csv_file: pathlib.Path | None,
-    png: pathlib.Path | None,
-) -> None:
+def _check_measured(context: click.Context, given: dict[str, Any]) -> None:
+    refused = ["devices", "batch", "image"]
+    if given["speeds"] is None:
+        refused += ["link", "latency"]
+    described = _method.given_of(context, (*refused,))
+    if described:
+        raise click.UsageError(
+            f"Expected {described[0]} without a calibration, which says that "
+            "for itself; --link and --latency go with --speeds. Received both."
+        )
+
+
+def _check_model(given: dict[str, Any]) -> None:
+    if given["speeds"] is not None:
+        raise click.UsageError(
+            "Expected --speeds with a calibration file. Received none: "
+            "--devices says how fast described devices are."
+        )
     if given["model"] is None or given["devices"] is None:
         raise click.UsageError(
             "Expected --model and --devices, such as --model ResNet50 "
@@ -224,11 +264,19 @@ def _check_model(
             "has other options. Received no "
             f"{'--model' if given['model'] is None else '--devices'}."
         )
+
+
+def _check_sweep(
+    sweep: str | None,
+    values: str | None,
+    csv_file: pathlib.Path | None,
+    of_a_plan: pathlib.Path | None,
+) -> None:
     if sweep is None and values is not None:
         raise click.UsageError("Expected --values with --sweep.")
     if sweep is None and csv_file is not None:
         raise click.UsageError("Expected --csv with --sweep.")
-    if sweep is not None and (given["output"] is not None or png is not None):
+    if sweep is not None and of_a_plan is not None:
         raise click.UsageError(
             "Expected --sweep, which makes a plan for each value, or --output "
             "and --png, which write one. Received both."
@@ -265,27 +313,65 @@ def _of_model(
     words = _cluster(given) | _settings(given) | {"report": report}
     with messages_only(), status:
         found = planner.sweep(model, sweep, values, **words)
-    about = (
+    return dataclasses.replace(found, about=_about(given))
+
+
+def _about(given: dict[str, Any]) -> str:
+    return (
         f"{pathlib.Path(given['model']).stem}, batch {given['batch']}: "
         f"{given['devices']}, {given['link']}"
     )
-    return dataclasses.replace(found, about=about)
+
+
+def _of_ways(
+    calibration: pathlib.Path | None,
+    sweep: str,
+    values: Sequence[Any] | None,
+    given: dict[str, Any],
+    status: Status,
+    report: Callable[[str], None],
+) -> Simulation[Any]:
+    model, cluster, about = _machines(calibration, given)
+    from tf_convpar import planner
+
+    if sweep == "bandwidth":
+        about = about.removesuffix(f", {given['link']}")
+    words = _settings(given) | _simulate_ways.arguments(given)
+    with messages_only(), status:
+        return planner.sweep_ways(
+            model, cluster, sweep, values, about=about, report=report, **words
+        )
+
+
+def _machines(
+    calibration: pathlib.Path | None, given: dict[str, Any]
+) -> tuple[Any, Calibration, str]:
+    """The model, its calibration, measured or described, and in words."""
+    if calibration is not None:
+        with messages_only():
+            return _simulate_ways.measured(calibration, given)
+    model = _loaded(given)
+    from tf_convpar import planner
+
+    with messages_only():
+        return model, planner.described(model, **_cluster(given)), _about(given)
 
 
 def _one_plan(
+    calibration: pathlib.Path | None,
     given: dict[str, Any],
     png: pathlib.Path | None,
     as_json: bool,
     status: Status,
 ) -> None:
-    model = _loaded(given)
+    model, cluster, _ = _machines(calibration, given)
     from tf_convpar import planner
 
     settings = _settings(given)
     with messages_only(), status:
-        cluster = planner.described(model, **_cluster(given))
         plan = planner.plan(model, cluster, **settings)
-        ways = planner.compare(model, cluster, plan=plan, **settings)
+        words = settings | _simulate_ways.arguments(given)
+        ways = planner.compare(model, cluster, plan=plan, **words)
     _plans.show(plan, given["output"], png, as_json, ways)
 
 

@@ -5,6 +5,9 @@ from tf_convpar.placement._cutting import split as split
 from tf_convpar.placement._exchange import apart as apart
 from tf_convpar.placement._exchange import arranged as arranged
 from tf_convpar.placement._exchange import everywhere as everywhere
+from tf_convpar.placement._gradient_pieces import (
+    gradient_pieces as gradient_pieces,
+)
 from tf_convpar.placement._layout import AnyLayout as AnyLayout
 from tf_convpar.placement._layout import Layout as Layout
 from tf_convpar.placement._layout import SampleLayout as SampleLayout
@@ -46,3 +49,18 @@ from tf_convpar.placement._sharded_variable import shard_scope as shard_scope
 from tf_convpar.placement._sharded_variable import sharded_like as sharded_like
 from tf_convpar.placement._update_probe import is_elementwise as is_elementwise
 from tf_convpar.placement._update_probe import pick as pick
+from tf_convpar.placement._vector_pieces import BLOCK as BLOCK
+from tf_convpar.placement._vector_pieces import SCALE_BYTES as SCALE_BYTES
+from tf_convpar.placement._vector_pieces import Messages as Messages
+from tf_convpar.placement._vector_pieces import check_pushes as check_pushes
+from tf_convpar.placement._vector_pieces import check_rounds as check_rounds
+from tf_convpar.placement._vector_pieces import check_wire as check_wire
+from tf_convpar.placement._vector_pieces import (
+    direct_messages as direct_messages,
+)
+from tf_convpar.placement._vector_pieces import (
+    fragment_values as fragment_values,
+)
+from tf_convpar.placement._vector_pieces import piece_sizes as piece_sizes
+from tf_convpar.placement._vector_pieces import tree_messages as tree_messages
+from tf_convpar.placement._vector_pieces import wire_bytes as wire_bytes

@@ -17,6 +17,7 @@ from tf_convpar.placement import PACK_BYTES
 from tf_convpar.placement import Move
 from tf_convpar.planner import _work_keys
 from tf_convpar.planner._calibration import Calibration
+from tf_convpar.planner._interfaces import Interfaces
 from tf_convpar.planner._ways import FILTERS
 from tf_convpar.planner._ways import SAMPLES
 from tf_convpar.planner._ways import Cut
@@ -104,13 +105,7 @@ class Costs:
         self.calibration = calibration
         self.cut = cut
         self.ways = Ways(graph, cut)
-        self._out: dict[str, float] = collections.defaultdict(float)
-        self._into: dict[str, float] = collections.defaultdict(float)
-        self._links = {(k.source, k.target): k for k in calibration.links}
-        for link in calibration.links:
-            rate = link.bytes_per_s
-            self._out[link.source] = max(self._out[link.source], rate)
-            self._into[link.target] = max(self._into[link.target], rate)
+        self._interfaces = Interfaces(calibration.links)
         self.of = [
             {name: self._cost(i, call, name) for name in self.ways.of[i]}
             for i, call in enumerate(graph.calls)
@@ -119,7 +114,8 @@ class Costs:
     def sent(self, move: Move) -> Sent:
         """Seconds of a move while nothing else happens."""
         there, back = _both(move)
-        return Sent(self._seconds(there), self._seconds(back))
+        seconds = self._interfaces.seconds
+        return Sent(seconds(there), seconds(back))
 
     def _cost(self, index: int, call: Call, name: str) -> Cost:
         way = self.ways.of[index][name]
@@ -158,10 +154,10 @@ class Costs:
                 messages,
             ),
             hides=hides if learns else 0.0,
-            sends=sum(self._seconds(there) for there, _ in during),
-            returns=sum(self._seconds(back) for _, back in during),
-            early=self._on_wire(early),
-            late=self._on_wire(late),
+            sends=sum(self._interfaces.seconds(there) for there, _ in during),
+            returns=sum(self._interfaces.seconds(back) for _, back in during),
+            early=self._interfaces.busy(early),
+            late=self._interfaces.busy(late),
             memory=self._memory(call, name, stored, weights),
         )
 
@@ -248,26 +244,6 @@ class Costs:
                     if n and device.name in pair:
                         found[d] += device.byte_s * n + device.message_s * count
         return tuple(found)
-
-    def _seconds(self, bytes_: Mapping[tuple[str, str], int]) -> float:
-        """Time of bytes that travel between devices, all at once."""
-        pairs = [pair for pair, n in bytes_.items() if n]
-        if not pairs:
-            return 0.0
-        latency = max(self._links[pair].latency_s for pair in pairs)
-        return latency + self._on_wire(bytes_)
-
-    def _on_wire(self, bytes_: Mapping[tuple[str, str], int]) -> float:
-        """Time on the busiest link or interface, in either direction."""
-        out: dict[str, float] = collections.defaultdict(float)
-        into: dict[str, float] = collections.defaultdict(float)
-        longest = 0.0
-        for pair, n in bytes_.items():
-            if n:
-                out[pair[0]] += n / self._out[pair[0]]
-                into[pair[1]] += n / self._into[pair[1]]
-                longest = max(longest, n / self._links[pair].bytes_per_s)
-        return max([longest, *out.values(), *into.values()])
 
 
 def _both(

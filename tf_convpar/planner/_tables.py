@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from tf_convpar.planner._calibration import Calibration
-    from tf_convpar.planner._compare import Way
     from tf_convpar.planner._link import Link
+    from tf_convpar.planner._ways_to_train import Way
 
 
 def preset_table() -> Table:
@@ -116,7 +116,7 @@ def way_table(ways: Sequence[Way]) -> Table:
         "MB into\none",
     ):
         table.add_column(head, justify="right", vertical="bottom", no_wrap=True)
-    table.add_column("Numbers of\none device", vertical="bottom")
+    table.add_column("Whose\nnumbers", vertical="bottom", no_wrap=True)
     for way in ways:
         table.add_row(
             escape(way.label),
@@ -124,6 +124,6 @@ def way_table(ways: Sequence[Way]) -> Table:
             seconds_text(way.step_s),
             f"{way.samples_per_s:.3g}",
             f"{way.received_bytes / 1e6:.1f}",
-            "yes" if way.exact else "no",
+            way.numbers,
         )
     return table

@@ -5,6 +5,10 @@ nothing of the planner: a plan is counts for each layer, whoever made them.
 """
 
 from tf_convpar.plans._by_layer import ByLayer as ByLayer
+from tf_convpar.plans._even_shares import apportioned as apportioned
+from tf_convpar.plans._even_shares import even_shares as even_shares
+from tf_convpar.plans._even_shares import evened as evened
+from tf_convpar.plans._even_shares import sizes_to_time as sizes_to_time
 from tf_convpar.plans._file import load as load
 from tf_convpar.plans._form import FILTERS as FILTERS
 from tf_convpar.plans._form import SAMPLES as SAMPLES

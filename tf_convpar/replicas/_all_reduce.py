@@ -13,8 +13,10 @@ from typing import TypeVar
 
 import tensorflow as tf
 
+from tf_convpar.placement import BLOCK
+from tf_convpar.placement import direct_messages
 from tf_convpar.placement import on_device
-from tf_convpar.replicas._wire import BLOCK
+from tf_convpar.placement import piece_sizes
 from tf_convpar.replicas._wire import Wire
 
 Message = TypeVar("Message")
@@ -33,20 +35,12 @@ class AllReduce:
         devices: Names of the devices.
         values: Length of a vector, a multiple of `BLOCK`.
         wire: How pieces travel.
-
-    Attributes:
-        ends: The pieces' ends: device `j` adds `ends[j - 1]` to `ends[j]`.
     """
 
     def __init__(self, devices: Sequence[str], values: int, wire: Wire) -> None:
         self.devices = list(devices)
         self.wire = wire
-        blocks, count = values // BLOCK, len(self.devices)
-        self.ends = [(j + 1) * blocks // count * BLOCK for j in range(count)]
-        self._sizes = [
-            end - begin
-            for begin, end in zip([0, *self.ends], self.ends, strict=False)
-        ]
+        self._sizes = piece_sizes(values, len(self.devices), BLOCK)
 
     def size(self, device: int) -> int:
         """Values of the piece that a device adds."""
@@ -99,9 +93,13 @@ class AllReduce:
 
     def nbytes(self, device: int) -> int:
         """Bytes that a device sends for one mean."""
-        own = self.wire.nbytes(self._sizes[device])
-        every = sum(map(self.wire.nbytes, self._sizes))
-        return every - own + own * (len(self.devices) - 1)
+        pieces = list(map(self.wire.nbytes, self._sizes))
+        return sum(
+            nbytes
+            for leg in direct_messages(self.devices, pieces)
+            for (source, _), nbytes in leg.items()
+            if source == self.devices[device]
+        )
 
 
 def with_feedback(

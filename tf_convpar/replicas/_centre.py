@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from tf_convpar.machines import task_of
-from tf_convpar.replicas._pieces import even
+from tf_convpar.placement import piece_sizes
 from tf_convpar.replicas._replica import PackedState
 from tf_convpar.replicas._replica import copied
 
@@ -46,7 +46,7 @@ class Centre:
         self.optimizers: list[Any] = []
         values = self.filled(form.weights.read(form.trained))
         count = int(values.shape[0])
-        self.sizes = list(sizes or even(count, len(self.devices)))
+        self.sizes = list(sizes or piece_sizes(count, len(self.devices)))
         for device, value in zip(self.devices, self.cut(values), strict=True):
             with tf.device(device):
                 piece = keras.Variable(value, name="centre")

@@ -6,10 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_convpar.placement import fragment_values
 from tf_convpar.placement import on_device
 from tf_convpar.replicas._centre import Centre
 from tf_convpar.replicas._replica import PackedState
-from tf_convpar.replicas._wire import BLOCK
 
 
 class CommonWeights(Centre):
@@ -33,7 +33,7 @@ class CommonWeights(Centre):
         self, form: PackedState, device: str, outer: Any, fragments: int
     ) -> None:
         values = form.weights.size
-        self.length = -(-values // (fragments * BLOCK)) * BLOCK
+        self.length = fragment_values(values, fragments)
         super().__init__(form, [device] * fragments, outer)
         with tf.device(device):
             self.steps = tf.Variable(tf.zeros([fragments], tf.int64))

@@ -18,6 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_convpar.placement import check_rounds
 from tf_convpar.replicas._common_weights import CommonWeights
 from tf_convpar.replicas._data import Source
 from tf_convpar.replicas._local_steps import LocalSteps
@@ -100,11 +101,7 @@ class DiLoCo(Method):
         **kwargs: Any,
     ) -> None:
         super().__init__(model, **kwargs)
-        if fragments < 1 or every < 1 or every % fragments:
-            raise ValueError(
-                "Expected `every` to be a multiple of `fragments`, both at "
-                f"least 1. Received: every={every}, fragments={fragments}."
-            )
+        check_rounds(every, fragments)
         between = every // fragments
         if delay is None:
             delay = between if fragments > 1 else 0

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_convpar.placement import check_pushes
 from tf_convpar.replicas._arrivals import Protocol
 from tf_convpar.replicas._centre import Centre
 from tf_convpar.replicas._engines import Asynchronous
@@ -104,11 +105,7 @@ class DownpourSGD(Asynchronous):
         **kwargs: Any,
     ) -> None:
         super().__init__(model, **kwargs)
-        if n_push < 1 or n_fetch < 1 or n_fetch % n_push:
-            raise ValueError(
-                "Expected n_fetch to be a multiple of n_push, both at least 1. "
-                f"Received: n_fetch={n_fetch}, n_push={n_push}."
-            )
+        check_pushes(n_fetch, n_push)
         self.n_fetch, self.n_push = n_fetch, n_push
 
     def _replica_optimizer(self) -> Any:

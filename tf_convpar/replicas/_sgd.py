@@ -6,13 +6,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_convpar.placement import gradient_pieces
 from tf_convpar.replicas._arrivals import ServerProtocol
 from tf_convpar.replicas._centre import Centre
 from tf_convpar.replicas._engines import Asynchronous
 from tf_convpar.replicas._engines import Synchronous
 from tf_convpar.replicas._method import Method
 from tf_convpar.replicas._momentum import WithMomentum
-from tf_convpar.replicas._pieces import in_order_of_gradients
 from tf_convpar.replicas._replica import PackedState
 from tf_convpar.replicas._rounds import GradientRounds
 
@@ -48,7 +48,7 @@ class SyncSGD(_AtCentre, Synchronous):
         # A norm of all weights is of one piece.
         if self.model.optimizer.global_clipnorm is not None:
             return super()._centre_of(form)
-        sizes, owners = in_order_of_gradients(
+        sizes, owners = gradient_pieces(
             form.weights.sizes,
             tf.as_dtype(form.weights.dtype).size,
             self.devices,

@@ -9,7 +9,6 @@ sample is left out.
 
 from __future__ import annotations
 
-import statistics
 import threading
 import time
 from collections.abc import Callable
@@ -17,21 +16,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
+from tf_convpar.plans import apportioned as apportioned
+from tf_convpar.plans import even_shares
+from tf_convpar.plans import sizes_to_time
 from tf_convpar.replicas._replica import Replica
 
 AUTO = "auto"
 # Timed steps of each replica, after one that is not.
 _STEPS = 3
-# Devices whose speeds differ by less are called equal: noise is as large.
-_ALIKE = 0.1
-# The part of what a step costs at all that is believed where a replica is to
-# be left out for it.
-_SURE = 0.5
-# The least part of a step of many samples that these are taken to take.
-_LEAST = 0.1
 
 
 def checked(
@@ -55,16 +49,6 @@ def checked(
             f"replica. Received: shares={tuple(shares)}."
         )
     return [float(s) for s in shares]
-
-
-def apportioned(total: int, shares: Sequence[float]) -> list[int]:
-    """Whole numbers in proportion to shares, at least 1, of that sum."""
-    exact = np.asarray(shares) / sum(shares) * total
-    ends = np.rint(np.cumsum(exact)).astype(int)
-    counts = np.maximum(1, np.diff(ends, prepend=0))
-    while counts.sum() > total and counts.max() > 1:
-        counts[counts.argmax()] -= 1
-    return [int(n) for n in counts]
 
 
 def balanced(
@@ -92,48 +76,11 @@ def balanced(
 
 def of_steps(steps: Sequence[Callable[[int], Any]], total: int) -> list[float]:
     """Shares with which functions of so many samples take equally long."""
-    equal = [1 / len(steps)] * len(steps)
-    few, many = max(1, total // len(steps) // 2), 2 * total // len(steps)
+    few, many = sizes_to_time(total, len(steps))
     if many <= few:
-        return equal
+        return [1 / len(steps)] * len(steps)
     short, long = (_at_once(steps, [n] * len(steps)) for n in (few, many))
-    costs = []
-    for less, more in zip(short, long, strict=True):
-        typical = statistics.median(more)
-        sample = (typical - statistics.median(less)) / (many - few)
-        # Where noise hides what samples take.
-        sample = max(sample, _LEAST * typical / many)
-        # Others' work makes a step longer, never shorter.
-        costs.append((max(0.0, min(less) - few * sample), sample))
-    shares = _evened(costs, total)
-    return equal if min(shares) > (1 - _ALIKE) * max(shares) else shares
-
-
-def _evened(costs: Sequence[tuple[float, float]], total: int) -> list[float]:
-    """Shares with which all end at once, without whom one sample takes longer.
-
-    Args:
-        costs: Of each the seconds of a step, and of each sample in it.
-        total: Samples of all.
-    """
-
-    def end(of: list[int]) -> float:
-        """When all of these end, i with (end - fixed_i) / sample_i samples."""
-        begun = sum(costs[i][0] / costs[i][1] for i in of)
-        return (total + begun) / sum(1 / costs[i][1] for i in of)
-
-    left = list(range(len(costs)))
-    while len(left) > 1:
-        last = max(left, key=lambda i: sum(costs[i]))
-        others = [i for i in left if i != last]
-        if _SURE * costs[last][0] + costs[last][1] <= end(others):
-            break
-        left = others
-    counts = [0.0] * len(costs)
-    for i in left:
-        # Who is not surely too slow has a sample.
-        counts[i] = max(1.0, (end(left) - costs[i][0]) / costs[i][1])
-    return [round(count / sum(counts), 3) for count in counts]
+    return even_shares(short, long, total)
 
 
 def _step(replica: Replica, sample: tuple[Any, ...]) -> Callable[[int], Any]:

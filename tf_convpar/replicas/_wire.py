@@ -13,9 +13,10 @@ import abc
 
 import tensorflow as tf
 
-# Values that have one scale: four bytes of 256 or of 128 bytes.
-BLOCK = 256
-_SCALE_BYTES = 4
+from tf_convpar.placement import BLOCK
+from tf_convpar.placement import SCALE_BYTES
+from tf_convpar.placement import check_wire
+from tf_convpar.placement import wire_bytes
 
 
 class Wire(abc.ABC):
@@ -26,11 +27,17 @@ class Wire(abc.ABC):
     wire.decode(wire.encode(vector))  # close to the vector
     ```
 
+    Args:
+        name: Its name.
+
     Attributes:
         is_exact: Whether what is decoded is what was encoded.
     """
 
     is_exact = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     @abc.abstractmethod
     def encode(self, vector: tf.Tensor) -> tf.Tensor:
@@ -40,9 +47,9 @@ class Wire(abc.ABC):
     def decode(self, message: tf.Tensor) -> tf.Tensor:
         """The float32 vector of a message."""
 
-    @abc.abstractmethod
     def nbytes(self, values: int) -> int:
         """Bytes of a message of so many values."""
+        return wire_bytes(self.name, values)
 
 
 class Cast(Wire):
@@ -53,6 +60,7 @@ class Cast(Wire):
     """
 
     def __init__(self, dtype: str) -> None:
+        super().__init__(dtype)
         self._dtype = tf.as_dtype(dtype)
         self.is_exact = self._dtype == tf.float32
 
@@ -63,10 +71,6 @@ class Cast(Wire):
     def decode(self, message: tf.Tensor) -> tf.Tensor:
         """Exactly what was sent."""
         return tf.cast(message, tf.float32)
-
-    def nbytes(self, values: int) -> int:
-        """As many as the dtype has."""
-        return int(values * self._dtype.size)
 
 
 class Blocks(Wire):
@@ -80,6 +84,7 @@ class Blocks(Wire):
     """
 
     def __init__(self, bits: int) -> None:
+        super().__init__(f"int{bits}")
         self._bits = bits
         self._most = float(2 ** (bits - 1) - 1)
 
@@ -103,10 +108,10 @@ class Blocks(Wire):
     def decode(self, message: tf.Tensor) -> tf.Tensor:
         """Each number times its block's scale."""
         width = BLOCK * self._bits // 8
-        blocks = tf.size(message) // (width + _SCALE_BYTES)
+        blocks = tf.size(message) // (width + SCALE_BYTES)
         numbers = tf.reshape(message[: blocks * width], [blocks, width])
         scales = tf.bitcast(
-            tf.reshape(message[blocks * width :], [blocks, _SCALE_BYTES]),
+            tf.reshape(message[blocks * width :], [blocks, SCALE_BYTES]),
             tf.float32,
         )
         numbers = tf.cast(numbers, tf.int32)
@@ -118,16 +123,10 @@ class Blocks(Wire):
         values = tf.cast(numbers, tf.float32) * scales[:, None]
         return tf.reshape(values, [-1])
 
-    def nbytes(self, values: int) -> int:
-        """Half a byte or one for each value, four for each block."""
-        return values * self._bits // 8 + values // BLOCK * _SCALE_BYTES
-
 
 _WIRES: dict[str, Wire] = {
-    "float32": Cast("float32"),
-    "bfloat16": Cast("bfloat16"),
-    "int8": Blocks(8),
-    "int4": Blocks(4),
+    wire.name: wire
+    for wire in (Cast("float32"), Cast("bfloat16"), Blocks(8), Blocks(4))
 }
 
 
@@ -137,7 +136,5 @@ def wire_of(name: str) -> Wire:
     Raises:
         ValueError: There is none.
     """
-    if name not in _WIRES:
-        names = ", ".join(f'"{known}"' for known in _WIRES)
-        raise ValueError(f"Expected wire to be {names}. Received: {name!r}.")
+    check_wire(name)
     return _WIRES[name]

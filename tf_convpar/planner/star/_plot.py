@@ -56,7 +56,7 @@ def draw(
     if energy:
         _draw_joules(axes[1], rows, sweep)
     for each in axes:
-        _x_axis(each, sweep, rows)
+        x_axis(each, sweep, rows)
         each.spines[["top", "right"]].set_visible(False)
         each.grid(axis="y", color="0.92")
         each.set_axisbelow(True)
@@ -69,7 +69,7 @@ def draw(
 def _draw_speedups(
     axes: Any, rows: Sequence[SimulationRow], sweep: str
 ) -> None:
-    xs = _xs(sweep, rows)
+    xs = xs_of(sweep, rows)
     _limit(axes, xs, [row.ideal for row in rows])
     if any(row.single_s < row.chief_s * (1 - 1e-9) for row in rows):
         alone = [row.chief_s / row.single_s for row in rows]
@@ -92,7 +92,7 @@ def _draw_speedups(
 
 
 def _draw_times(axes: Any, rows: Sequence[SimulationRow]) -> None:
-    xs = _xs("heterogeneity", rows)
+    xs = xs_of("heterogeneity", rows)
     _limit(axes, xs, [1e3 * row.chief_s / row.ideal for row in rows])
     for label, colour, times in (
         ("equal split", _EQUAL, [row.equal_s for row in rows]),
@@ -106,7 +106,7 @@ def _draw_times(axes: Any, rows: Sequence[SimulationRow]) -> None:
 
 
 def _draw_joules(axes: Any, rows: Sequence[SimulationRow], sweep: str) -> None:
-    _line(axes, _xs(sweep, rows), [row.joules for row in rows], _JOULES)
+    _line(axes, xs_of(sweep, rows), [row.joules for row in rows], _JOULES)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("energy of a step, J")
 
@@ -126,7 +126,8 @@ def _line(
     axes.plot(xs, ys, color=colour, lw=2, marker="o", ms=4.5, label=label)
 
 
-def _xs(sweep: str, rows: Sequence[SimulationRow]) -> list[float]:
+def xs_of(sweep: str, rows: Sequence[Any]) -> list[float]:
+    """Where the rows of a sweep are on the x axis."""
     if sweep == "kernels":
         return [float(i) for i in range(len(rows))]
     xs = [float(row.value) for row in rows]
@@ -135,10 +136,11 @@ def _xs(sweep: str, rows: Sequence[SimulationRow]) -> list[float]:
     return [x if math.isfinite(x) else beyond for x in xs]
 
 
-def _x_axis(axes: Any, sweep: str, rows: Sequence[SimulationRow]) -> None:
+def x_axis(axes: Any, sweep: str, rows: Sequence[Any]) -> None:
+    """Labels the x axis with the values of a sweep."""
     from matplotlib.ticker import NullLocator
 
-    xs = _xs(sweep, rows)
+    xs = xs_of(sweep, rows)
     spread = min(xs) > 0 and max(xs) / min(xs) >= 8
     if sweep != "kernels" and spread:
         axes.set_xscale("log", base=10 if sweep == "bandwidth" else 2)

@@ -11,19 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tf_convpar.placement._vector_pieces import piece_sizes
+
 # Small variables share a piece of so many bytes: fewer pay for no message.
 _LEAST_BYTES = 2**20
 # A larger variable is cut, so that none waits long behind it on a wire.
 _MOST_BYTES = 2**24
 
 
-def in_order_of_gradients(
+def gradient_pieces(
     sizes: Sequence[int], value_bytes: int, devices: Sequence[str]
 ) -> tuple[list[int], list[str]]:
     """Cuts a vector of variables into pieces, and gives each to a device.
 
     ```python
-    lengths, owners = in_order_of_gradients([500, 20, 9000], 4, devices)
+    lengths, owners = gradient_pieces([500, 20, 9000], 4, devices)
     ```
 
     A large variable is a piece by itself, which need not be copied to travel.
@@ -50,11 +52,11 @@ def in_order_of_gradients(
             pieces.append(shared)
             shared = 0
         if size >= least:
-            pieces += even(size, -(-size // most))
+            pieces += piece_sizes(size, -(-size // most))
     if shared:
         pieces.append(shared)
     if len(pieces) < count:
-        pieces = even(whole, count)
+        pieces = piece_sizes(whole, count)
     load = dict.fromkeys(devices, 0)
     owners = []
     for size in pieces:
@@ -62,9 +64,3 @@ def in_order_of_gradients(
         load[owner] += size
         owners.append(owner)
     return pieces[::-1], owners[::-1]
-
-
-def even(size: int, parts: int) -> list[int]:
-    """So many values in parts that differ by one at most."""
-    ends = [(j + 1) * size // parts for j in range(parts)]
-    return [b - a for a, b in zip([0, *ends], ends, strict=False)]

@@ -1,0 +1,148 @@
+"""What replicas send: vectors in pieces, in rounds, and in fewer bits.
+
+Numbers and names only. What executes and what is predicted read the same.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+from tf_convpar.placement._reduction_trees import copy_pairs
+from tf_convpar.placement._reduction_trees import sum_pairs
+
+# Values that have one scale: four bytes of 256 or of 128 bytes.
+BLOCK = 256
+SCALE_BYTES = 4
+_BITS = {"float32": 32, "bfloat16": 16, "int8": 8, "int4": 4}
+_SCALED = ("int8", "int4")
+
+# Bytes from one device to another.
+Messages = Mapping[tuple[str, str], int]
+
+
+def check_wire(name: str) -> None:
+    """Checks the name of a form in which vectors travel.
+
+    Raises:
+        ValueError: There is none of that name.
+    """
+    if name not in _BITS:
+        names = ", ".join(f'"{known}"' for known in _BITS)
+        raise ValueError(f"Expected wire to be {names}. Received: {name!r}.")
+
+
+def wire_bytes(name: str, values: int) -> int:
+    """Bytes of so many values: their bits, and the scales of blocks.
+
+    ```python
+    wire_bytes("int8", 512)  # 520
+    ```
+    """
+    scales = values // BLOCK * SCALE_BYTES if name in _SCALED else 0
+    return values * _BITS[name] // 8 + scales
+
+
+def piece_sizes(values: int, count: int, block: int = 1) -> list[int]:
+    """Values of each piece of a vector, which differ by a block at most.
+
+    ```python
+    piece_sizes(10, 3)  # [3, 3, 4]
+    ```
+
+    Args:
+        values: Length of the vector, a multiple of `block`.
+        count: Number of pieces.
+        block: Values that stay together.
+    """
+    blocks = values // block
+    ends = [j * blocks // count * block for j in range(count + 1)]
+    return [b - a for a, b in zip(ends, ends[1:], strict=False)]
+
+
+def fragment_values(values: int, fragments: int) -> int:
+    """Values of a fragment of a vector that is filled up to whole blocks."""
+    return -(-values // (fragments * BLOCK)) * BLOCK
+
+
+def check_rounds(every: int, fragments: int) -> None:
+    """Checks how often replicas meet that meet seldom.
+
+    Raises:
+        ValueError: `fragments` does not divide `every`, or one is below 1.
+    """
+    if fragments < 1 or every < 1 or every % fragments:
+        raise ValueError(
+            "Expected `every` to be a multiple of `fragments`, both at "
+            f"least 1. Received: every={every}, fragments={fragments}."
+        )
+
+
+def check_pushes(n_fetch: int, n_push: int) -> None:
+    """Checks how often Downpour's replicas fetch and push.
+
+    Raises:
+        ValueError: `n_push` does not divide `n_fetch`, or one is below 1.
+    """
+    if n_push < 1 or n_fetch < 1 or n_fetch % n_push:
+        raise ValueError(
+            "Expected n_fetch to be a multiple of n_push, both at least 1. "
+            f"Received: n_fetch={n_fetch}, n_push={n_push}."
+        )
+
+
+def direct_messages(
+    devices: Sequence[str], pieces: Sequence[int]
+) -> tuple[Messages, Messages]:
+    """Bytes of a sum in pieces whose messages go from each to each.
+
+    ```python
+    there, back = direct_messages(["a", "b"], [100, 120])
+    there["a", "b"], back["a", "b"]  # 120, 100
+    ```
+
+    Args:
+        devices: Names of the devices.
+        pieces: Bytes of the piece that each of them adds.
+
+    Returns:
+        What each sends to those who add, and what these send to all.
+    """
+    there = {
+        (a, b): n
+        for a in devices
+        for b, n in zip(devices, pieces, strict=True)
+        if a != b
+    }
+    return there, {(b, a): n for (a, b), n in there.items()}
+
+
+def tree_messages(
+    devices: Sequence[str], owners: Sequence[str], pieces: Sequence[int]
+) -> tuple[Messages, Messages]:
+    """As `direct_messages`, where each piece goes along a tree of its own.
+
+    Args:
+        devices: Names of the devices.
+        owners: Who adds each piece.
+        pieces: Bytes of each piece.
+    """
+    return (
+        _along(devices, owners, pieces, sum_pairs),
+        _along(devices, owners, pieces, copy_pairs),
+    )
+
+
+def _along(
+    devices: Sequence[str],
+    owners: Sequence[str],
+    pieces: Sequence[int],
+    pairs: Callable[[Sequence[str], str], list[tuple[str, str]]],
+) -> Messages:
+    found: collections.Counter[tuple[str, str]] = collections.Counter()
+    for owner, nbytes in zip(owners, pieces, strict=True):
+        for pair in pairs(devices, owner):
+            found[pair] += nbytes
+    return found

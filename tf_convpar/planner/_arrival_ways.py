@@ -1,0 +1,108 @@
+"""Replicas that do not wait for one another, but for the centre.
+
+A replica's cycle is its steps up to a message, the message, the centre's step,
+and the answer. The centre is on the chief's device, whose interface carries the
+messages of all others, and which serves one of them at a time. Where that is
+less than they would send, all of them are slowed alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tf_convpar.planner._computing import WIDTH
+from tf_convpar.planner._computing import Computing
+from tf_convpar.planner._interfaces import Interfaces
+from tf_convpar.planner._ways_to_train import OWN_STEPS
+from tf_convpar.planner._ways_to_train import REPLICAS
+from tf_convpar.planner._ways_to_train import Arguments
+from tf_convpar.planner._ways_to_train import Way
+
+
+@dataclasses.dataclass(frozen=True)
+class Cycle:
+    """What happens between two messages of a replica.
+
+    Attributes:
+        steps: Steps of the replica.
+        answers: Vectors that it gets for one that it sends.
+        updates: How often it goes over its weights in a step.
+    """
+
+    steps: int
+    answers: float
+    updates: int
+
+
+def cycle_of(method: str, arguments: Arguments) -> Cycle:
+    """The cycle of a method that does not wait.
+
+    Downpour's replicas receive an answer only where they fetch. The elastic
+    ones step and are pulled, Downpour's step and add up; those of a parameter
+    server take what was answered.
+    """
+    if method == "DownpourSGD":
+        push, fetch = arguments.n_push, arguments.fetch
+        return Cycle(push, push / fetch, updates=2)
+    return Cycle(1, 1.0, updates=2 if method == "AsyncEASGD" else 1)
+
+
+def arrivals(replicas: Computing, method: str, arguments: Arguments) -> Way:
+    """The samples a second of a method whose replicas do not wait."""
+    calibration, devices = replicas.calibration, replicas.devices
+    cycle = cycle_of(method, arguments)
+    batches = replicas.equal(calibration.batch)
+    centre = calibration.devices[0]
+    interfaces = Interfaces(calibration.links)
+    vector = WIDTH * replicas.weights
+    serve = replicas.update(centre)
+    # What a message and its answers cost each end's processor.
+    messages, bytes_ = 1 + cycle.answers, (1 + cycle.answers) * vector
+    rates: dict[str, float] = {}
+    for device, batch in zip(devices, batches, strict=True):
+        once = replicas.gradient(device)(batch)
+        once += cycle.updates * replicas.update(device)
+        seconds = cycle.steps * once + serve
+        if device.name != centre.name:
+            there = interfaces.links[device.name, centre.name]
+            back = interfaces.links[centre.name, device.name]
+            seconds += device.byte_s * bytes_ + device.message_s * messages
+            for link, count in ((there, 1.0), (back, cycle.answers)):
+                seconds += count * link.latency_s
+                seconds += count * vector / link.bytes_per_s
+        rates[device.name] = 1 / seconds
+    others = [name for name in rates if name != centre.name]
+    sent = {(name, centre.name): rates[name] * vector for name in others}
+    answered = {(b, a): cycle.answers * n for (a, b), n in sent.items()}
+    # Parts of a second that they would have of the centre's interface, and of
+    # its device.
+    slowed = max(
+        1.0,
+        interfaces.busy(sent),
+        interfaces.busy(answered),
+        serve * sum(rates[name] for name in others),
+    )
+    for name in others:
+        rates[name] /= slowed
+    if centre.name in rates:
+        # Its own replica computes in what is left of the device.
+        each = serve + centre.byte_s * bytes_ + centre.message_s * messages
+        busy = each * sum(rates[name] for name in others)
+        rates[centre.name] *= max(0.0, 1 - busy)
+    learned = cycle.steps * sum(
+        rate * batch
+        for rate, batch in zip(rates.values(), batches, strict=True)
+    )
+    step = sum(batches) / learned
+    received = [step * vector * sum(rates[name] for name in others)]
+    received += [step * vector * cycle.answers * rates[n] for n in others]
+    groups = tuple((device.name,) for device in devices)
+    return Way(
+        REPLICAS,
+        method,
+        groups,
+        tuple(batches),
+        step,
+        round(max(received)),
+        OWN_STEPS,
+    )

@@ -1,0 +1,68 @@
+"""The picture of ways to train: a line for each of them."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+from tf_convpar.files import whole
+from tf_convpar.planner._sweep_ways import WaySimulation
+from tf_convpar.planner._ways_to_train import ONE_DEVICE
+from tf_convpar.planner._ways_to_train import OWN_MOMENTS
+from tf_convpar.planner._ways_to_train import OWN_STEPS
+from tf_convpar.planner.star._plot import x_axis
+from tf_convpar.planner.star._plot import xs_of
+
+# Okabe and Ito's colours, with grey in the place of a faint yellow.
+_COLOURS = (
+    "#000000",
+    "#0072B2",
+    "#009E73",
+    "#E69F00",
+    "#56B4E9",
+    "#CC79A7",
+    "#999999",
+    "#D55E00",
+)
+# Lines say whose numbers a way gives.
+_LINES = {ONE_DEVICE: "-", OWN_MOMENTS: "--", OWN_STEPS: ":"}
+_MARKERS = "os^Dv<>P"
+
+
+def draw_ways(found: WaySimulation, path: str | os.PathLike[str]) -> None:
+    """Draws the samples a second of each way to train.
+
+    Args:
+        found: What was simulated.
+        path: Image file to write. Its ending says in which format.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.6, 4.4), layout="constrained", dpi=110)
+    axes = figure.subplots()
+    xs = xs_of(found.sweep, found.rows)
+    for i, (name, numbers) in enumerate(found.names.items()):
+        ways = [row.of(name) for row in found.rows]
+        axes.plot(
+            xs,
+            [way.samples_per_s if way else float("nan") for way in ways],
+            color=_COLOURS[i % len(_COLOURS)],
+            ls=_LINES[numbers],
+            marker=_MARKERS[i % len(_MARKERS)],
+            ms=4.5,
+            lw=1.8,
+            label=f"{name} ({numbers})",
+        )
+    x_axis(axes, found.sweep, found.rows)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("samples a second")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="0.92")
+    axes.set_axisbelow(True)
+    figure.legend(frameon=False, loc="outside right upper", fontsize="small")
+    figure.suptitle(
+        found.about, x=0.01, ha="left", fontsize="medium", color="0.25"
+    )
+    with whole(path) as part:
+        ending = pathlib.Path(path).suffix.lstrip(".") or "png"
+        figure.savefig(part, format=ending)

@@ -1,0 +1,204 @@
+"""Steps of replicas that exchange weights or gradients all at once.
+
+What is sent, from whom to whom, is what `placement` says to those that run:
+pieces and their trees for SyncSGD, messages of a wire's form for DiLoCo.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+
+from tf_convpar.placement import BLOCK
+from tf_convpar.placement import Messages
+from tf_convpar.placement import copy_pairs
+from tf_convpar.placement import direct_messages
+from tf_convpar.placement import fragment_values
+from tf_convpar.placement import gradient_pieces
+from tf_convpar.placement import piece_sizes
+from tf_convpar.placement import sum_pairs
+from tf_convpar.placement import tree_messages
+from tf_convpar.placement import wire_bytes
+from tf_convpar.planner._calibration import MeasuredDevice
+from tf_convpar.planner._computing import WIDTH
+from tf_convpar.planner._computing import Computing
+from tf_convpar.planner._interfaces import Interfaces
+from tf_convpar.planner._tree_times import TreeTimes
+from tf_convpar.planner._ways_to_train import ONE_DEVICE
+from tf_convpar.planner._ways_to_train import OWN_MOMENTS
+from tf_convpar.planner._ways_to_train import OWN_STEPS
+from tf_convpar.planner._ways_to_train import REPLICAS
+from tf_convpar.planner._ways_to_train import Arguments
+from tf_convpar.planner._ways_to_train import Way
+from tf_convpar.sharding import Graph
+
+# How often an exchange of DiLoCo goes over the weights that it is about: their
+# difference, the sum of a piece of all, the outer step, and the move to it.
+_PASSES_OF_AN_EXCHANGE = 4
+
+
+def normalizes(graph: Graph) -> bool:
+    """Whether a layer normalizes by the moments of a batch."""
+    return any(
+        isinstance(call.layer, keras.layers.BatchNormalization)
+        and call.layer.trainable
+        for call in graph.calls
+    )
+
+
+def beside_backward(
+    forward: float, backward: float, exchange: float, last: float
+) -> float:
+    """Seconds of a step whose gradients travel as soon as they are there.
+
+    ```python
+    beside_backward(1.0, 2.0, 0.8, 0.1)  # 3.1: all but the last is hidden
+    beside_backward(1.0, 2.0, 5.0, 0.1)  # 6.0
+    ```
+
+    Args:
+        forward: Seconds of the forward pass.
+        backward: Seconds of the backward pass, with what travels beside it.
+        exchange: Seconds of the exchange, both of its legs.
+        last: Seconds of that part of it which nothing hides.
+    """
+    return forward + max(backward, exchange - last) + last
+
+
+def sync_sgd(replicas: Computing, graph: Graph) -> Way:
+    """SyncSGD: pieces of the gradient are added, stepped, and sent to all."""
+    devices, batches = replicas.waiting(replicas.calibration.batch)
+    names = [device.name for device in devices]
+    sizes, owners = gradient_pieces(replicas.weight_sizes, WIDTH, names)
+    legs = tree_messages(names, owners, [WIDTH * size for size in sizes])
+    interfaces = Interfaces(replicas.calibration.links)
+    # The first weight's gradient is ready last: nothing computes beside it.
+    begins = np.cumsum([0, *sizes[:-1]])
+    unhidden = sum(
+        size
+        for size, begin in zip(sizes, begins, strict=True)
+        if begin < replicas.weight_sizes[0]
+    ) / sum(sizes)
+    busy = sum(interfaces.busy(leg) for leg in legs)
+    last = sum(_latency(interfaces, leg) for leg in legs) + unhidden * busy
+    steps = []
+    for device, batch in zip(devices, batches, strict=True):
+        forward, backward = replicas.passes(device, batch)
+        backward += (1 - unhidden) * _held(device, legs, len(sizes) - 1)
+        exchange = last + (1 - unhidden) * busy
+        steps.append(beside_backward(forward, backward, exchange, last))
+    updates = [
+        device.update_s
+        * sum(
+            size
+            for size, owner in zip(sizes, owners, strict=True)
+            if owner == device.name
+        )
+        for device in devices
+    ]
+    numbers = OWN_MOMENTS if normalizes(graph) else ONE_DEVICE
+    step = max(steps) + max(updates)
+    return _way("SyncSGD", names, batches, step, _received(legs), numbers)
+
+
+def sync_easgd(replicas: Computing) -> Way:
+    """SyncEASGD 3: weights travel while gradients are computed."""
+    devices, batches = replicas.waiting(replicas.calibration.batch)
+    names = [device.name for device in devices]
+    vector = WIDTH * replicas.weights
+    times = TreeTimes(replicas.calibration.links, vector)
+    step = max(
+        *(
+            replicas.gradient(device)(batch) + delay
+            for device, batch, delay in zip(
+                devices, batches, times.delays(devices), strict=True
+            )
+        ),
+        times.seconds(sum_pairs(names, names[0])),
+        times.seconds(copy_pairs(names, names[0])),
+    )
+    # The optimizer's step, and the centre's pull.
+    step += 2 * max(map(replicas.update, devices))
+    received = times.received(names, names[0])
+    return _way("SyncEASGD", names, batches, step, received, OWN_STEPS)
+
+
+def diloco(replicas: Computing, arguments: Arguments) -> Way:
+    """DiLoCo: many steps of each by itself, then an exchange."""
+    devices, batches = replicas.waiting(replicas.calibration.batch)
+    names = [device.name for device in devices]
+    length = fragment_values(replicas.weights, arguments.fragments)
+    pieces = piece_sizes(length, len(devices), BLOCK)
+    legs = direct_messages(
+        names, [wire_bytes(arguments.wire, size) for size in pieces]
+    )
+    interfaces = Interfaces(replicas.calibration.links)
+    travels = sum(interfaces.seconds(leg) for leg in legs)
+    between = arguments.every // arguments.fragments
+    learns = [
+        between * (replicas.gradient(device)(batch) + replicas.update(device))
+        for device, batch in zip(devices, batches, strict=True)
+    ]
+    if arguments.fragments > 1:
+        # A fragment travels until the next one leaves.
+        held = [_held(device, legs) for device in devices]
+        learns = [a + b for a, b in zip(learns, held, strict=True)]
+        seconds = max(*learns, travels)
+    else:
+        seconds = max(learns) + travels
+    slowest = max(device.update_s for device in devices)
+    seconds += _PASSES_OF_AN_EXCHANGE * length * slowest
+    received = round(_received(legs) / between)
+    step = seconds / between
+    return _way("DiLoCo", names, batches, step, received, OWN_STEPS)
+
+
+def _way(
+    method: str,
+    names: Sequence[str],
+    batches: Sequence[int],
+    step: float,
+    received: int,
+    numbers: str,
+) -> Way:
+    groups = tuple((name,) for name in names)
+    return Way(
+        REPLICAS, method, groups, tuple(batches), step, received, numbers
+    )
+
+
+def _latency(interfaces: Interfaces, leg: Messages) -> float:
+    """Seconds of the messages of no bytes that come one after another."""
+    devices = {name for pair in leg for name in pair}
+    depth = (len(devices) - 1).bit_length()
+    return depth * interfaces.latency(leg)
+
+
+def _held(
+    device: MeasuredDevice, legs: Sequence[Messages], parts: int = 1
+) -> float:
+    """Seconds by which messages hold up a device's computing.
+
+    Args:
+        device: The device.
+        legs: Bytes from one device to another.
+        parts: In how many messages these are.
+    """
+    return sum(
+        device.byte_s * n + device.message_s * parts
+        for leg in legs
+        for pair, n in leg.items()
+        if device.name in pair
+    )
+
+
+def _received(legs: Sequence[Messages]) -> int:
+    """Bytes into the device that receives most."""
+    found: collections.Counter[str] = collections.Counter()
+    for leg in legs:
+        for (_, target), n in leg.items():
+            found[target] += n
+    return max(found.values(), default=0)
