@@ -24,7 +24,9 @@ def crops(number, size, seed, shrink=1, noise=0.0):
         strip, 0 to 9, of each.
     """
     rng = np.random.default_rng(seed)
-    photographs = [x.astype("float32") / 255 for x in load_sample_images().images]
+    photographs = [
+        x.astype("float32") / 255 for x in load_sample_images().images
+    ]
     labels = rng.integers(10, size=number)
     edge = size * shrink
     images = np.empty((number, size, size, 3), "float32")

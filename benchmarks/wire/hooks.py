@@ -45,9 +45,9 @@ class Hook:
 
 
 def install(hook):
-    """Lets a hook see all that travels from now on; models made before, too,
+    """Lets a hook see all that travels from now on.
 
-    as far as their functions have not been traced.
+    What has been traced before stays as it is.
     """
     sends_weights = []
 

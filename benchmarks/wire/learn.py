@@ -73,11 +73,12 @@ class Rounding(hooks.Hook):
         self._seen = {}
 
     def there(self, x, kind):
-        # Kernels are not rounded, their gradients are.
+        """Rounds maps. Kernels are not rounded, their gradients are."""
         bits = self._bits.get(kind) if kind == "maps" else None
         return x if bits is None else rounded(x, bits)
 
     def back(self, dy, kind):
+        """Rounds gradients of maps, or of kernels."""
         bits = self._bits.get(kind)
         if bits is None:
             return dy
