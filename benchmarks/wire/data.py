@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 from sklearn.datasets import load_sample_images
 
 
-def crops(number, size, seed, shrink=1, noise=0.0):
+def crops(number, size, seed, noise=0.0):
     """Images of a photograph's strip, of which there are ten.
 
     Each is mirrored or not, brighter or darker, of more or less contrast.
@@ -16,7 +16,6 @@ def crops(number, size, seed, shrink=1, noise=0.0):
         number: How many.
         size: Pixels of an edge.
         seed: What they are drawn from.
-        shrink: Pixels of the photograph for one of an image, each way.
         noise: Standard deviation of what is added; white is 1.
 
     Returns:
@@ -28,16 +27,14 @@ def crops(number, size, seed, shrink=1, noise=0.0):
         x.astype("float32") / 255 for x in load_sample_images().images
     ]
     labels = rng.integers(10, size=number)
-    edge = size * shrink
     images = np.empty((number, size, size, 3), "float32")
     for image, label in zip(images, labels, strict=True):
         photograph = photographs[label // 5]
         height, width, _ = photograph.shape
         first = width // 5 * (label % 5)
-        top = rng.integers(height - edge + 1)
-        left = rng.integers(first, first + width // 5 - edge + 1)
-        crop = photograph[top : top + edge, left : left + edge]
-        crop = crop.reshape(size, shrink, size, shrink, 3).mean((1, 3))
+        top = rng.integers(height - size + 1)
+        left = rng.integers(first, first + width // 5 - size + 1)
+        crop = photograph[top : top + size, left : left + size]
         if rng.integers(2):
             crop = crop[:, ::-1]
         crop = (crop - 0.5) * rng.uniform(0.6, 1.4) + 0.5

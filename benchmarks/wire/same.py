@@ -46,6 +46,8 @@ def main():
     )
     print("|---" * 8 + "|")
     for (task, split, kind), runs in found.items():
+        if len(runs) < 2:
+            continue
         last = np.array([runs[seed] for seed in sorted(runs)]) * 100
         cells = [
             *(task, split, kind),
@@ -71,6 +73,7 @@ def main():
                 f"{p:.2g}",
                 "yes" if p < 0.05 else "no",
             ]
+        cells += [""] * (8 - len(cells))
         print("|", " | ".join(cells), "|", flush=True)
 
 
