@@ -132,6 +132,10 @@ def test_the_star_is_a_method():
     assert other.prediction.step_s < plan.prediction.step_s
     with pytest.raises(ValueError, match="`by` to be one of model, star"):
         convpar.plan(model, measured, by="paper")
+    # Not the plan of one byte a number, in which nothing can travel.
+    for by in ("model", "star"):
+        with pytest.raises(ValueError, match="wire_dtype.*float32.*'int8'"):
+            convpar.plan(model, measured, "int8", by=by)
 
 
 @pytest.mark.parametrize(

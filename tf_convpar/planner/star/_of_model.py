@@ -13,6 +13,7 @@ from tf_convpar import sharding
 from tf_convpar._compat.keras import layers_of
 from tf_convpar.planner.star._network import Network
 from tf_convpar.planner.star._network import StarConvolution
+from tf_convpar.strategy.arguments import check_wire_dtype
 
 
 def of_model(
@@ -74,7 +75,12 @@ def of_model(
 
 
 def wire_bytes(wire_dtype: str | None) -> int:
-    """Bytes of a number that travels between devices; float32 by default."""
+    """Bytes of a number that travels between devices; float32 by default.
+
+    Raises:
+        ValueError: Tensors cannot travel in this dtype.
+    """
+    check_wire_dtype(wire_dtype)
     return int(tf.as_dtype(wire_dtype or "float32").size)
 
 
