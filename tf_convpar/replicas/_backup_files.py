@@ -7,6 +7,7 @@ checkpoints: beside the old file and then renamed, with a sum of each array.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -113,13 +114,31 @@ def write_end(file: Seen) -> None:
     """Writes in the place of a backup that its training has come to its end."""
     if file.record is None:
         return
-    with step(), tf.device(file.host):
-        tf.raw_ops.SaveV2(
-            prefix=file.name,
-            tensor_names=[_RECORD],
-            shape_and_slices=[""],
-            tensors=[tf.constant(file.record.end().text())],
-        )
+    with step():
+        text = file.record.end().text()
+        _write_record(*_texts(file.name, text), file.host).numpy()
+
+
+def _written(file: tf.Tensor, values: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Writes arrays on the device in scope; true once they are written.
+
+    Only who waits for that is sure of it: on other tasks TensorFlow leaves an
+    operation out whose result nobody waits for, and its errors.
+    """
+    save = tf.raw_ops.SaveV2(
+        prefix=tf.identity(file),
+        tensor_names=list(values),
+        shape_and_slices=[""] * len(values),
+        tensors=[tf.identity(value) for value in values.values()],
+    )
+    with tf.control_dependencies([save]):
+        return tf.constant(True)
+
+
+@functools.partial(tf.function, autograph=False)
+def _write_record(file: tf.Tensor, text: tf.Tensor, host: str) -> tf.Tensor:
+    with tf.device(host):
+        return _written(file, {_RECORD: text})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,7 +204,10 @@ class State:
             f"outer {type(outer).__name__}, {len(outer.variables)} variables",
         )
         self.own = tuple(_in_words("variable", v) for v in inner)
-        self._write = tf.function(self._write_in_graph, autograph=False)
+        # Traced here: threads are not to do it.
+        self._write = tf.function(
+            self._write_in_graph, autograph=False
+        ).get_concrete_function(*_texts("", ""))
         self._read = tf.function(self._read_in_graph, autograph=False)
 
     def file(self, number: int) -> str:
@@ -203,10 +225,6 @@ class State:
             and record.own == self.own
         )
 
-    def trace(self) -> None:
-        """Makes the function that writes, which threads are not to do."""
-        self._write.get_concrete_function(*_texts("", ""))
-
     def write(self, record: Record) -> None:
         """Writes a backup."""
         with step():
@@ -223,24 +241,21 @@ class State:
         Raises:
             tf.errors.OpError: It is damaged; nothing has changed.
         """
+        function = self._read.get_concrete_function(
+            *_texts(file.name), file.host, own
+        )
         with step():
-            self._read(*_texts(file.name), file.host, own).numpy()
+            function(*_texts(file.name)).numpy()
 
     def _write_in_graph(self, file: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
         parts = [*self._common, *self._own]
         with tf.device(self._device):
-            values = [tf.identity(part.read()) for part in parts]
+            values = {part.name: tf.identity(part.read()) for part in parts}
         with tf.device(self.host):
             # This makes the folder, which the next one does not.
-            tf.io.write_file(f"{self._folder}/README", _README)
-            tf.raw_ops.SaveV2(
-                prefix=tf.identity(file),
-                tensor_names=[_RECORD, *(part.name for part in parts)],
-                shape_and_slices=[""] * (1 + len(parts)),
-                tensors=[tf.identity(record), *map(tf.identity, values)],
-            )
-        # What is returned waits for all that is written.
-        return tf.constant(True)
+            made = tf.io.write_file(f"{self._folder}/README", _README)
+            with tf.control_dependencies([made]):
+                return _written(file, {_RECORD: record} | values)
 
     def _read_in_graph(
         self, file: tf.Tensor, host: str, own: bool

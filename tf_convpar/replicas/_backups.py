@@ -159,10 +159,7 @@ class Backups:
         before, self._states = self._states, {}
         for member in members:
             state = before.get(member.replica)
-            if state is None:
-                state = State(member, self._folder)
-                state.trace()
-            self._states[member.replica] = state
+            self._states[member.replica] = state or State(member, self._folder)
         return list(self._states.values())
 
     def _taken(
@@ -190,8 +187,9 @@ class Backups:
                 member.samples = own.samples
                 member.exchanged = list(own.exchanged)
             else:
-                others.append(named(state.host))
                 member.begin_at_common()
+                if file.host != state.host:
+                    others.append(named(state.host))
         self._begun, self._number = record.begun, record.number + 1
         place = record.place
         said = ", ".join(dict.fromkeys(keepers))

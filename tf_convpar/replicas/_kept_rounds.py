@@ -139,6 +139,7 @@ def _pass_over(source: Source, replica: Replica, batches: int) -> None:
             )
         return made
 
+    arguments = (tf.constant(batches), replica.data)
+    function = tf.function(passed, autograph=False)
     with step():
-        function = tf.function(passed, autograph=False)
-        function(tf.constant(batches), replica.data).numpy()
+        function.get_concrete_function(*arguments)(*arguments).numpy()
