@@ -122,9 +122,13 @@ def test_going_on_is_as_if_nothing_had_been(
     undisturbed = made(**options)
     whole = fit(undisturbed)
     fit(made(**options, backup_dir=tmp_path), after)
+    # Left by who was killed while it wrote.
+    cut_short = tmp_path / "localhost-0/cpu-0.0.index.tempstate1234"
+    cut_short.write_bytes(bytes(1000))
     again = made(**options, backup_dir=tmp_path)
     left = fit(again)
     assert 0 < len(left.steps) < len(whole.steps)
+    assert cut_short.stat().st_size == 0
     assert left.steps == whole.steps[-len(left.steps) :]
     assert left.steps[0] <= after + 2 * options["every"]
     assert left.rates == whole.rates[-len(left.rates) :]

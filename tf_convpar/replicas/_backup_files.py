@@ -33,6 +33,8 @@ DAMAGED = (
     tf.errors.PermissionDeniedError,
 )
 _INDEX = ".index"
+# In the names of files that TensorFlow has not yet renamed.
+_PART = ".tempstate"
 _RECORD = "record"
 # TensorFlow takes names of files for patterns.
 _PATTERNS = re.compile(r"[*?\[\]\\]")
@@ -108,6 +110,17 @@ def seen(host: str, folder: str) -> list[Seen]:
         except DAMAGED as error:
             found.append(Seen(host, file, None, reason(error)))
     return found
+
+
+def empty_parts(host: str, folder: str) -> None:
+    """Empties what tasks left that were killed while they wrote.
+
+    That is as much as a backup each time. TensorFlow has no operation that
+    removes a file.
+    """
+    with step(), tf.device(host):
+        for name in tf.io.matching_files(f"{folder}/*/*{_PART}*").numpy():
+            tf.io.write_file(name, "")
 
 
 def write_end(file: Seen) -> None:

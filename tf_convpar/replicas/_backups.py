@@ -16,6 +16,7 @@ from tf_convpar.replicas._backup_files import DAMAGED
 from tf_convpar.replicas._backup_files import Seen
 from tf_convpar.replicas._backup_files import State
 from tf_convpar.replicas._backup_files import check_folder
+from tf_convpar.replicas._backup_files import empty_parts
 from tf_convpar.replicas._backup_files import named
 from tf_convpar.replicas._backup_files import reason
 from tf_convpar.replicas._backup_files import seen
@@ -73,7 +74,10 @@ class Backups:
             ValueError: It is of another model, or all are damaged.
             tf.errors.OpError: A machine is lost.
         """
-        found = [file for host in _hosts() for file in seen(host, self._folder)]
+        found = []
+        for host in _hosts():
+            empty_parts(host, self._folder)
+            found += seen(host, self._folder)
         whole = [(file, file.record) for file in found if file.record]
         over = max((r.begun for _, r in whole if r.over), default=0.0)
         self._begun, self._number = time.time(), 0

@@ -79,9 +79,10 @@ class DiLoCo(KeptRounds):
             measured. Where `shares` are given it is no limit, so that a
             training is the same each time.
         backup_dir: A folder on each machine, of the same name, in which each
-            task keeps the last rounds. A `fit` that finds some goes on from
+            task keeps the last two rounds; a relative name is relative to
+            where the task was started. A `fit` that finds some goes on from
             the newest that any task has whole; one that comes to its end
-            removes them. None keeps nothing.
+            leaves none. None keeps nothing.
         backup_every: Exchanges of fragments from one backup to the next.
         **kwargs: `devices`, `shares`, `seed` and `plan`, as for all methods.
 
