@@ -38,6 +38,8 @@ _PART = ".tempstate"
 _RECORD = "record"
 # TensorFlow takes names of files for patterns.
 _PATTERNS = re.compile(r"[*?\[\]\\]")
+# Of several errors at once.
+_NUMBERED = re.compile(r"^\s*\(\d+\) [A-Z_]+:\s*")
 _README = (
     "Backups of a training by tf_convpar: DiLoCo(backup_dir=...) goes on from "
     "them, and overwrites them.\n"
@@ -81,9 +83,15 @@ def named(device: str) -> str:
 
 
 def reason(error: tf.errors.OpError) -> str:
-    """What TensorFlow says, without the operation that says it."""
-    text: str = error.message.partition("}} ")[2] or error.message
-    return text.partition(" [Op:")[0].partition("\n")[0].strip()
+    """What TensorFlow says, without the operation that says it.
+
+    Of a graph's it says first where it was made, and then which node failed.
+    """
+    text: str = error.message.partition("\n\t [[")[0].strip()
+    lines = text.splitlines() or [""]
+    line = lines[-1] if text.startswith("Graph execution") else lines[0]
+    line = line.rpartition("}} ")[2].partition(" [Op:")[0]
+    return _NUMBERED.sub("", line)
 
 
 def seen(host: str, folder: str) -> list[Seen]:
