@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -78,8 +79,11 @@ def task_of(device):
     return int(device.partition("/device")[0].rpartition(":")[2])
 
 
-# An exchange under way at each step, since others log but once a round.
+# An exchange under way at each step, since others log but once a round; and
+# each is kept, so that workers are lost in the midst of that too.
 OPTIONS = {"DiLoCo": {"every": 2, "fragments": 2, "wire": "int8"}}
+FOLDER = tempfile.TemporaryDirectory()
+OPTIONS["DiLoCo"]["backup_dir"] = FOLDER.name
 
 
 def made(name, model, devices):

@@ -6,6 +6,8 @@ import contextlib
 import pathlib
 import posixpath
 
+from tf_convpar.machines._names import host_of
+
 
 def host_file(device: str | None, path: str) -> str:
     """A text file there, "" if there is none; of this machine for None."""
@@ -27,17 +29,9 @@ def host_files(device: str, pattern: str) -> list[str]:
 
     try:
         # This may be called while a graph is traced.
-        with tf.init_scope(), tf.device(_host(device)):
+        with tf.init_scope(), tf.device(host_of(device)):
             names = tf.io.matching_files(pattern).numpy()
             found = [tf.io.read_file(name).numpy() for name in sorted(names)]
     except tf.errors.OpError:
         return []
     return [content.decode(errors="replace") for content in found]
-
-
-def _host(device: str) -> str:
-    """The CPU beside a device."""
-    import tensorflow as tf
-
-    spec = tf.DeviceSpec.from_string(device)
-    return str(spec.replace(device_type="CPU", device_index=0).to_string())

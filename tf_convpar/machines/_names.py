@@ -47,6 +47,17 @@ def kind_of(name: str) -> str:
     return name.rpartition("device:")[2].partition(":")[0].upper()
 
 
+def host_of(name: str) -> str:
+    """The CPU beside a device, which reads and writes files there.
+
+    ```python
+    host_of("/job:worker/replica:0/task:1/device:GPU:2")
+    # "/job:worker/replica:0/task:1/device:CPU:0"
+    ```
+    """
+    return f"{name.rpartition('/device:')[0]}/device:CPU:0"
+
+
 def index_of(name: str) -> int:
     """The number of a device among those of its type on its task.
 

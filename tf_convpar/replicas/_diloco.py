@@ -9,6 +9,7 @@ those of `_equations`; `H` is `every`.
 from __future__ import annotations
 
 import math
+import os
 import statistics
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,14 +22,13 @@ import tensorflow as tf
 from tf_convpar.placement import check_rounds
 from tf_convpar.replicas._common_weights import CommonWeights
 from tf_convpar.replicas._data import Source
+from tf_convpar.replicas._kept_rounds import KeptRounds
 from tf_convpar.replicas._local_steps import LocalSteps
 from tf_convpar.replicas._local_steps import Made
-from tf_convpar.replicas._method import Method
 from tf_convpar.replicas._outer_rounds import Member
 from tf_convpar.replicas._outer_rounds import OuterRounds
 from tf_convpar.replicas._outer_rounds import Sent
 from tf_convpar.replicas._replica import PackedState
-from tf_convpar.replicas._replica import Replica
 from tf_convpar.replicas._report import ReplicaReport
 from tf_convpar.replicas._report import Report
 from tf_convpar.replicas._wire import wire_of
@@ -37,7 +37,7 @@ from tf_convpar.replicas._wire import wire_of
 _PATIENCE = 0.25
 
 
-class DiLoCo(Method):
+class DiLoCo(KeptRounds):
     """Replicas learn alone for many steps, and then share what they learned.
 
     ```python
@@ -79,10 +79,17 @@ class DiLoCo(Method):
             then, and what it has made counts. None is 0.25 where speeds are
             measured. Where `shares` are given it is no limit, so that a
             training is the same each time.
+        backup_dir: A folder on each machine, of the same name, in which each
+            task keeps the last two rounds; a relative name is relative to
+            where the task was started. A `fit` that finds some goes on from
+            the newest that any task has whole; one that comes to its end
+            leaves none. None keeps nothing.
+        backup_every: Exchanges of fragments from one backup to the next.
         **kwargs: `devices`, `shares`, `seed` and `plan`, as for all methods.
 
     Raises:
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of its range. From `fit`: backups are
+            of another model, or cannot be written.
     """
 
     _waits = True
@@ -98,9 +105,11 @@ class DiLoCo(Method):
         wire: str = "float32",
         unequal: str = "batches",
         patience: float | None = None,
+        backup_dir: str | os.PathLike[str] | None = None,
+        backup_every: int = 1,
         **kwargs: Any,
     ) -> None:
-        super().__init__(model, **kwargs)
+        super().__init__(model, backup_dir, backup_every, **kwargs)
         check_rounds(every, fragments)
         between = every // fragments
         if delay is None:
@@ -132,9 +141,7 @@ class DiLoCo(Method):
         if patience is None:
             patience = _PATIENCE if self._measures else math.inf
         self.patience = patience
-        self._members: dict[Replica, Member] = {}
-        # Steps since the common weights began, and the exchange under way.
-        self._position = 0
+        # The exchange under way.
         self._sent: Sent | None = None
         self._sent_at = 0
         self._has_travelled = False
@@ -226,8 +233,7 @@ class DiLoCo(Method):
 
     def _until_exchange(self) -> int:
         """Steps until something is sent or received."""
-        between = self.every // self.fragments
-        length = between - self._position % between
+        length = self._between - self._position % self._between
         if self._sent and self.delay:
             arrives = self._sent_at + self.delay - self._position
             length = min(length, max(1, arrives))
@@ -290,11 +296,18 @@ class DiLoCo(Method):
         """What is due after the steps that were made."""
         if self._sent and self._position >= self._sent_at + self.delay:
             self._receive(self.kept)
-        between = self.every // self.fragments
-        if self._position % between == 0:
-            self._send((self._position // between - 1) % self.fragments)
+        if self._position % self._between == 0:
+            self._send((self._position // self._between - 1) % self.fragments)
             if not self.delay:
                 self._receive(0.0)
+
+    @property
+    def _between(self) -> int:
+        return self.every // self.fragments
+
+    def _send_again(self) -> None:
+        if self.delay:
+            self._send((self._position // self._between - 1) % self.fragments)
 
     def _send(self, fragment: int) -> None:
         self._sent = self._rounds.sent(fragment)

@@ -49,6 +49,27 @@ class Method(Survivors):
             last: Whether no epoch follows.
         """
 
+    def _resumed(
+        self, source: Source, epoch: int, steps: int
+    ) -> tuple[int, int]:
+        """Goes on from what an earlier program has left, if anything.
+
+        Args:
+            source: Its data is placed.
+            epoch: The one to begin with otherwise.
+            steps: Of each epoch.
+
+        Returns:
+            Epoch, and steps of it that are made.
+        """
+        return epoch, 0
+
+    def _keep(self, epoch: int, done: int, steps: int) -> None:  # noqa: B027
+        """Called after steps: `done` of an epoch's are made."""
+
+    def _over(self) -> None:  # noqa: B027 (most keep nothing)
+        """Called when a training has come to its end."""
+
     def _per_step(self) -> int:
         """Samples of a step, as the progress bar counts them."""
         return sum(r.batch for r in self.replicas)
@@ -143,10 +164,14 @@ class Method(Survivors):
             initial_epoch = restored_epoch(model) or initial_epoch
             self._from_model()
             with watched():
-                for epoch in range(initial_epoch, epochs):
+                first, made = self._resume(source, initial_epoch, steps)
+                if first >= epochs > initial_epoch:
+                    self._settle(source, last=True)
+                for epoch in range(first, epochs):
                     callbacks.on_epoch_begin(epoch)
                     self._begin(source)
-                    logs = self._epoch(steps, source, callbacks)
+                    done = made if epoch == first else 0
+                    logs = self._epoch(epoch, done, steps, source, callbacks)
                     last = model.stop_training or epoch + 1 == epochs
                     self._settle(source, last)
                     if (
@@ -161,6 +186,7 @@ class Method(Survivors):
                         if not last:  # A callback of this epoch stopped it.
                             self._settle(source, last=True)
                         break
+                self._over()
             callbacks.on_train_end(logs)
         history: keras.callbacks.History = model.history
         return history
@@ -210,6 +236,17 @@ class Method(Survivors):
         )
         return {f"val_{name}": value for name, value in found.items()}
 
+    def _resume(
+        self, source: Source, epoch: int, steps: int
+    ) -> tuple[int, int]:
+        """As `_resumed`, whoever is lost meanwhile."""
+        self._tries = Tries()
+        while True:
+            try:
+                return self._resumed(source, epoch, steps)
+            except tf.errors.OpError as error:
+                self._go_on_without_lost(source, error)
+
     def _begin(self, source: Source) -> None:
         """Begins an epoch: who was lost and has returned takes part."""
         self._tries = Tries()
@@ -231,7 +268,7 @@ class Method(Survivors):
                 self._go_on_without_lost(source, error)
 
     def _epoch(
-        self, steps: int, source: Source, callbacks: Any
+        self, epoch: int, done: int, steps: int, source: Source, callbacks: Any
     ) -> dict[str, Any]:
         form = self.replicas[0].form
         self.model.reset_metrics()
@@ -241,9 +278,8 @@ class Method(Survivors):
         logs: dict[str, Any] = {}
         with (
             self._left_with_what_it_learned(),
-            contextlib.closing(self._made(steps, source)) as states,
+            contextlib.closing(self._made(steps - done, source)) as states,
         ):
-            done = 0
             while done < steps:
                 callbacks.on_train_batch_begin(done)
                 made, state = next(states)
@@ -253,6 +289,7 @@ class Method(Survivors):
                 form.metrics.write(state, form.measured)
                 # Schedules of the learning rate go by it.
                 self.model.optimizer.iterations.assign_add(made)
+                self._keep(epoch, done, steps)
                 logs = self.model.get_metrics_result()
                 logs = keras.tree.map_structure(float, logs)
                 callbacks.on_train_batch_end(done - 1, logs)

@@ -43,6 +43,7 @@ class Member:
         samples: From how many it has learned, since training began.
         exchanged: From how many it had, for each fragment, when that was last
             exchanged.
+        passed: Its steps since it was given data.
         pace: Seconds of a step, as of late; None until one is measured.
         seconds: Of the calls in which it made its steps.
     """
@@ -52,6 +53,7 @@ class Member:
     local: LocalSteps
     samples: int = 0
     exchanged: list[int] = dataclasses.field(default_factory=list)
+    passed: int = 0
     pace: float | None = None
     seconds: list[float] = dataclasses.field(default_factory=list)
 
@@ -66,6 +68,7 @@ class Member:
     def note(self, made: Made) -> None:
         """Counts steps that it has made."""
         self.samples += made.steps * self.replica.batch
+        self.passed += made.steps
         self.seconds.append(made.seconds)
         if made.steps:
             pace = made.seconds / made.steps

@@ -70,6 +70,14 @@ class Replica(abc.ABC):
         self.batch = 0
         self.data: Any = None
 
+    @property
+    def inner(self) -> list[Any]:
+        """Variables of what it remembers besides: slots and random states.
+
+        None of a group, whose members have them.
+        """
+        return []
+
     @abc.abstractmethod
     def gradient(self, data: Any, part: float = 1.0) -> list[Any]:
         """The gradient of a batch's loss at the replica's weights.
@@ -153,6 +161,12 @@ class OnOneDevice(Replica):
                 for v in form.seeds
             ]
             self.optimizer = optimizer and copied(optimizer, [self.weights])
+
+    @property
+    def inner(self) -> list[Any]:
+        """Those of its optimizer, and of layers such as dropout."""
+        slots = self.optimizer.variables if self.optimizer else []
+        return [*self._seeds, *slots]
 
     def gradient(self, data: Any, part: float = 1.0) -> list[tf.Tensor]:
         """The gradient of each variable's part of the vector."""
