@@ -23,6 +23,7 @@ def test_each_device_has_about_as_much(sizes, count):
     devices = [f"device {i}" for i in range(count)]
     lengths, owners = gradient_pieces(sizes, 4, devices)
     assert sum(lengths) == sum(sizes)
+    assert owners[0] == devices[0]
     whole = sum(sizes)
     if whole >= count:
         assert set(owners) == set(devices)

@@ -87,13 +87,14 @@ def test_measured_shares_are_kept_and_repeat_the_training():
     model = network(extra=[keras.layers.BatchNormalization()])
     method = replicas.SyncSGD(model, devices=DEVICES, shares="auto")
     method.fit(x, y, batch_size=8, epochs=1, verbose=0)
-    assert len(method.shares) == len(DEVICES)
+    # On a busy machine one of them may be left out.
+    assert len(method.shares) == len(method.devices) > 1
     assert sum(method.shares) == pytest.approx(1, abs=0.01)
     batches = [r.batch for r in method.replicas]
-    assert sum(batches) == 24
+    assert sum(batches) == 8 * len(method.devices)
     # What measures has no part in training.
     again = network(extra=[keras.layers.BatchNormalization()])
-    replicas.SyncSGD(again, devices=DEVICES, shares=method.shares).fit(
+    replicas.SyncSGD(again, devices=method.devices, shares=method.shares).fit(
         x, y, batch_size=8, epochs=1, verbose=0
     )
     for a, b in zip(model.get_weights(), again.get_weights(), strict=True):
@@ -111,7 +112,10 @@ def test_who_cannot_pay_is_left_out(monkeypatch, capsys):
     assert method.shares == [0.75, 0.25]
     assert method.centre.device == method.devices[0]
     said = capsys.readouterr().out
-    assert "samples of a step: CPU:1 18, CPU:2 6." in said
+    assert set(method.centre.devices) == set(method.devices)
+    # Eight of each who takes part, on average.
+    assert "samples of a step: CPU:1 12, CPU:2 4." in said
+    assert [r.batch for r in method.replicas] == [12, 4]
     assert "without CPU:0, where a step takes longer" in said
 
 

@@ -37,7 +37,8 @@ def gradient_pieces(
 
     Returns:
         Values of each piece, in the order of the vector, at least one for
-        each device; and the name of each piece's device.
+        each device; and the name of each piece's device, which is the first
+        device for the first piece.
     """
     whole, count = sum(sizes), len(devices)
     fair = -(-whole // count)
@@ -63,4 +64,6 @@ def gradient_pieces(
         owner = min(devices, key=load.__getitem__)
         load[owner] += size
         owners.append(owner)
-    return pieces[::-1], owners[::-1]
+    # The first piece is the first device's, where all come together.
+    swapped = {devices[0]: owners[-1], owners[-1]: devices[0]}
+    return pieces[::-1], [swapped.get(o, o) for o in reversed(owners)]

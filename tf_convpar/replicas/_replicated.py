@@ -159,25 +159,23 @@ class Replicated(abc.ABC):
                 "Expected a batch_size of at least 1, the samples of a "
                 f"replica's step. Received: {batch_size!r}."
             )
-        total = batch_size * len(self.groups)
         if self.replicas:
             self._leave_lost_out()
-            total = batch_size * len(self.replicas)
         else:
             # Builds metrics, and the model if it is not.
             self.model.test_on_batch(*source.sample())
             self.model.reset_metrics()
             form = PackedState(self.model, check_packable(self.model))
             if not isinstance(self.shares, list):
-                self._measure(form, source, total)
+                self._measure(form, source, batch_size)
             self.centre = self._centre_of(form)
             self.replicas = self._replicas(
                 form, self._replica_optimizer(), source
             )
             self._make()
-        for replica, batch in zip(
-            self.replicas, self._batches(total), strict=True
-        ):
+        # Of those who take part: to leave one out makes no other's larger.
+        batches = self._batches(batch_size * len(self.replicas))
+        for replica, batch in zip(self.replicas, batches, strict=True):
             replica.batch = batch
         self._place(source)
 
@@ -214,13 +212,16 @@ class Replicated(abc.ABC):
         assert isinstance(self.shares, list)
         return _shares.apportioned(total, self.shares)
 
-    def _measure(self, form: PackedState, source: Source, total: int) -> None:
+    def _measure(
+        self, form: PackedState, source: Source, batch_size: int
+    ) -> None:
         """Finds shares that were not given, and leaves out whom none helps."""
         machines = {task_of(device) for device in self.devices}
         if self.shares is None and (not self._waits or len(machines) == 1):
             self.shares = [1.0] * len(self.devices)
             return
         probes = self._replicas(form, None, source)
+        total = batch_size * len(probes)
         found = _shares.balanced(probes, source.sample(), total)
         idle = [
             short(d)
@@ -235,7 +236,7 @@ class Replicated(abc.ABC):
             f"{short(device)} {batch}"
             for device, batch in zip(
                 self.devices,
-                _shares.apportioned(total, self.shares),
+                _shares.apportioned(batch_size * len(kept), self.shares),
                 strict=True,
             )
         )
