@@ -23,7 +23,7 @@ COMMANDS = f"{PACKAGE}/cli"
 RUNNERS = ("processes.CONVPAR", f"{PACKAGE}.cli.main.main")
 # What `import` finds, in this order; tests have their own folder before it.
 FOLDERS = (f"{TESTS}/", "", "tools/")
-DOTTED = re.compile(r"\b(?:tf_)?convpar((?:\.\w+)+)")
+DOTTED = re.compile(r"(?<!from )(?<!\w)(?:tf_)?convpar((?:\.\w+)+)")
 FROM = re.compile(r"\bfrom (tf_convpar[\w.]*) import (\w+)")
 FILE = re.compile(r"[\w./-]+\.\w+")
 
