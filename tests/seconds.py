@@ -24,7 +24,8 @@ _not_run = set()
 @functools.cache
 def known(config):
     """Seconds of each test, as they were measured last."""
-    return config.cache.get(KEY, {})
+    cache = getattr(config, "cache", None)  # -p no:cacheprovider
+    return cache.get(KEY, {}) if cache else {}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -42,11 +43,11 @@ def pytest_runtest_logreport(report):
 
 
 def pytest_sessionfinish(session):
+    cache = getattr(session.config, "cache", None)
     # With xdist, the process that starts the others hears of all tests.
-    if not hasattr(session.config, "workerinput") and _took:
-        before = session.config.cache.get(KEY, {})
+    if cache and _took and not hasattr(session.config, "workerinput"):
         rounded = {test: round(took, 2) for test, took in _took.items()}
-        session.config.cache.set(KEY, {**before, **rounded})
+        cache.set(KEY, {**cache.get(KEY, {}), **rounded})
 
 
 def pytest_terminal_summary(terminalreporter):
