@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := $(wildcard custom_ops/*/*.cc custom_ops/*/*.cu custom_ops/*/*.h)
 
-.PHONY: demo test test-all test-oldest test-packages asan bench docs lint setup clean wheel
+.PHONY: demo check test test-all test-oldest test-packages asan bench docs lint setup clean wheel
 
 setup: $(VENV)/.installed
 
@@ -20,6 +20,12 @@ demo: setup
 
 # Most of a test is TensorFlow tracing in one thread: two run side by side.
 BESIDE := -n logical --maxprocesses 4 --dist worksteal
+
+# Two minutes of the tests that are nearest to what has changed since SINCE: where the branch left main.
+SINCE ?=
+
+check: setup
+	$(BIN)/python tools/check.py $(SINCE)
 
 test: setup lint
 	$(BIN)/python -m pytest $(BESIDE) -m "not slow and not alone"

@@ -15,6 +15,10 @@ import numpy as np
 import psutil
 import pytest
 import tensorflow as tf
+from seconds import pytest_runtest_logreport  # noqa: F401
+from seconds import pytest_runtest_setup  # noqa: F401
+from seconds import pytest_sessionfinish  # noqa: F401
+from seconds import pytest_terminal_summary  # noqa: F401
 
 import tf_convpar as convpar
 from tf_convpar.cluster.local_cluster import local_workers
