@@ -79,7 +79,7 @@ class LayerByLayer:
         with progress(doing, print_msg) as report:
             # Where no strategy is in scope that would plan this one, too.
             graph = apart(_alone, layer, input_shape, report=report)
-            found = calibrate_graph(
+            calibration = calibrate_graph(
                 graph,
                 self._strategy,
                 batch,
@@ -87,9 +87,11 @@ class LayerByLayer:
                 links=self._links,
                 report=report,
             )
-            self._links = found.links
+            self._links = calibration.links
             largest = geometry, layer.algorithm
-            star = with_joins(graph, network, found, largest, report=report)
+            star = with_joins(
+                graph, network, calibration, largest, report=report
+            )
         (counts,) = allocate(star).values()
         return counts
 
