@@ -36,8 +36,8 @@ def check(context: click.Context, method: str, **only: tuple[str, ...]) -> None:
         options = given_of(context, names) if other != method else []
         if options:
             raise click.UsageError(
-                f"Expected {options[0]} with --method {other} only. Received it "
-                f"with --method {method}."
+                f"Expected {options[0]} with --method {other} only. Received "
+                f"it with --method {method}."
             )
 
 

@@ -85,7 +85,7 @@ def _keep(ctx: click.Context, param: Any, modules: tuple[str, ...]) -> None:
     ctx.meta[_MODULES] = modules
 
 
-# Its value is kept in the context for `load`, so that commands need not pass it.
+# Its value is kept in the context for `load`: no command has to pass it.
 imported = click.option(
     "--import",
     "modules",

@@ -28,7 +28,7 @@ from tf_convpar.planner.measure import _updates
 from tf_convpar.planner.measure._clock import Clock
 from tf_convpar.planner.measure._layers import Works
 from tf_convpar.planner.measure._own_thread import Report
-from tf_convpar.planner.measure._own_thread import apart
+from tf_convpar.planner.measure._own_thread import in_own_thread
 from tf_convpar.sharding import Graph
 from tf_convpar.sharding import calls_of
 from tf_convpar.strategy.strategy import ConvParallelStrategy
@@ -128,7 +128,7 @@ def calibrate_graph(
         if known is not None:
             return known
     with _cache.alone(report):
-        calibration = apart(
+        calibration = in_own_thread(
             _measured,
             graph,
             devices,

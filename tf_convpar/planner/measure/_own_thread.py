@@ -16,7 +16,9 @@ class Stopped(Exception):
     """Nobody waits for what is measured."""
 
 
-def apart(measure: Callable[..., Result], *args: Any, report: Report) -> Result:
+def in_own_thread(
+    measure: Callable[..., Result], *args: Any, report: Report
+) -> Result:
     """Runs a function in another thread, and returns its result.
 
     ```python

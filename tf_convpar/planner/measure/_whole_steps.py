@@ -27,7 +27,7 @@ from tf_convpar.planner._calibration_file import to_json
 from tf_convpar.planner.measure import _cache
 from tf_convpar.planner.measure._clock import settle
 from tf_convpar.planner.measure._own_thread import Report
-from tf_convpar.planner.measure._own_thread import apart
+from tf_convpar.planner.measure._own_thread import in_own_thread
 from tf_convpar.plans import Plan
 from tf_convpar.sharding import parallelize
 from tf_convpar.strategy import graphs
@@ -82,7 +82,7 @@ def step_seconds(
     seconds = _cache.find(file, _load)
     if seconds is None:
         with _cache.alone(report):
-            seconds = apart(
+            seconds = in_own_thread(
                 _timed,
                 *(model, strategy, plans, calibration.batch, how),
                 report=report,

@@ -20,7 +20,7 @@ from tf_convpar._compat.keras import print_msg
 from tf_convpar.planner._link import Link
 from tf_convpar.planner.measure import progress
 from tf_convpar.planner.measure._calibrate import calibrate_graph
-from tf_convpar.planner.measure._own_thread import apart
+from tf_convpar.planner.measure._own_thread import in_own_thread
 from tf_convpar.planner.star._calibrate import with_joins
 from tf_convpar.planner.star._network import Network
 from tf_convpar.planner.star._network import StarConvolution
@@ -78,7 +78,7 @@ class LayerByLayer:
         doing = f"Measuring layer '{layer.name}'"
         with progress(doing, print_msg) as report:
             # Where no strategy is in scope that would plan this one, too.
-            graph = apart(_alone, layer, input_shape, report=report)
+            graph = in_own_thread(_alone, layer, input_shape, report=report)
             calibration = calibrate_graph(
                 graph,
                 self._strategy,

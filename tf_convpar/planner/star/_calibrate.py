@@ -24,7 +24,7 @@ from tf_convpar.planner.measure import _calibrate
 from tf_convpar.planner.measure import _links
 from tf_convpar.planner.measure import _updates
 from tf_convpar.planner.measure._own_thread import Report
-from tf_convpar.planner.measure._own_thread import apart
+from tf_convpar.planner.measure._own_thread import in_own_thread
 from tf_convpar.planner.star import _calibration
 from tf_convpar.planner.star._calibration import StarCalibration
 from tf_convpar.planner.star._network import Network
@@ -160,7 +160,7 @@ def with_joins(
         return joins, quantum or quantum_of(*largest, chief, clock)
 
     with _cache.alone(report):
-        join_s, steps = apart(measure, report=report)
+        join_s, steps = in_own_thread(measure, report=report)
     star_calibration = star_of(
         graph, network, calibration, join_s=join_s, quantum=steps, rates=rates
     )
