@@ -138,11 +138,11 @@ def test_a_step_that_stands_still(clock):
         assert steps.got_on_until() == 112.0 + 7.9 + 0.2 + 50.0
         assert steps.stand_still()
     # One that failed is no measure.
-    took = list(steps._took)
+    took = list(steps._durations)
     with contextlib.suppress(ValueError), steps.one():
         clock.now += 50.0
         raise ValueError
-    assert list(steps._took) == took
+    assert list(steps._durations) == took
     # The first of all, of which nothing is known, is looked into as soon.
     first = Steps()
     assert steps.are_known and not first.are_known
