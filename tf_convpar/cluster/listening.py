@@ -262,7 +262,7 @@ def _door_program(door: Door) -> list[bytes]:
         code.append((last, False))
     lines = []
     for i, line in enumerate(code):
-        # Without a match it jumps behind these lines, the last of which accepts.
+        # Without a match it jumps behind these lines; the last one accepts.
         left = len(code) - i
         if not isinstance(line, bytes):
             value, more = line

@@ -151,7 +151,7 @@ class Members:
         return gone
 
     def _separate(self, over: threading.Event | None = None) -> None:
-        """Gives up as few tasks as possible, so that the rest reach each other."""
+        """Gives up few tasks, without which all others reach one another."""
         with self._separating:
             present = [t for t in self._present() if t not in self._hanging]
             pairs = cut_off_pairs(self._chief, present, _ANSWER_S)

@@ -76,9 +76,9 @@ def last_steps(
     steps = sorted(
         (s for s in spans if s.kind == STEP), key=lambda s: s.start_s
     )[-count:]
-    whole = steps or spans
-    start = min(span.start_s for span in whole)
-    end = max(span.end_s for span in whole)
+    shown = steps or spans
+    start = min(span.start_s for span in shown)
+    end = max(span.end_s for span in shown)
     inside = [s for s in spans if s.end_s > start and s.start_s < end]
     return inside, (start, end)
 
@@ -95,7 +95,7 @@ def from_traces(traces: Mapping[str, Any]) -> Recording:
         span
         for task, space in traces.items()
         for plane in space.planes
-        for span in _of_plane(task, plane, begins[task] - first)
+        for span in _plane_spans(task, plane, begins[task] - first)
     ]
     spans.sort(key=lambda span: span.start_s)
     return Recording(spans, first / 1e9)
@@ -113,7 +113,7 @@ def _begin_ns(space: Any) -> int:
     )
 
 
-def _of_plane(task: str, plane: Any, begin_ns: int) -> Iterable[Span]:
+def _plane_spans(task: str, plane: Any, begin_ns: int) -> Iterable[Span]:
     device = _DEVICE.fullmatch(plane.name)
     if device is None:
         return
