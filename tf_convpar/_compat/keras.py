@@ -296,7 +296,7 @@ def calls_in_order(model: Any) -> list[Any]:
 
 
 def tracked_layers(model: Any) -> list[Any]:
-    """All layers that a model tracks, with graphs that it no longer uses."""
+    """All layers that a model tracks, with graphs that it has left."""
     _, tracked = model._tracker.config["layers"]
     return list(tracked)
 

@@ -88,7 +88,7 @@ def _if_fused(
 
 
 def _written(variable: Any) -> tf.Variable | None:
-    """The variable that an update of a weight or slot writes to, if it is one."""
+    """The variable that an update of a weight or slot writes to, if any."""
     if isinstance(variable, ShardedVariable):
         return variable.updated_now()
     return variable if isinstance(variable, tf.Variable) else None

@@ -172,7 +172,7 @@ class ConvParallelStrategy(tf.distribute.Strategy):
             self._automatic.devices_changed()
 
     def new_devices(self) -> list[str]:
-        """Devices of tasks that have joined, if the strategy uses all devices."""
+        """Devices of tasks that have joined, if the strategy uses all."""
         if not self._uses_all_devices:
             return []
         names = devices_lib.default_devices()
