@@ -21,7 +21,7 @@ from typing import Any
 
 from tf_convpar._compat._private import Private
 
-# Private objects of Keras, by the names under which they are imported from here.
+# Private objects of Keras, by the names by which they are imported from here.
 NAMES = {
     "CompileLoss": Private(
         "keras.src.trainers.compile_utils:CompileLoss",
@@ -234,7 +234,7 @@ def takes_training(layer: Any) -> bool:
 
 
 def training_of_call() -> bool | None:
-    """The argument `training` of the call that runs now; None outside of one."""
+    """The argument `training` of the call that runs now; None outside."""
     context = NAMES["get_global_attribute"].found()("current_call_ctx")
     told: bool | None = context and context.get_value("training")
     return told

@@ -1,9 +1,8 @@
 """Private parts of TensorFlow that this package uses.
 
-As in `tf_convpar._compat.keras`, names are looked up when they are imported from
-here, what is private to objects is read by functions, and `NAMES` and
-`MEMBERS` list both. `tf.__internal__` is TensorFlow's for Keras, and no
-promise either.
+As in `tf_convpar._compat.keras`, names are looked up when they are imported
+from here, private members are read by functions, and `NAMES` and `MEMBERS` list
+both. `tf.__internal__` is meant for Keras, and not promised either.
 """
 
 from __future__ import annotations

@@ -222,7 +222,7 @@ class Elastic(keras.callbacks.Callback):
         return self._guards
 
     def _guarded(self, mode: str, iterator: Iterable[Any]) -> Any:
-        """Makes the steps of Keras' function, and recovers from lost workers."""
+        """Makes steps as Keras would, and recovers from lost workers."""
         steps = int(self.model.steps_per_execution or 1)
         source, data = iter(iterator), list[Any]()
         # A step that fails may change some of them.

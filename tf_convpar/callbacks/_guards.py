@@ -25,7 +25,7 @@ class Guards:
 
     Args:
         model: A model, which has its functions.
-        guarded: Function that is called instead, with the mode and the iterator.
+        guarded: Function that is called instead, with mode and iterator.
 
     Attributes:
         inner: The model's own functions, by mode.
@@ -49,7 +49,7 @@ class Guards:
         return getattr(function, "func", None) == self._guarded
 
     def forget(self) -> None:
-        """Forgets functions that the model has made anew, for another layout."""
+        """Forgets functions that the model has made anew since."""
         self.inner = {m: f for m, f in self.inner.items() if self.stand(m)}
 
     def make(self) -> None:

@@ -161,8 +161,8 @@ def restore(model: keras.Model, folder: pathlib.Path) -> tuple[int, int] | None:
         raise ValueError(
             f"Expected a snapshot of this model in {folder}, with {len(has)} "
             f"variables. Received one with {len(read)}; the first to differ is "
-            f"{_described(received)} in the place of {_described(expected)}. Delete it to begin "
-            "anew."
+            f"{_described(received)} in the place of {_described(expected)}. "
+            "Delete it to begin anew."
         )
     for variable, array in zip(variables, arrays, strict=True):
         variable.assign(array)

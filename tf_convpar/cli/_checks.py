@@ -177,7 +177,7 @@ def _installed(device: str) -> dict[str, str]:
 
 
 def _clock(device: str, where: str) -> Finding:
-    """Compares clocks by the fastest answer, whose round trip bounds the error."""
+    """Compares clocks by the fastest answer, which errs least."""
     best = (float("inf"), 0.0)
     for _ in range(_ASKED):
         begin = time.time()
@@ -187,15 +187,17 @@ def _clock(device: str, where: str) -> Finding:
         best = min(best, (end - begin, task_time - (begin + end) / 2))
     round_trip, offset = best
     if abs(offset) <= CLOCKS_APART_S + round_trip / 2:
-        says = f"Its clock is within {1e3 * (abs(offset) + round_trip / 2):.0f} ms."
+        within_ms = 1e3 * (abs(offset) + round_trip / 2)
+        says = f"Its clock is within {within_ms:.0f} ms."
         return Finding(where, "clock", True, says)
     return Finding(
         where,
         "clock",
         False,
-        f"Its clock is {abs(offset):.2f} s {'ahead' if offset > 0 else 'behind'}"
-        ", so timelines of several tasks are wrong: let both machines keep "
-        "time over the network (`timedatectl set-ntp true`, or chrony).",
+        f"Its clock is {abs(offset):.2f} s "
+        f"{'ahead' if offset > 0 else 'behind'}, so timelines of several "
+        "tasks are wrong: let both machines keep time over the "
+        "network (`timedatectl set-ntp true`, or chrony).",
     )
 
 

@@ -196,7 +196,7 @@ class Extended(OneDeviceExtended):
 
 
 def _cache_key(value: Any) -> Any:
-    """The part of a cache key for a closure's value: an optimizer, or a type."""
+    """The part of a cache key for a closure's value: optimizer or type."""
     if isinstance(value, keras.optimizers.Optimizer):
         return weakref.ref(value)
     return type(value)
