@@ -148,30 +148,30 @@ class Elastic(keras.callbacks.Callback):
         self._lasting.close()
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """As for training."""
+        """Begins, as for training."""
         self._begin("test")
         self._first_copy()
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        """The first makes variables that were missing."""
+        """Copies variables that the first batch makes."""
         self._first_copy()
 
     def on_test_end(self, logs: Any = None) -> None:
-        """As for training, of which it may be a part."""
+        """Ends, unless it is part of a training."""
         if not self._trains:
             self._lasting.close()
 
     def on_predict_begin(self, logs: Any = None) -> None:
-        """As for training."""
+        """Begins, as for training."""
         self._begin("predict")
         self._first_copy()
 
     def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
-        """The first makes variables that were missing."""
+        """Copies variables that the first batch makes."""
         self._first_copy()
 
     def on_predict_end(self, logs: Any = None) -> None:
-        """As for training, of which it may be a part."""
+        """Ends, unless it is part of a training."""
         if not self._trains:
             self._lasting.close()
 
@@ -256,7 +256,7 @@ class Elastic(keras.callbacks.Callback):
         return logs
 
     def _passes(self, error: tf.errors.OpError, tries: Tries) -> bool:
-        """Whether all tasks are there, and reach one another again."""
+        """Whether to try again after an error by which no task is lost."""
         if not (tries.again(error) and members() and self._copies.exist):
             return False
         self._copies.settle()

@@ -1,4 +1,4 @@
-"""How fast devices are now, by a convolution that each computes."""
+"""Measures how fast devices are now, by a convolution on each."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _PACKAGES = ("tensorflow", "tensorflow_cpu", "keras", "tf_convpar")
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
         where: The task, or the two of a link.

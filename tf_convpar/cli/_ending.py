@@ -1,4 +1,4 @@
-"""When a program and its workers end, and with what exit code."""
+"""Waits for a program and its workers to end, and gives the exit code."""
 
 from __future__ import annotations
 

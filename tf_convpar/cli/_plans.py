@@ -1,4 +1,4 @@
-"""How commands show plans and write them."""
+"""Shows plans, and writes them to files, for several commands."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ class Steps:
 
     @property
     def are_known(self) -> bool:
-        """Whether one has ended, so that it is known what is usual.
+        """Whether a step has ended, so that the usual time is known.
 
         The first of a program also traces, for as long as a minute.
         """

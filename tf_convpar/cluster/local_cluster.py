@@ -50,7 +50,7 @@ class LocalCluster:
         wait_ready([self.start_again(index)], timeout_s)
 
     def start_again(self, index: int) -> Process:
-        """As `restart`, without waiting until it answers."""
+        """Restarts a worker without waiting until it answers."""
         self.workers[index].kill()
         self.workers[index] = self._start(index)
         return self.workers[index]

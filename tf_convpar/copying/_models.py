@@ -1,4 +1,4 @@
-"""What only models have: input layers, graphs, and a strategy that trains."""
+"""Copies of what only models have: input layers, graphs, and a strategy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a copy must have of its own, and what it may share.
+"""Tells values that a copy must have of its own from those that it may share.
 
 Variables, and whatever holds some, belong to one model. A constraint, a
 vocabulary, a constant tensor or a function may serve many: they stay the
@@ -157,7 +157,7 @@ def _parts(value: Any) -> list[Any]:
 
 
 def function_parts(function: types.FunctionType) -> list[Any]:
-    """What a function has: in its closure, as defaults and as attributes."""
+    """The values in a function's closure, defaults and attributes."""
     return [
         *contents(function),
         *(function.__defaults__ or ()),

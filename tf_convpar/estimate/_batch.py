@@ -61,7 +61,7 @@ class Option:
 
 @dataclasses.dataclass(frozen=True)
 class BatchRow:
-    """What a training step with a batch takes.
+    """Memory and time of a training step with a batch.
 
     Attributes:
         batch: Number of images.

@@ -39,7 +39,7 @@ class _Report(Checked):
 
 @dataclasses.dataclass(frozen=True)
 class DeviceNow(_Report):
-    """What one device did lately.
+    """The recent load of one device.
 
     Attributes:
         name: Short name of the device.

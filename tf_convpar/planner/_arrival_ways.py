@@ -21,7 +21,7 @@ from tf_convpar.planner._ways_to_train import Way
 
 @dataclasses.dataclass(frozen=True)
 class Cycle:
-    """What happens between two messages of a replica.
+    """The steps and answers between two messages of a replica.
 
     Attributes:
         steps: Steps of the replica.

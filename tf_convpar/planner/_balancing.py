@@ -49,7 +49,7 @@ def cuts(
         yield Cut(names, calibration.batch, shares, counts, settings)
 
 
-def whole(
+def unsplit(
     graph: Graph, calibration: Calibration, settings: Settings = DEFAULTS
 ) -> Cut:
     """The cut that leaves all work on the chief."""

@@ -1,4 +1,4 @@
-"""What devices and links were measured to do with the layers of a model.
+"""Calibrations: measured times of layers on devices, and rates of links.
 
 All times are seconds, all sizes bytes.
 """
@@ -163,7 +163,7 @@ def on_line(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredDevice(Checked):
-    """One device.
+    """A device, with measured times.
 
     Attributes:
         name: TensorFlow's name of it, such as

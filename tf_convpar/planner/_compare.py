@@ -1,4 +1,4 @@
-"""Which way to train is the fastest: alone, split, replicas, or groups.
+"""Compares ways to train: alone, split, replicas, or groups.
 
 A step of replicas is predicted from the same measurements as that of a split
 model, and from the messages that `placement` says are sent. All ways have the
@@ -104,8 +104,8 @@ def ways_of(
     """The ways for a graph that has been read; see `compare`."""
     ways = []
     batch = calibration.batch
-    whole = _balancing.whole(graph, calibration)
-    single = _plan.singles_of(Costs(graph, calibration, whole))
+    unsplit = _balancing.unsplit(graph, calibration)
+    single = _plan.singles_of(Costs(graph, calibration, unsplit))
     if ALONE in names and single:
         device = min(single, key=lambda name: single[name])
         seconds = single[device]

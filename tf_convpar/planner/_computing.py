@@ -1,4 +1,4 @@
-"""What replicas compute: all of the model, each on its samples of a batch."""
+"""Times of replicas, which compute the whole model on samples of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each way of each call costs: the constants of the plan's program.
+"""Costs of each way of each call: the constants of the plan's program.
 
 Every number is for one cut of the work (`Cut`). What is left to decide is the
 way of each convolution.
@@ -38,7 +38,7 @@ _WIDTH = 4
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What one way of a call costs; times are seconds.
+    """Costs of one way of a call; times are seconds.
 
     Attributes:
         forward: Time that each device computes in the forward pass, with the
@@ -71,7 +71,7 @@ class Cost:
 
 @dataclasses.dataclass(frozen=True)
 class Sent:
-    """What the move of a tensor costs.
+    """Times of the move of a tensor.
 
     Attributes:
         forward: Seconds of the tensor in the forward pass.

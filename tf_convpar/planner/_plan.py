@@ -132,7 +132,7 @@ def plan_graph(
         )
     else:
         reason += "and no split is predicted to be faster."
-    return _whole(graph, calibration, settings, singles, reason)
+    return _unsplit(graph, calibration, settings, singles, reason)
 
 
 def by_samples(
@@ -171,7 +171,7 @@ def by_samples(
     return _plan(graph, calibration, best, singles, _reason(best, singles))
 
 
-def whole(
+def unsplit(
     model: keras.Model,
     calibration: Calibration,
     settings: Settings,
@@ -186,12 +186,12 @@ def whole(
         reason: Why, for the plan.
     """
     graph = calls_of(model)
-    cut = _balancing.whole(graph, calibration, settings)
+    cut = _balancing.unsplit(graph, calibration, settings)
     singles = singles_of(Costs(graph, calibration, cut))
-    return _whole(graph, calibration, settings, singles, reason)
+    return _unsplit(graph, calibration, settings, singles, reason)
 
 
-def _whole(
+def _unsplit(
     graph: Graph,
     calibration: Calibration,
     settings: Settings,
@@ -199,7 +199,7 @@ def _whole(
     reason: str,
 ) -> Plan:
     # A cut with one device, for which none has to wait.
-    cut = _balancing.whole(graph, calibration, settings)
+    cut = _balancing.unsplit(graph, calibration, settings)
     choice = {call.name: CHIEF for call in graph.convolutions}
     seconds = singles[calibration.devices[0].name]
     candidate = _Candidate(Costs(graph, calibration, cut), choice, seconds)

@@ -107,8 +107,8 @@ def _cut(
             f"Expected the layers {', '.join(layers)}. Received a plan "
             f"without {missing}, and with {unknown} besides."
         )
-    whole = _balancing.whole(graph, calibration, settings)
-    shares, counts = whole.shares, dict(whole.counts)
+    unsplit = _balancing.unsplit(graph, calibration, settings)
+    shares, counts = unsplit.shares, dict(unsplit.counts)
     of_shares = ""
     of_counts: dict[int, str] = {}
     for name, filters in layers.items():
@@ -128,7 +128,7 @@ def _cut(
             first = of_counts.get(filters, "")
             _same(f"{filters} kernels", name, numbers, first, counts[filters])
             counts[filters], of_counts[filters] = numbers, name
-    return dataclasses.replace(whole, shares=shares, counts=counts)
+    return dataclasses.replace(unsplit, shares=shares, counts=counts)
 
 
 def _same(

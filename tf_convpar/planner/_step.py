@@ -1,4 +1,4 @@
-"""How long a step takes, given the way of each convolution.
+"""Predicts a step, given the way of each convolution.
 
 Calls run one after the other, each on all devices that share it. What a call
 needs is sent before it runs:

@@ -1,4 +1,4 @@
-"""Which way to train is the fastest, while one setting varies."""
+"""Compares ways to train while one setting varies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which layers do the same work, so that it is measured once."""
+"""Keys of layers, the same for layers with the same work to measure."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ class Automatic:
             f"Not split: {seconds_text(alone)} a step on {short(devices[0])} "
             "alone, and splits took longer than predicted when this was tried."
         )
-        return _plan.whole(model, calibration, known.settings, reason)
+        return _plan.unsplit(model, calibration, known.settings, reason)
 
     def _measured_again(
         self, model: Any, known: _PlannedModel
@@ -184,7 +184,7 @@ class Automatic:
             )
 
     def plan_now(self, model: Any) -> Plan | None:
-        """The last plan of a model that was planned; None if it was not."""
+        """The last plan of a model; None if it was not planned."""
         known = self._of(model)
         return None if known is None else known.plan
 
@@ -276,7 +276,7 @@ def _by_the_clock(
     *split_s, alone_s = step_seconds(
         model,
         strategy,
-        [*tried.values(), _plan.whole(model, calibration, settings, "")],
+        [*tried.values(), _plan.unsplit(model, calibration, settings, "")],
         calibration,
         report=report,
         algorithm=known.algorithm,
@@ -302,7 +302,7 @@ def _by_the_clock(
         )
         if step_s > (1 - _AHEAD) * alone_s:
             step_s = alone_s
-            plan = _plan.whole(model, calibration, settings, "Not split.")
+            plan = _plan.unsplit(model, calibration, settings, "Not split.")
     else:
         step_s, plan = alone_s, known.plan
     plan = dataclasses.replace(

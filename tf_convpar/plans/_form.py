@@ -1,4 +1,4 @@
-"""What a plan's file holds. `docs/plan-files.md` has it as a table."""
+"""The content of a plan's file; `docs/plan-files.md` has it as a table."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class LayerEntry(Checked):
     bytes_per_shard: Natural
 
     def check(self) -> None:
-        """There are two ways to split a layer."""
+        """Checks that the split is one of two."""
         if self.split not in (FILTERS, SAMPLES):
             raise Unexpected(f"{FILTERS!r} or {SAMPLES!r}", "split")
 

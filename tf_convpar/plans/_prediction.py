@@ -16,7 +16,7 @@ BACKWARD = "backward"
 
 @dataclasses.dataclass(frozen=True)
 class PredictedSpan(Checked):
-    """Something that keeps a device or a link busy.
+    """A time in which a device or a link is busy.
 
     Attributes:
         where: Name of the device; `"source -> target"` for a link.

@@ -24,7 +24,7 @@ _MOST_STEPS = 2000
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """Something that happened between steps, or in one.
+    """An event between the steps of a `fit`, or in one.
 
     Attributes:
         text: What happened, in a few words.
@@ -135,7 +135,7 @@ def note(text: str, start_s: float | None = None, row: str = CHANGES) -> None:
 
 
 def noted(since_s: float) -> list[Event]:
-    """What was noted since a time, in the order of the events' start."""
+    """Events that were noted since a time, in the order of their start."""
     events = [e for row in _noted.values() for e in row if e.end_s >= since_s]
     return sorted(events, key=lambda event: event.start_s)
 

@@ -16,7 +16,7 @@ _T = TypeVar("_T", Span, Event)
 
 @dataclasses.dataclass(frozen=True)
 class DeviceRow:
-    """What one device did.
+    """The spans of one device, in lanes.
 
     Attributes:
         label: Task and device, such as `"worker 0, GPU:1"`.

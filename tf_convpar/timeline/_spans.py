@@ -17,7 +17,7 @@ _DEVICE = re.compile(r"/host:(CPU)|/device:(\w+:\d+)")
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """What one device did for a while.
+    """One operation, or a whole step, on one device.
 
     Attributes:
         task: Name of the task, such as `"/job:worker/task:0"`.
@@ -40,7 +40,7 @@ class Span:
 
 @dataclasses.dataclass(frozen=True)
 class Recording:
-    """What all tasks did while they were recorded.
+    """The spans of all tasks in one recording.
 
     Attributes:
         spans: In the order of their start.
@@ -55,7 +55,7 @@ class Recording:
 def last_steps(
     spans: Iterable[Span], count: int
 ) -> tuple[list[Span], tuple[float, float]]:
-    """What happened in the last whole steps of a trace.
+    """The spans of the last whole steps of a trace.
 
     ```python
     spans, (start_s, end_s) = last_steps(spans, 3)

@@ -1,4 +1,4 @@
-"""What a training step really takes, by TensorFlow's allocator and the clock.
+"""Measures a training step: memory by TensorFlow's allocator, and time.
 
 On a GPU the allocator always counts its memory. On a CPU it does so while
 oneDNN is on, which it is unless `TF_ENABLE_ONEDNN_OPTS=0`. There are two

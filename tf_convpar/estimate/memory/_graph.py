@@ -51,7 +51,7 @@ class Size:
     power: int
 
     def at(self, batch: int) -> int:
-        """Bytes for a batch of so many images."""
+        """Bytes for a number of images."""
         return self.each * batch**self.power
 
 

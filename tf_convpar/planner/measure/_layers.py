@@ -372,7 +372,7 @@ def _seconds(run: Callable[[], Any]) -> float:
 
 
 def _has_filters(call: Call) -> bool:
-    """Whether its work shrinks with the number of filters alone."""
+    """Whether a call's work is in proportion to its filters."""
     return call.splits and hasattr(call.layer, "filters")
 
 

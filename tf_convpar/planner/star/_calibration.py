@@ -102,7 +102,7 @@ def proportional(
 
 @dataclasses.dataclass(frozen=True)
 class StarDevice(Checked):
-    """One device.
+    """A device, with measured times.
 
     Attributes:
         name: TensorFlow's name of it, such as

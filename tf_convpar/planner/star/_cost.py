@@ -1,4 +1,4 @@
-"""How long a step takes, for a given number of kernels on each device.
+"""Predicts a step, for a given number of kernels on each device.
 
 The step is the star of paper 1 (Marques et al., 2018), as the layers run it. It
 has two phases for each convolution, one after the other:

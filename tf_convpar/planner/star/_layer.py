@@ -118,7 +118,7 @@ def add(
     """
     layer = _Layer(program, calibration, convolution, quantum, unit)
     devices = [layer.device(d, most, limit) for d, most in enumerate(highest)]
-    layer.whole(devices, least_devices)
+    layer.totals(devices, least_devices)
     if ordered:
         layer.order(devices)
     return Shares(
@@ -181,8 +181,8 @@ class _Layer:
         )
         return device
 
-    def whole(self, devices: Sequence[_Device], least_devices: int) -> None:
-        """Demands that the kernels of all devices are those of the layer."""
+    def totals(self, devices: Sequence[_Device], least_devices: int) -> None:
+        """Demands that kernels of all devices sum to the layer's."""
         if all(device.curve is None for device in devices):
             raise NoSolution
         program, filters = self.program, self.convolution.filters
@@ -206,7 +206,7 @@ class _Layer:
                 self.program.at_least(one.kernels - other.kernels)
 
     def seconds(self, devices: Sequence[_Device]) -> Linear:
-        """Adds both phases and the joins; returns the layer's time."""
+        """Adds phases and joins; returns the layer's time."""
         program, calibration = self.program, self.calibration
         join = 4 * calibration.join_s / self.unit
         batch = calibration.network.batch

@@ -1,4 +1,4 @@
-"""What the layers of an allocation take of devices' memory."""
+"""Memory of devices that the layers of an allocation take."""
 
 from __future__ import annotations
 

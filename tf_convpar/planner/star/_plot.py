@@ -127,7 +127,7 @@ def _line(
 
 
 def xs_of(sweep: str, rows: Sequence[Any]) -> list[float]:
-    """Where the rows of a sweep are on the x axis."""
+    """Positions of the rows of a sweep on the x axis."""
     if sweep == "kernels":
         return [float(i) for i in range(len(rows))]
     xs = [float(row.value) for row in rows]
