@@ -16,7 +16,7 @@ from tf_convpar.cluster.health import Steps
 from tf_convpar.cluster.members import Members
 from tf_convpar.cluster.reach import Reach
 from tf_convpar.cluster.reach import cut_off_pairs
-from tf_convpar.cluster.reach import fewest_without
+from tf_convpar.cluster.reach import vertex_cover
 from tf_convpar.cluster.spec import Task
 from tf_convpar.cluster.status import DeviceStatus
 from tf_convpar.cluster.status import ask
@@ -47,14 +47,14 @@ def answering(task):
 
 def test_few_leave_and_the_later_of_two():
     everyone = [A, B, C, D]
-    assert fewest_without([], everyone) == []
-    assert fewest_without([(A, B)], everyone) == [B]
+    assert vertex_cover([], everyone) == []
+    assert vertex_cover([(A, B)], everyone) == [B]
     # One in most pairs, whichever it is.
-    assert fewest_without([(A, B), (A, C), (A, D)], everyone) == [A]
-    assert fewest_without([(A, B), (C, D)], everyone) == [D, B]
+    assert vertex_cover([(A, B), (A, C), (A, D)], everyone) == [A]
+    assert vertex_cover([(A, B), (C, D)], everyone) == [D, B]
     # The chief stays.
-    assert fewest_without([(CHIEF, A), (A, B)], everyone) == [A]
-    assert fewest_without([(CHIEF, A), (CHIEF, C)], everyone) == [C, A]
+    assert vertex_cover([(CHIEF, A), (A, B)], everyone) == [A]
+    assert vertex_cover([(CHIEF, A), (CHIEF, C)], everyone) == [C, A]
 
 
 def test_workers_that_do_not_reach_each_other(monkeypatch, caplog):

@@ -124,7 +124,7 @@ class Rebalance(keras.callbacks.Callback):
         self._calm, self._step = 0, 0
         # Seconds of the last steps with these shares, and of one in the
         # beginning; and how slow devices were that were left out.
-        self._step_times: collections.deque[float] = collections.deque(
+        self._steps_s: collections.deque[float] = collections.deque(
             maxlen=_MOST
         )
         self._first_s: float | None = None
@@ -143,7 +143,7 @@ class Rebalance(keras.callbacks.Callback):
         self._step += 1
         self._since += 1
         if self._since > _TRACES:
-            self._step_times.append(now - self._began)
+            self._steps_s.append(now - self._began)
         if now - self._looked < self.every_s:
             return
         try:
@@ -153,12 +153,8 @@ class Rebalance(keras.callbacks.Callback):
         self._looked = time.monotonic()
         self._looks.append(slower)
         self._calm = self._calm + 1 if set(slower.values()) == {1.0} else 0
-        if (
-            self._calm
-            and not self.decisions
-            and len(self._step_times) >= _FEWEST
-        ):
-            self._first_s = statistics.median(self._step_times)
+        if self._calm and not self.decisions and len(self._steps_s) >= _FEWEST:
+            self._first_s = statistics.median(self._steps_s)
         late = now - self._changed >= self._pause_s
         if late and len(self._looks) == self.patience:
             self._consider()
@@ -176,7 +172,7 @@ class Rebalance(keras.callbacks.Callback):
             for device, ratio in self._left.items()
             if slower.get(device, 1.0) - 1 > (1 - _GONE) * (ratio - 1)
         }
-        other = _with_speeds(split, slower, left)
+        other = _split_at(split, slower, left)
         saves = 1 - other.time(slower, devices) / split.time(slower, devices)
         if not back and saves < self.margin:
             self._leave(split, slower, left)
@@ -202,7 +198,7 @@ class Rebalance(keras.callbacks.Callback):
         A step grows at most by the same factor as its convolutions, since
         nothing else in it grows.
         """
-        known = self._first_s is not None and len(self._step_times) >= _FEWEST
+        known = self._first_s is not None and len(self._steps_s) >= _FEWEST
         slowed = {d: r for d, r in slower.items() if r > 1 and d not in left}
         if not known or not slowed or split.planned:
             return
@@ -210,14 +206,11 @@ class Rebalance(keras.callbacks.Callback):
         left = left | {slowest: slowed[slowest]}
         if len(left) == len(slower):
             return
-        other, devices = (
-            _with_speeds(split, slower, left),
-            self._strategy.devices,
-        )
+        other, devices = _split_at(split, slower, left), self._strategy.devices
         first = dataclasses.replace(split, speeds={})
         longer = other.time(slower, devices) / first.time({}, devices)
         at_most_s = longer * (self._first_s or 0.0)
-        saves = 1 - at_most_s / statistics.median(self._step_times)
+        saves = 1 - at_most_s / statistics.median(self._steps_s)
         if saves >= self.margin:
             self._change(other, Decision(self._step, slower, saves, (*left,)))
             self._left = left
@@ -247,7 +240,7 @@ class Rebalance(keras.callbacks.Callback):
         self._pause_s = longer if soon else self.cooldown_s
         self._changed = time.monotonic()
         self._looks.clear()
-        self._step_times.clear()
+        self._steps_s.clear()
         self._since = 0
         self.decisions.append(decision)
         note(f"moved shares: {short(str(decision))}", start_s)
@@ -275,7 +268,7 @@ def _agreed(
     return agreed
 
 
-def _with_speeds(
+def _split_at(
     split: HowSplit, slower: Mapping[str, float], left: Collection[str]
 ) -> HowSplit:
     """The split with shares by present speeds, without some devices."""

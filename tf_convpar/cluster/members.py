@@ -26,7 +26,7 @@ from tf_convpar.cluster.health import Steps
 from tf_convpar.cluster.health import Watch
 from tf_convpar.cluster.reach import Reach
 from tf_convpar.cluster.reach import cut_off_pairs
-from tf_convpar.cluster.reach import fewest_without
+from tf_convpar.cluster.reach import vertex_cover
 from tf_convpar.cluster.spec import Task
 from tf_convpar.cluster.status import DeviceStatus
 from tf_convpar.cluster.status import ask
@@ -164,7 +164,7 @@ class Members:
                 return
             # Tasks may have left meanwhile.
             pairs = [pair for pair in pairs if not {*pair} & {*self.absent}]
-            for task in fewest_without(pairs, present):
+            for task in vertex_cover(pairs, present):
                 a, b = next(pair for pair in pairs if task in pair)
                 self._separated[task] = None
                 self._give_up(

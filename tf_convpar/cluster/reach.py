@@ -121,10 +121,8 @@ def cut_off_pairs(
     ]
 
 
-def fewest_without(
-    pairs: Collection[Pair], among: Sequence[Task]
-) -> list[Task]:
-    """Few tasks without which no pair is left: those in most pairs first.
+def vertex_cover(pairs: Collection[Pair], among: Sequence[Task]) -> list[Task]:
+    """Few tasks of which each pair has one: those in most pairs first.
 
     Args:
         pairs: Pairs of tasks that do not reach one another.

@@ -39,7 +39,7 @@ def callable_like(
     """
     if isinstance(value, types.MethodType):
         return types.MethodType(
-            copy_or_share(value.__func__, copy), copy(value.__self__)
+            copy_of(value.__func__, copy), copy(value.__self__)
         )
     if isinstance(value, BUILTIN_METHODS):
         return getattr(copy(value.__self__), value.__name__)
@@ -48,11 +48,9 @@ def callable_like(
     if isinstance(value, types.FunctionType):
         return _function(value, copy, remember)
     if isinstance(value, functools.partial):
-        keywords = {
-            k: copy_or_share(v, copy) for k, v in value.keywords.items()
-        }
-        args = [copy_or_share(arg, copy) for arg in value.args]
-        return type(value)(copy_or_share(value.func, copy), *args, **keywords)
+        keywords = {k: copy_of(v, copy) for k, v in value.keywords.items()}
+        args = [copy_of(arg, copy) for arg in value.args]
+        return type(value)(copy_of(value.func, copy), *args, **keywords)
     if is_cached(value):
         options = value.cache_parameters()
         return functools.lru_cache(**options)(copy(value.__wrapped__))
@@ -64,7 +62,7 @@ def callable_like(
     return None
 
 
-def copy_or_share(value: Any, copy: _Copy) -> Any:
+def copy_of(value: Any, copy: _Copy) -> Any:
     """The copy of a value that holds state; else the value itself."""
     return copy(value) if holds_state(value) else value
 
@@ -85,13 +83,11 @@ def _function(
     remember(function, new)
     if function.__defaults__:
         new.__defaults__ = tuple(
-            copy_or_share(x, copy) for x in function.__defaults__
+            copy_of(x, copy) for x in function.__defaults__
         )
     if function.__kwdefaults__:
         defaults = function.__kwdefaults__.items()
-        new.__kwdefaults__ = {
-            name: copy_or_share(x, copy) for name, x in defaults
-        }
+        new.__kwdefaults__ = {name: copy_of(x, copy) for name, x in defaults}
     for name in functools.WRAPPER_ASSIGNMENTS:
         setattr(new, name, getattr(function, name))
     if len(contents(function)) < len(cells):
@@ -101,8 +97,6 @@ def _function(
             "assigned. Parallelize the model after that."
         )
     for cell, value in zip(cells, contents(function), strict=True):
-        cell.cell_contents = copy_or_share(value, copy)
-    vars(new).update(
-        {k: copy_or_share(v, copy) for k, v in vars(function).items()}
-    )
+        cell.cell_contents = copy_of(value, copy)
+    vars(new).update({k: copy_of(v, copy) for k, v in vars(function).items()})
     return new

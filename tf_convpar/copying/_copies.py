@@ -26,7 +26,7 @@ from tf_convpar._compat.tensorflow import Trackable
 from tf_convpar._compat.tensorflow import is_note_of_checkpoints
 from tf_convpar._compat.tensorflow import wrap_tracked
 from tf_convpar.copying._callables import callable_like
-from tf_convpar.copying._callables import copy_or_share
+from tf_convpar.copying._callables import copy_of
 from tf_convpar.copying._models import input_like
 from tf_convpar.copying._models import join_strategy
 from tf_convpar.copying._models import outdated
@@ -258,7 +258,7 @@ class Copies:
         else:
             # An argument may be a weight, as where two are tied.
             args, kwargs = keras.tree.map_structure(
-                lambda x: copy_or_share(x, self.of),
+                lambda x: copy_of(x, self.of),
                 (call.arguments.args, call.arguments.kwargs),
             )
             outputs = layer_copy(*args, **kwargs)
