@@ -181,7 +181,7 @@ def __getattr__(name: str) -> Any:
 def operations(*names: str) -> tuple[type, ...]:
     """Classes of operations: those of `names` that this Keras has.
 
-    An operation that it names otherwise has no rule, as unknown ones have none.
+    One that it names otherwise runs on joined tensors, as unknown ones do.
     """
     classes = []
     for name in names:

@@ -165,7 +165,7 @@ class Rebalance(keras.callbacks.Callback):
         split = HowSplit.last(self.model, devices)
         assumed = {d: _inverse(split.speeds.get(d, 1.0)) for d in devices}
         slower = _agreed(self._looks, assumed)
-        # Going back may save less: shares also move by less than the margin.
+        # Going back need not save the margin: a smaller loss would stay.
         back = slower != assumed and self._calm >= _CALM * self.patience
         left = {
             device: ratio

@@ -65,7 +65,7 @@ class Restarted:
         self._due = None
 
     def revive(self, name: str) -> bool:
-        """Starts it again when it is time; False if it is never restarted."""
+        """Starts it again when it is time; False if it may not be restarted."""
         if not self._restarts:
             return False
         if self._due is None:

@@ -134,7 +134,8 @@ class Process:
     def worked(self) -> float:
         """Time at which the process was surely busy last, and so did not hang.
 
-        It is the last call before one that saw the process use processors.
+        It is the time of the call before the last one that saw the process use
+        processors.
         """
         now = time.monotonic()
         try:

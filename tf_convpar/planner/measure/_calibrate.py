@@ -254,7 +254,7 @@ def _slower(
 ) -> float:
     """Time of a device for all layers, relative to the chief's.
 
-    It is 1 for another kind of processor, whose transfers may cost as much.
+    It is 1 for another kind of processor: what its transfers cost is not known.
     """
     if _kind(name, True) != _kind(chief, True):
         return 1.0

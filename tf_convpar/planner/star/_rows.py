@@ -238,7 +238,7 @@ def _most(
     prediction: Prediction,
     among: Callable[[str], bool],
 ) -> tuple[str, float]:
-    """Name of the busiest device or link, and the busy part of its step."""
+    """Name of the busiest device or link, and the busy part of the step."""
     where = max(filter(among, busy), key=lambda w: busy[w], default="")
     if not where:
         return "", 0.0
