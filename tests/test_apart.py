@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tf_convpar.planner.measure._own_thread import apart
+from tf_convpar.planner.measure._own_thread import in_own_thread
 
 
 def test_what_nobody_waits_for_any_more_ends():
@@ -30,7 +30,7 @@ def test_what_nobody_waits_for_any_more_ends():
     timer.start()
     begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        apart(measure, report=lambda name: None)
+        in_own_thread(measure, report=lambda name: None)
     assert time.monotonic() - begin < seconds / 2
     assert ended and ended[0] is not threading.main_thread()
 
@@ -42,7 +42,7 @@ def test_what_it_finds_and_what_it_raises():
         report("sum")
         return a + b
 
-    assert apart(measure, 1, 2, report=said.append) == 3
+    assert in_own_thread(measure, 1, 2, report=said.append) == 3
     assert said == ["sum"]
     with pytest.raises(ZeroDivisionError):
-        apart(lambda report: 1 / 0, report=said.append)
+        in_own_thread(lambda report: 1 / 0, report=said.append)

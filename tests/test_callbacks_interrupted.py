@@ -262,7 +262,7 @@ def test_a_timeline_after_one_that_was_interrupted(strategy, tmp_path):
     ends.left = 2
     with pytest.raises(Own):
         model.fit(x, y, callbacks=[first, Pauses(), ends], **OPTIONS)
-    assert not first._coming.done()
+    assert not first._recording.done()
     second = convpar.callbacks.Timeline(tmp_path / "b", after=1, steps=2)
     model.fit(x, y, epochs=4, callbacks=[second, Pauses()], **OPTIONS)
     assert [path.name for path in sorted(tmp_path.iterdir())] == [

@@ -222,7 +222,7 @@ def test_real_steps_are_timed_and_leave_nothing_behind(strategy, calibration):
     plain = network()
     split = planner.plan(plain, calibration)
     assert any_split(split)
-    whole = planner._plan.whole(plain, calibration, DEFAULTS, "")
+    whole = planner._plan.unsplit(plain, calibration, DEFAULTS, "")
     keras.utils.set_random_seed(3)
     before = [np.array(w) for w in plain.weights]
     drawn = [random.random(), np.random.rand(), float(tf.random.uniform(()))]
@@ -263,7 +263,7 @@ def test_steps_are_compiled_as_those_of_fit(
 
     monkeypatch.setattr(_whole_steps.tf, "function", noted)
     split = planner.plan(plain, calibration)
-    whole = planner._plan.whole(plain, calibration, DEFAULTS, "")
+    whole = planner._plan.unsplit(plain, calibration, DEFAULTS, "")
     step_seconds(
         plain,
         strategy,
@@ -295,7 +295,7 @@ def test_inputs_are_those_that_the_model_takes(strategy, kind):
         z = keras.layers.Flatten()(keras.layers.Embedding(5, 2)(number))
         model = keras.Model([x, number], [y, z])
     found = calibration_of(model, strategy.devices, batch=4)
-    whole = planner._plan.whole(model, found, DEFAULTS, "")
+    whole = planner._plan.unsplit(model, found, DEFAULTS, "")
     (took,) = step_seconds(
         model, strategy, [whole], found, report=lambda now: None
     )

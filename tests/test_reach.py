@@ -15,8 +15,8 @@ from tf_convpar.cluster import members as members_module
 from tf_convpar.cluster.health import Steps
 from tf_convpar.cluster.members import Members
 from tf_convpar.cluster.reach import Reach
-from tf_convpar.cluster.reach import apart
-from tf_convpar.cluster.reach import least
+from tf_convpar.cluster.reach import cut_off_pairs
+from tf_convpar.cluster.reach import vertex_cover
 from tf_convpar.cluster.spec import Task
 from tf_convpar.cluster.status import DeviceStatus
 from tf_convpar.cluster.status import ask
@@ -47,14 +47,14 @@ def answering(task):
 
 def test_few_leave_and_the_later_of_two():
     everyone = [A, B, C, D]
-    assert least([], everyone) == []
-    assert least([(A, B)], everyone) == [B]
+    assert vertex_cover([], everyone) == []
+    assert vertex_cover([(A, B)], everyone) == [B]
     # One in most pairs, whichever it is.
-    assert least([(A, B), (A, C), (A, D)], everyone) == [A]
-    assert least([(A, B), (C, D)], everyone) == [D, B]
+    assert vertex_cover([(A, B), (A, C), (A, D)], everyone) == [A]
+    assert vertex_cover([(A, B), (C, D)], everyone) == [D, B]
     # The chief stays.
-    assert least([(CHIEF, A), (A, B)], everyone) == [A]
-    assert least([(CHIEF, A), (CHIEF, C)], everyone) == [C, A]
+    assert vertex_cover([(CHIEF, A), (A, B)], everyone) == [A]
+    assert vertex_cover([(CHIEF, A), (CHIEF, C)], everyone) == [C, A]
 
 
 def test_workers_that_do_not_reach_each_other(monkeypatch, caplog):
@@ -66,7 +66,7 @@ def test_workers_that_do_not_reach_each_other(monkeypatch, caplog):
         with answering(chief):
             found = ask(others, 10.0)
             members = Members(chief, found)
-            assert apart(chief, others, 10.0) == []
+            assert cut_off_pairs(chief, others, 10.0) == []
             assert members.lost() == []
             local.part((1, 0))
             # Both answer this process.
@@ -74,7 +74,7 @@ def test_workers_that_do_not_reach_each_other(monkeypatch, caplog):
             assert members.lost() == [others[1]]
             assert "worker 0 and worker 1 do not reach one an" in caplog.text
             members.leave([others[1]])
-            assert apart(chief, others[:1], ANSWER_S) == []
+            assert cut_off_pairs(chief, others[:1], ANSWER_S) == []
             assert members.returned() == []
             local.mend()
             until = time.monotonic() + 10.0
@@ -93,10 +93,10 @@ def test_workers_that_do_not_reach_each_other(monkeypatch, caplog):
                 assert all(reach.answers(10.0).values())
             # Who is silent is not reached by the other one either.
             local.workers[0].signal(signal.SIGSTOP)
-            assert apart(chief, others, 1.0) == []
+            assert cut_off_pairs(chief, others, 1.0) == []
             local.workers[0].signal(signal.SIGCONT)
         # There is no chief any more.
-        pairs = apart(chief, others, ANSWER_S)
+        pairs = cut_off_pairs(chief, others, ANSWER_S)
         assert pairs == [(chief, other) for other in others]
 
 
@@ -138,11 +138,11 @@ def test_a_step_that_stands_still(clock):
         assert steps.got_on_until() == 112.0 + 7.9 + 0.2 + 50.0
         assert steps.stand_still()
     # One that failed is no measure.
-    took = list(steps._took)
+    took = list(steps._durations)
     with contextlib.suppress(ValueError), steps.one():
         clock.now += 50.0
         raise ValueError
-    assert list(steps._took) == took
+    assert list(steps._durations) == took
     # The first of all, of which nothing is known, is looked into as soon.
     first = Steps()
     assert steps.are_known and not first.are_known
@@ -157,15 +157,17 @@ def test_a_step_that_stands_still(clock):
 def test_a_first_step_may_only_be_tracing(monkeypatch, known):
     """One late answer parts nobody then; two do, and one once steps end."""
     answers = [[(A, B)], [], [(A, B)], [(A, B)]]
-    monkeypatch.setattr(members_module, "apart", lambda *_: answers.pop(0))
+    monkeypatch.setattr(
+        members_module, "cut_off_pairs", lambda *_: answers.pop(0)
+    )
     device = DeviceStatus("/device:CPU:0", "CPU", 1 << 28, "")
     members = Members(CHIEF, {A: (device,), B: (device,)})
     if known:
         with members.steps.one():
             pass
     over = threading.Event()
-    members._part(over)
-    assert members._hang == ({B} if known else set())
+    members._separate(over)
+    assert members._hanging == ({B} if known else set())
     if not known:
-        members._part(over)
-        assert members._hang == {B} and not answers
+        members._separate(over)
+        assert members._hanging == {B} and not answers

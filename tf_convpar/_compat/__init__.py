@@ -1,6 +1,6 @@
-"""What Keras and TensorFlow keep to themselves, and this package uses.
+"""Private parts of Keras and TensorFlow that this package uses or replaces.
 
 Nothing outside of this folder imports `keras.src` or `tensorflow.python`, and
-nothing puts anything in the place of theirs but by `patches.replace`. What a
-newer version does not have is found by its name (`tests/test_compat.py`).
+nothing is replaced but by `patches.replace`. `tests/test_compat.py` names what
+a newer version lacks.
 """

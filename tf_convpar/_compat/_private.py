@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Private(NamedTuple):
-    """Something that a library has for itself.
+    """A private object of a library, by its path.
 
     ```python
     Private("keras.src.utils.tracking:Tracker", "copies of models").found()
@@ -17,14 +17,14 @@ class Private(NamedTuple):
 
     Attributes:
         path: A module, a colon, and a name in it.
-        reason: What it is needed for.
+        reason: Purpose that it is needed for.
     """
 
     path: str
     reason: str
 
     def found(self) -> Any:
-        """What the path names.
+        """The object that the path names.
 
         Raises:
             ImportError: The library has no such thing.
@@ -47,5 +47,5 @@ class Private(NamedTuple):
 
 
 def version(library: str) -> str:
-    """Of a library that can be imported."""
+    """The version of a library that can be imported."""
     return str(getattr(importlib.import_module(library), "__version__", "?"))

@@ -1,4 +1,4 @@
-"""Gradients by `tf.custom_gradient`, which go with the function they are in.
+"""Frees gradients of `tf.custom_gradient` together with their function.
 
 TensorFlow enters the gradient of each call in a graph into a table, by a name
 of its own, for ever. With it stay the graph and its variables, though nobody
@@ -21,7 +21,7 @@ _BEGIN = "CustomGradient"
 
 
 def free_with_their_functions() -> None:
-    """Lets TensorFlow do so, for functions that are traced from now on."""
+    """Lets TensorFlow free them, for functions that are traced from now on."""
     replace("tensorflow:RegisterGradient.__call__", by=_noted)
     # A function and what computes its gradients share an object, whose end
     # calls this by its name in that module.
@@ -37,7 +37,7 @@ def free_with_their_functions() -> None:
 
 
 def _noted(register: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Notes in a graph which gradients are of calls in it."""
+    """Notes in a graph the names of gradients of calls in it."""
 
     @functools.wraps(register)
     def wrapped(self: Any, gradient: Any) -> Any:

@@ -1,7 +1,7 @@
-"""What this package uses of Keras that it does not promise to keep.
+"""Private parts of Keras that this package uses.
 
-A name of `keras.src` is looked up when it is imported from here, so that one
-that a newer Keras has not is told by its name, and costs what needs it only:
+A name of `keras.src` is looked up when it is imported from here: one that a
+newer Keras lacks is named in the error, and only its user fails:
 
 ```python
 from tf_convpar._compat.keras import Functional
@@ -21,7 +21,7 @@ from typing import Any
 
 from tf_convpar._compat._private import Private
 
-# By the names under which they are imported from here.
+# Private objects of Keras, by the names by which they are imported from here.
 NAMES = {
     "CompileLoss": Private(
         "keras.src.trainers.compile_utils:CompileLoss",
@@ -77,7 +77,7 @@ OPERATIONS = {
     for name in names.split()
 }
 
-# By whose they are, with what is overridden. `patches` has what is replaced.
+# Private members, by their class, each with its reason; overridden ones too.
 MEMBERS: dict[str, dict[str, str]] = {
     "keras.layers.Layer": {
         "_call_has_training_arg": "measuring layers as they are in training",
@@ -153,12 +153,12 @@ MEMBERS: dict[str, dict[str, str]] = {
     },
 }
 
-# What `keras.Function` works out of a graph.
+# Attributes that `keras.Function` computes from a graph.
 OF_GRAPHS = (
     *("_inputs_struct", "_outputs_struct", "_inputs", "_outputs"),
     *("_nodes", "_nodes_by_depth", "_operations", "_operations_by_depth"),
 )
-# What a layer begins with: it has been called by nobody, and traced.
+# Attributes of a layer that was neither called nor traced, with their makers.
 FRESH: dict[str, Callable[[], Any]] = {
     **dict.fromkeys(("_inbound_nodes", "_outbound_nodes", "_losses"), list),
     "_loss_ids": set,
@@ -181,22 +181,22 @@ def __getattr__(name: str) -> Any:
 def operations(*names: str) -> tuple[type, ...]:
     """Classes of operations: those of `names` that this Keras has.
 
-    One that it calls otherwise has no rule and runs whole, as unknown ones do.
+    One that it names otherwise runs on joined tensors, as unknown ones do.
     """
-    found = []
+    classes = []
     for name in names:
         with contextlib.suppress(ImportError):
-            found.append(OPERATIONS[name].found())
-    return tuple(found)
+            classes.append(OPERATIONS[name].found())
+    return tuple(classes)
 
 
 # Layers.
 
 
 def is_adapted(layer: Any) -> bool:
-    """Whether LoRA or DoRA, which newer Keras has, changes its kernel.
+    """Whether LoRA or, in newer Keras, DoRA changes a layer's kernel.
 
-    What is stored is then not what the layer computes with.
+    The stored kernel is then not the one that the layer computes with.
     """
     return bool(
         getattr(layer, "lora_enabled", False)
@@ -221,7 +221,7 @@ def own_variables(layer: Any) -> list[Any]:
 
 
 def keeps_state(layer: Any) -> bool:
-    """Whether calls change it: by statistics, or by a seed.
+    """Whether calls change a layer, by statistics or a seed.
 
     `Layer.non_trainable_variables` has weights that are frozen too.
     """
@@ -229,12 +229,12 @@ def keeps_state(layer: Any) -> bool:
 
 
 def takes_training(layer: Any) -> bool:
-    """Whether it is to be told that this is training."""
+    """Whether a layer takes the argument `training`."""
     return bool(getattr(layer, "_call_has_training_arg", False))
 
 
 def training_of_call() -> bool | None:
-    """What layers are told of the call that runs now; None outside of any."""
+    """The argument `training` of the call that runs now; None outside."""
     context = NAMES["get_global_attribute"].found()("current_call_ctx")
     told: bool | None = context and context.get_value("training")
     return told
@@ -244,24 +244,24 @@ def training_of_call() -> bool | None:
 
 
 def functional_of(model: Any) -> Any:
-    """What a sequential model has made of its layers; None before it has."""
+    """The functional model in a sequential one, once it is made."""
     return getattr(model, "_functional", None)
 
 
 def graph_of(model: Any) -> Any:
-    """What has the nodes: of a sequential model what it has made."""
+    """The object with a model's nodes: in a sequential one, its functional."""
     return functional_of(model) or model
 
 
 def nodes_by_depth(model: Any) -> dict[int, list[Any]] | None:
     """The calls of a graph, by their distance to its end; None without one."""
-    found: dict[int, list[Any]] | None
-    found = getattr(graph_of(model), "_nodes_by_depth", None)
-    return found
+    nodes: dict[int, list[Any]] | None
+    nodes = getattr(graph_of(model), "_nodes_by_depth", None)
+    return nodes
 
 
 def inbound_nodes(model: Any) -> list[Any]:
-    """Where it was called."""
+    """The calls of a layer or model."""
     return list(model._inbound_nodes)
 
 
@@ -282,7 +282,7 @@ def call_of(tensor: Any) -> Any:
 
 
 def structure_of(model: Any) -> tuple[Any, Any]:
-    """Inputs and outputs of a functional model, in the structures of its own.
+    """Inputs and outputs of a functional model, in the model's structures.
 
     `Model.inputs` and `Model.outputs` have them in lists.
     """
@@ -296,13 +296,13 @@ def calls_in_order(model: Any) -> list[Any]:
 
 
 def tracked_layers(model: Any) -> list[Any]:
-    """All that a model tracks: graphs that it has left behind among them."""
+    """All layers that a model tracks, with graphs that it has left."""
     _, tracked = model._tracker.config["layers"]
     return list(tracked)
 
 
 def track_anew(tracker: Any) -> None:
-    """Lets a tracker know what it has: it goes by identity."""
+    """Updates the ids by which a tracker knows its objects."""
     tracker.stored_ids = {
         name: {id(item) for item in store}
         for name, (_, store) in tracker.config.items()
@@ -310,7 +310,7 @@ def track_anew(tracker: Any) -> None:
 
 
 def has_schedule(optimizer: Any) -> bool:
-    """Whether the learning rate is a schedule, which nobody may set."""
+    """Whether the learning rate is a schedule, which cannot be set."""
     return not hasattr(optimizer._learning_rate, "assign")
 
 
@@ -334,12 +334,12 @@ def begin_at(model: Any, epoch: int | None) -> None:
 
 def restored_epoch(model: Any) -> int | None:
     """The epoch at which `BackupAndRestore` lets `fit` begin, if any."""
-    found: int | None = model._initial_epoch
-    return found
+    epoch: int | None = model._initial_epoch
+    return epoch
 
 
 def is_of_compile(value: Any) -> bool:
-    """What `compile` makes, such as a `CompileLoss`, variables or not."""
+    """Whether `compile` makes objects of a value's class."""
     return type(value).__module__.startswith("keras.src.trainers.")
 
 
@@ -347,26 +347,26 @@ def is_of_compile(value: Any) -> bool:
 
 
 def stored(variable: Any) -> Any:
-    """What holds the value: a `tf.Variable`, or shards. None before it is made.
+    """The storage of a variable: a `tf.Variable`, or shards; None at first.
 
-    `Variable.value` is what it holds.
+    `Variable.value` is the value in it.
     """
     return variable._value
 
 
 def store(variable: Any, value: Any) -> None:
-    """Puts something else in the place of what holds the value."""
+    """Replaces the storage of a variable."""
     variable._value = value
 
 
 def initialize(variable: Any, value: Any, watched: bool) -> None:
-    """Makes what holds the value.
+    """Makes the storage of a variable.
 
     Args:
-        variable: That has none.
+        variable: Variable without storage.
         value: An array.
-        watched: Whether tapes watch it: they watch what TensorFlow takes for
-            trainable, frozen by Keras or not.
+        watched: Whether tapes watch it: they watch what is trainable to
+            TensorFlow, whether or not Keras has frozen it.
     """
     before = variable._trainable
     variable._trainable = watched
@@ -391,12 +391,12 @@ def slots_of(optimizer: Any, variable: Any) -> list[Any]:
     """The slots of SGD, or of Adam, for a variable of TensorFlow's."""
     index = optimizer._get_variable_index(variable)
     names = ("momentums", "_momentums", "_velocities")
-    found = [getattr(optimizer, name, None) for name in names]
-    return [slots[index].value for slots in found if slots]
+    slot_lists = [getattr(optimizer, name, None) for name in names]
+    return [slots[index].value for slots in slot_lists if slots]
 
 
 def number_anew(optimizer: Any) -> None:
-    """Lets an optimizer find its variables: it goes by identity."""
+    """Updates the ids by which an optimizer finds its variables."""
     optimizer._trainable_variables_indices = {
         optimizer._var_key(variable): i
         for i, variable in enumerate(optimizer._trainable_variables)
@@ -409,21 +409,18 @@ def strategy_of(optimizer: Any) -> Any:
 
 
 def adopt(optimizer: Any, strategy: Any) -> None:
-    """Makes a strategy that of an optimizer."""
+    """Sets the strategy of an optimizer."""
     optimizer._distribution_strategy = strategy
 
 
 def join(model: Any, strategy: Any) -> None:
-    """Makes a strategy, or none, that of a model.
-
-    Beside what Keras would track.
-    """
+    """Sets the strategy of a model, or None, past Keras' tracking."""
     vars(model)["_distribute_strategy"] = strategy
 
 
 @contextlib.contextmanager
 def without_strategy(model: Any) -> Iterator[None]:
-    """Within it, a model is one of no strategy."""
+    """Context in which a model has no strategy."""
     strategy = model.distribute_strategy
     join(model, None)
     try:

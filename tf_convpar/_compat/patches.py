@@ -1,9 +1,8 @@
-"""What this package puts in the place of Keras' and TensorFlow's own.
+"""Replaces functions of Keras and TensorFlow that have no hook.
 
-It does so where neither has a hook, once, and nowhere but here: `PATCHES` says
-what, why, for which models something else is done than before, and what undoes
-it. All other models, those of plain Keras among them, get what was there. The
-module that makes a replacement hands it over:
+`PATCHES` lists all of them: why each is needed, for which models it behaves
+differently, and what undoes it. All other models, those of plain Keras among
+them, run the original. The module that makes a replacement passes it:
 
 ```python
 replace("keras:Model.summary", by=_with_shards)
@@ -25,13 +24,13 @@ from tf_convpar._compat._private import Private
 
 
 class Patch(NamedTuple):
-    """Something of a library that has another thing in its place.
+    """A function or attribute of a library that is replaced.
 
     Attributes:
         target: A module, a colon, and a name in it.
-        why: What it is needed for.
-        models: The models, or what else, for which it does something.
-        undone_by: What ends that. `undo` ends it for the whole process.
+        why: Purpose of the replacement.
+        models: Models, or other objects, for which it behaves differently.
+        undone_by: What ends that for a model; `undo` ends it for the process.
         takes: Names of its parameters, where a replacement depends on them.
         everywhere: Whether other modules of the library have it by the same
             name, and call it there.
@@ -56,12 +55,12 @@ class Patch(NamedTuple):
         return Private(f"{module}:{outer}", self.why).found(), name
 
 
-# What rows say of models.
+# Values of `Patch.models`.
 _ALL = "all"
 _OF_STRATEGY = "models and optimizers of a ConvParallelStrategy"
 _PARALLEL = "models with parallel layers"
 _CLUSTER = "what runs in a cluster"
-# And of what undoes it.
+# Values of `Patch.undone_by`.
 _MERGE = "`merge`, whose model is plain"
 _OUTSIDE = "making the model, and its optimizer, outside of the strategy"
 _END = "the end of the process"
@@ -221,12 +220,12 @@ PATCHES = {
     )
 }
 
-# Of what is replaced now, how to give it back.
-_undone: dict[str, list[Callable[[], None]]] = {}
+# Functions that undo each replacement, by its target.
+_undoing: dict[str, list[Callable[[], None]]] = {}
 
 
 def replace(target: str, by: Callable[[Any], Any]) -> None:
-    """Puts something in the place of what a library has.
+    """Replaces a function or attribute of a library.
 
     ```python
     replace("keras:Model.summary", by=_with_shards)
@@ -234,20 +233,20 @@ def replace(target: str, by: Callable[[Any], Any]) -> None:
 
     Args:
         target: A row of `PATCHES`, which nothing has replaced yet.
-        by: Makes the replacement of what is there.
+        by: Function that makes the replacement from the original.
 
     Raises:
         ValueError: No row has this target, or it is replaced already.
         ImportError: The library has no such thing.
     """
-    if target not in PATCHES or target in _undone:
+    if target not in PATCHES or target in _undoing:
         raise ValueError(
             "Expected `target` to be of `PATCHES`, and to be replaced once. "
             f"Received: target={target!r}, which "
-            + ("has been replaced." if target in _undone else "has no row.")
+            + ("has been replaced." if target in _undoing else "has no row.")
         )
     owner, name = PATCHES[target].owner()
-    found = getattr(owner, name)
+    original = getattr(owner, name)
     places = [owner]
     if PATCHES[target].everywhere:
         library = target.partition(":")[0].partition(".")[0]
@@ -255,27 +254,27 @@ def replace(target: str, by: Callable[[Any], Any]) -> None:
             module
             for path, module in list(sys.modules.items())
             if path.partition(".")[0] == library
-            and vars(module).get(name) is found
+            and vars(module).get(name) is original
         ]
-    made = by(found)
-    _undone[target] = [_given_back(place, name) for place in places]
+    replacement = by(original)
+    _undoing[target] = [_restoring(place, name) for place in places]
     for place in places:
-        setattr(place, name, made)
+        setattr(place, name, replacement)
 
 
-def _given_back(place: Any, name: str) -> Callable[[], None]:
-    """What gives a module or class back what it has now, or inherits."""
+def _restoring(place: Any, name: str) -> Callable[[], None]:
+    """A function that restores the present attribute, or the inherited one."""
     if name in vars(place):
         return functools.partial(setattr, place, name, vars(place)[name])
     return functools.partial(delattr, place, name)
 
 
 def undo(target: str) -> None:
-    """Gives a library back what `replace` has taken."""
-    for give_back in _undone.pop(target):
+    """Restores what `replace` has replaced."""
+    for give_back in _undoing.pop(target):
         give_back()
 
 
 def replaced() -> set[str]:
     """Targets that are replaced now."""
-    return set(_undone)
+    return set(_undoing)

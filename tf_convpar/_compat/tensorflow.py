@@ -1,9 +1,8 @@
-"""What this package uses of TensorFlow that it does not promise to keep.
+"""Private parts of TensorFlow that this package uses.
 
-As `tf_convpar._compat.keras`: names are looked up when they are imported from
-here, what is private to objects is read by functions, and `NAMES` and
-`MEMBERS` list both. `tf.__internal__` is TensorFlow's for Keras, and no
-promise either.
+As in `tf_convpar._compat.keras`, names are looked up when they are imported
+from here, private members are read by functions, and `NAMES` and `MEMBERS` list
+both. `tf.__internal__` is meant for Keras, and not promised either.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 
 from tf_convpar._compat._private import Private
 
-# By the names under which they are imported from here.
+# Private objects, by the names under which they are imported from here.
 NAMES = {
     "BatchableTypeSpec": Private(
         "tensorflow.python.framework.type_spec:BatchableTypeSpec",
@@ -109,8 +108,8 @@ NAMES = {
     ),
 }
 
-# By whose they are. What is overridden, or asked of ours by TensorFlow, is
-# among them.
+# Private members, by their class. Those that this package overrides, or that
+# TensorFlow reads of its objects, are among them.
 MEMBERS: dict[str, dict[str, str]] = {
     "tensorflow.Variable": {
         "_copy_trackable_to_cpu": "refusing to save shards by themselves",
@@ -195,7 +194,7 @@ def __getattr__(name: str) -> Any:
 
 
 def unique_id(variable: Any) -> str:
-    """By which optimizers tell variables."""
+    """The id by which optimizers tell variables apart."""
     return str(variable._unique_id)
 
 
@@ -205,12 +204,12 @@ def strategy_of(variable: Any) -> Any:
 
 
 def server_def() -> Any:
-    """How this process takes part in its cluster: a copy."""
+    """A copy of the definition of this process's server and cluster."""
     return copy.deepcopy(NAMES["context"].found()().get_server_def())
 
 
 def change_cluster(server_def: Any) -> None:
-    """Makes this the cluster. What lives on tasks that stay lives on."""
+    """Changes the cluster; tasks that stay keep their variables."""
     NAMES["context"].found()().update_server_def(server_def)
 
 
@@ -248,7 +247,7 @@ def dismantle(graph: Any) -> None:
 
 
 def bound_arguments(function: Any) -> tuple[str, list[Any]]:
-    """What the dispatch of functions of one tensor has bound to one of them.
+    """The arguments that TensorFlow's dispatch of unary functions has bound.
 
     Returns:
         The name of TensorFlow's function, and its arguments beside the tensor.
@@ -264,7 +263,7 @@ def bound_arguments(function: Any) -> tuple[str, list[Any]]:
 
 
 def is_note_of_checkpoints(name: str) -> bool:
-    """Whether an attribute is what checkpoints note of the very object."""
+    """Whether an attribute is a note of checkpoints about this object."""
     return name.startswith("_self_")
 
 
@@ -272,7 +271,7 @@ def is_note_of_checkpoints(name: str) -> bool:
 def recording() -> Iterator[None]:
     """Lets tapes record in a function that is traced while they are stopped.
 
-    What is traced is used again when they are not.
+    The function is used again when they are not.
     """
     tapes = NAMES["pywrap_tfe"].found()
     stopped = (
@@ -302,7 +301,7 @@ def bound_to(function: Any) -> tuple[Any, str]:
 
 
 def clone_function(function: Any, python_function: Callable[..., Any]) -> Any:
-    """As `function`, a `tf.function` of other Python, with all its options."""
+    """A `tf.function` of other Python code, with the options of `function`."""
     return function._clone(python_function=python_function)
 
 

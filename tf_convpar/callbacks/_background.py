@@ -35,14 +35,14 @@ class Background:
         self._coming = self._thread.submit(copy, *args)
 
     def arrived(self, wait: bool = False) -> bool:
-        """Whether the state of the last beginning is there; asked once.
+        """Whether the last copy has come; to be asked once for each.
 
-        That a worker is lost on the way the next step finds out. Of any other
-        reason there is a warning.
+        If a worker was lost meanwhile, the next step finds out. Any other
+        failure is warned of.
 
         Args:
-            wait: Whether to wait for it. Without that, one that is still on
-                its way may be asked for again.
+            wait: Whether to wait for the copy. Otherwise ask again if it is
+                still under way.
         """
         if self._coming is None or not (wait or self._coming.done()):
             return False

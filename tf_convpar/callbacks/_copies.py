@@ -9,7 +9,7 @@ from collections.abc import Collection
 import keras
 
 from tf_convpar.callbacks._peer_copies import Nearby
-from tf_convpar.callbacks._replay_log import Since
+from tf_convpar.callbacks._replay_log import ReplayLog
 from tf_convpar.callbacks._snapshot import Snapshot
 from tf_convpar.callbacks._writer import Writer
 from tf_convpar.strategy.strategy import ConvParallelStrategy
@@ -22,46 +22,46 @@ _MOST_KEPT, _MOST_HELD = 2**29, 2**30
 
 
 class Copies:
-    """A state of a model that is known whole, and what came after it.
+    """The last complete states of a model, and the steps since then.
 
     Args:
         every_s: Seconds between two copies on the chief.
-        neighbours_s: Seconds between two that stay with the workers; None for
-            none of them.
+        neighbours_s: Seconds between two copies that stay with the workers;
+            None for none.
 
     Attributes:
-        since: What the model has learned from since the last of either.
+        since: Log of the steps since the last copy of either kind.
     """
 
     def __init__(self, every_s: float, neighbours_s: float | None) -> None:
-        self.since = Since()
+        self.since = ReplayLog()
         self._every_s, self._neighbours_s = every_s, neighbours_s
         self._snapshot: Snapshot | None = None
         self._writer: Writer | None = None
-        # Whether its variables were compared with the model's after a step.
+        # Whether the snapshot's variables were compared with the model's.
         self._compared = False
         self._nearby: Nearby | None = None
-        # Where in `since` those are of that are under way, and the last nearby.
+        # Places in `since` of the copies under way, and of the last nearby one.
         self._at = self._near_at = 0
         self._near: int | None = None
-        # When those under way were begun, and the last of each kind came.
+        # Times when the copies under way began, and when the last ones came.
         self._begun_s = self._near_begun_s = 0.0
         self._taken = self._near_taken = 0.0
 
     @property
     def exist(self) -> bool:
-        """Whether there is any."""
+        """Whether there is any copy."""
         return self._snapshot is not None
 
     @property
     def plain(self) -> keras.Model:
         """A plain model with the state of the last copy, on the chief."""
-        return self._known().plain
+        return self._last_snapshot().plain
 
     def are_whole(self, model: keras.Model) -> bool:
-        """Whether there is a copy, of all variables that the model has.
+        """Whether there is a copy of all variables that the model has.
 
-        The first step may make some, of metrics.
+        The first step may add variables of metrics.
         """
         if self._snapshot is None:
             return False
@@ -77,13 +77,13 @@ class Copies:
         place: tuple[int, int],
         strategy: ConvParallelStrategy,
     ) -> None:
-        """The first copy, which is waited for.
+        """Makes the first copy, and waits for it.
 
         Args:
             model: A model that is built.
-            folder: Where copies are written to as well, if anywhere.
+            folder: Folder to which copies are written as well; None for none.
             place: Epoch, and steps of it that have been made.
-            strategy: The model's.
+            strategy: Strategy of the model.
         """
         start_s = time.time()
         self._compared = False
@@ -102,12 +102,16 @@ class Copies:
         self._taken = self._near_taken = time.monotonic()
 
     def keep_up(self, model: keras.Model) -> bool:
-        """Looks, between two steps, what has come and what is due.
+        """Takes copies that have come, and begins a nearby one that is due.
 
         Returns:
             Whether it is time for a copy on the chief.
         """
-        snapshot, nearby, now = self._known(), self._nearby, time.monotonic()
+        snapshot, nearby, now = (
+            self._last_snapshot(),
+            self._nearby,
+            time.monotonic(),
+        )
         if snapshot.under_way:
             self.arrived(wait=self.since.bytes >= _MOST_HELD)
             return False
@@ -125,15 +129,15 @@ class Copies:
     def begin(self, model: keras.Model, place: tuple[int, int]) -> None:
         """Begins a copy to the chief."""
         self._at, self._begun_s = self.since.now, time.time()
-        self._known().begin(model, place)
+        self._last_snapshot().begin(model, place)
 
     def arrived(self, wait: bool = False) -> bool:
-        """Whether the one that was begun is there; asked once.
+        """Whether the copy to the chief has come; to be asked once for each.
 
         Args:
             wait: Whether to wait for it.
         """
-        if not self._known().arrived(wait):
+        if not self._last_snapshot().arrived(wait):
             return False
         note("copy of the model", self._begun_s, COPIES)
         self.since.forget(self._at)
@@ -146,7 +150,7 @@ class Copies:
         self._near_arrived(wait=True)
 
     def newest(self, absent: Collection[tuple[str, int]]) -> None:
-        """`plain` becomes what is the newest without some tasks.
+        """Makes `plain` the newest state that is complete without some tasks.
 
         Raises:
             tf.errors.OpError: Another worker is lost meanwhile.
@@ -156,14 +160,14 @@ class Copies:
             return
         values = self._nearby.values(absent)
         if values is not None:
-            self._known().put(values)
+            self._last_snapshot().put(values)
             self.since.forget(near)
 
     def moved(self, strategy: ConvParallelStrategy | None = None) -> None:
-        """The model has other variables from now on.
+        """Forgets the model's variables, which others have replaced.
 
         Args:
-            strategy: With the devices there are now; None if they are the same.
+            strategy: Strategy with other devices; None if they are the same.
         """
         if self._snapshot is not None:
             self._snapshot.forget()
@@ -179,7 +183,7 @@ class Copies:
         """
         snapshot, nearby, writer = self._snapshot, self._nearby, self._writer
         self._snapshot = self._nearby = self._near = self._writer = None
-        self.since = Since()
+        self.since = ReplayLog()
         if snapshot is not None:
             snapshot.end()
         if nearby is not None:
@@ -197,7 +201,7 @@ class Copies:
         late = now - self._taken >= self._every_s
         return late or self.since.bytes >= _MOST_KEPT
 
-    def _known(self) -> Snapshot:
+    def _last_snapshot(self) -> Snapshot:
         if self._snapshot is None:
             raise RuntimeError("Expected a copy of the model. Received none.")
         return self._snapshot

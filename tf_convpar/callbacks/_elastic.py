@@ -20,7 +20,7 @@ from tf_convpar.callbacks._copies import Copies
 from tf_convpar.callbacks._guards import Guards
 from tf_convpar.callbacks._replay_log import rate_of
 from tf_convpar.callbacks._replay_log import set_rate
-from tf_convpar.callbacks._snapshot import restore
+from tf_convpar.callbacks._resume import resume
 from tf_convpar.callbacks._sync_errors import survived
 from tf_convpar.cluster.joining import members
 from tf_convpar.cluster.joining import step
@@ -55,22 +55,20 @@ class Elastic(keras.callbacks.Callback):
     ask the model for them (`self.model.optimizer` in a callback).
 
     Args:
-        directory: Where each copy is also written to, so that a program that
-            is started again goes on from there: `fit` begins at the epoch, and
-            passes over the batches of it that have been learned from. A
-            training that comes to its end removes it; one that is interrupted
-            leaves it, also for the next `fit` of the same program. None for
-            memory alone.
+        directory: Folder for copies, from which a program that is started again
+            goes on: `fit` begins at their epoch, and skips the batches of it
+            that have been learned from. A training that comes to its end
+            removes the copy; one that is interrupted leaves it, also for the
+            next `fit` of the same program. None for memory alone.
         every: Time between two copies: seconds, or text such as `"30s"` or
-            `"5min"`. Batches since the last one are kept in memory; half a
-            gigabyte of them also begins another copy, and training waits for
-            one that is on its way when there is a whole one.
-        neighbours: Time between two copies that stay with the workers, as for
-            `every`: each keeps its own shards, and those of another one.
-            Steps are then made again from the last of these, and nothing
-            passes through the chief until a worker is lost. If a worker is
-            lost together with the one that has its shards, they are made
-            again from the last copy on the chief. None for no such copies.
+            `"5min"`. Batches since the last copy are kept in memory: at half a
+            gigabyte another copy begins, and at a whole one training waits for
+            a copy that is under way.
+        neighbours: Time between two copies that stay with the workers, each of
+            which keeps its own shards and those of another worker. Steps are
+            then made again from the last of these, which pass through the chief
+            only if a worker is lost. If both workers that have a shard are
+            lost, the last copy on the chief serves. None for no such copies.
 
     Raises:
         ValueError: `every` or `neighbours` is no time, the model is not a
@@ -91,34 +89,35 @@ class Elastic(keras.callbacks.Callback):
         )
         self._trains = False
         self._copies = Copies(self.every_s, self.neighbours_s)
-        # Epoch and steps of it that the model has learned from, steps to pass
-        # over, and whether there was one that was not.
+        # Epoch, steps made of it, steps to skip, and whether one was made.
         self._epoch = self._done = self._over = 0
         self._stepped = False
-        # What lasts as long as `fit`, `evaluate` or `predict`.
+        # Lasts as long as `fit`, `evaluate` or `predict`.
         self._lasting = contextlib.ExitStack()
         self._guards: Guards | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Keras' loop calls this in the place of its function from now on."""
-        # What an own loop has left behind that came to no end.
+        """Replaces the function of Keras' loop, and makes the first copy."""
+        # A loop of the user's own may not have come to its end.
         self._lasting.close()
         self._trains = True
         self._over, self._stepped = 0, False
         self._epoch = self._done = 0
         self._begin("train")
         if self.directory is not None:
-            self._resume(self.directory)
+            place = resume(self.model, self.directory)
+            self._epoch, self._done = place or (0, 0)
+            self._over = self._done
         self._first_copy()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Keras has begun its metrics anew."""
+        """Notes the epoch, as metrics begin anew."""
         self._copies.since.epoch()
         self._epoch, self._done = epoch, 0
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """`Rebalance` may have laid the model out anew."""
-        guards = self._known()
+        """Replaces functions again that `Rebalance` has made anew."""
+        guards = self._fit_guards()
         if not guards.stand("train"):
             guards.forget()
             guards.put("train")
@@ -133,46 +132,46 @@ class Elastic(keras.callbacks.Callback):
                 return
             cluster, back = members(), list[Task]()
             if cluster is not None and cluster.absent:
-                found = cluster.returned(wait=False)
-                if found is None:
+                returned = cluster.returned(wait=False)
+                if returned is None:
                     return  # It is asked again after the next step.
-                back = found
+                back = returned
             self._copies.begin(self.model, (self._epoch, self._done))
         except tf.errors.OpError:
-            return  # Somebody is lost, as the next step finds out.
+            return  # A worker is lost, as the next step finds out.
         if cluster is not None and back and self._copies.arrived(wait=True):
             self._take_back(cluster, back)
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Keras has its own functions again, and nothing is left to go on."""
+        """Gives Keras its own functions back, and removes copies."""
         self._copies.end(remove=True)
         self._lasting.close()
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """As for training."""
+        """Begins, as for training."""
         self._begin("test")
         self._first_copy()
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        """The first makes variables that were missing."""
+        """Copies variables that the first batch makes."""
         self._first_copy()
 
     def on_test_end(self, logs: Any = None) -> None:
-        """As for training, of which it may be a part."""
+        """Ends, unless it is part of a training."""
         if not self._trains:
             self._lasting.close()
 
     def on_predict_begin(self, logs: Any = None) -> None:
-        """As for training."""
+        """Begins, as for training."""
         self._begin("predict")
         self._first_copy()
 
     def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
-        """The first makes variables that were missing."""
+        """Copies variables that the first batch makes."""
         self._first_copy()
 
     def on_predict_end(self, logs: Any = None) -> None:
-        """As for training, of which it may be a part."""
+        """Ends, unless it is part of a training."""
         if not self._trains:
             self._lasting.close()
 
@@ -196,10 +195,10 @@ class Elastic(keras.callbacks.Callback):
         self._guards.put(mode)
 
     def _first_copy(self) -> bool:
-        """Whether the model had to be copied: it had variables without any."""
+        """Copies a model that has variables without copies; whether it did."""
         if not self.model.built or self._copies.are_whole(self.model):
             return False
-        # Before a worker is lost, which may still be missing later.
+        # Noted while no worker is missing.
         HowSplit.last(self.model, self._strategy.devices)
         self._copies.first(
             self.model,
@@ -209,39 +208,24 @@ class Elastic(keras.callbacks.Callback):
         )
         return True
 
-    def _resume(self, directory: pathlib.Path) -> None:
-        """Goes on from the copy that an earlier program has written, if any."""
-        place = restore(self.model, directory)
-        if place is not None:
-            self._epoch, self._done = place
-            self._over = self._done
-            begin_at(self.model, self._epoch)
-            # Metrics have no result before a step, and the epoch that training
-            # goes on in may have none left.
-            self.model.__dict__["get_metrics_result"] = dict
-            print_msg(
-                f"{self.model.name}: going on after step {self._over} of epoch "
-                f"{self._epoch + 1}."
-            )
-
     def _leave(self, model: keras.Model) -> None:
-        """The model is Keras' alone again."""
+        """Removes from the model what this callback has set."""
         model.__dict__.pop("get_metrics_result", None)
         if self._trains and self.directory is not None:
             begin_at(model, None)
-        self._known().remove()
+        self._fit_guards().remove()
         self._guards, self._trains = None, False
 
-    def _known(self) -> Guards:
+    def _fit_guards(self) -> Guards:
         if self._guards is None:
             raise RuntimeError("Expected a `fit` that runs. Received none.")
         return self._guards
 
     def _guarded(self, mode: str, iterator: Iterable[Any]) -> Any:
-        """Steps as Keras' function would, whoever is lost on the way."""
+        """Makes steps as Keras would, and recovers from lost workers."""
         steps = int(self.model.steps_per_execution or 1)
         source, data = iter(iterator), list[Any]()
-        # A step that fails may have changed some of them.
+        # A step that fails may change some of them.
         metrics = self._metrics() if mode == "test" else None
         lost, tries = False, Tries()
         while True:
@@ -259,7 +243,7 @@ class Elastic(keras.callbacks.Callback):
                     return {}
                 self.model.__dict__.pop("get_metrics_result", None)
                 with step():
-                    logs = self._known().inner[mode](data)
+                    logs = self._fit_guards().inner[mode](data)
                 break
             except tf.errors.OpError as error:
                 lost = self._left_out() or self._passes(error, tries)
@@ -272,7 +256,7 @@ class Elastic(keras.callbacks.Callback):
         return logs
 
     def _passes(self, error: tf.errors.OpError, tries: Tries) -> bool:
-        """Whether all tasks are there, and reach one another again."""
+        """Whether to try again after an error by which no task is lost."""
         if not (tries.again(error) and members() and self._copies.exist):
             return False
         self._copies.settle()
@@ -280,7 +264,7 @@ class Elastic(keras.callbacks.Callback):
         return True
 
     def _go_on(self) -> bool:
-        """Between steps: whether workers were gone, and the model is whole."""
+        """Recovers between steps; whether workers were gone, and it did."""
         metrics, lost = self._metrics(), self._left_out()
         while lost:
             try:
@@ -320,8 +304,7 @@ class Elastic(keras.callbacks.Callback):
         """Brings the model back to where it was, on the devices there are.
 
         Args:
-            metrics: State of the metrics; None for what the steps give that
-                are made again.
+            metrics: State of the metrics; None for that of the repeated steps.
         """
         now, start_s = rate_of(self.model), time.time()
         self._relay()
@@ -340,13 +323,13 @@ class Elastic(keras.callbacks.Callback):
     def _step_again(self, data: Any, rate: float | None) -> None:
         set_rate(self.model, rate)
         with step():
-            self._known().inner["train"](data)
+            self._fit_guards().inner["train"](data)
 
     def _metrics(self) -> list[Any]:
         return [np.asarray(v) for v in self.model.metrics_variables]
 
     def _relay(self) -> None:
-        """The model has the state of the last copy, on what is there."""
+        """Lays the last copy out on the devices that are left."""
         cluster = members()
         if cluster is None:
             raise RuntimeError("Expected a cluster. Received none.")
@@ -359,10 +342,10 @@ class Elastic(keras.callbacks.Callback):
         )
         self._copies.moved(self._strategy)
         relayout(self.model, self._copies.plain, split, self._strategy)
-        self._known().make()
+        self._fit_guards().make()
 
     def _take_back(self, cluster: Members, back: list[Task]) -> None:
-        """Workers that have returned have their shares again, by a copy."""
+        """Gives returned workers their shares again, from a copy."""
         start_s, tries = time.time(), Tries()
         while True:
             try:
@@ -371,9 +354,9 @@ class Elastic(keras.callbacks.Callback):
                 self._relay()
                 break
             except TimeoutError:
-                return  # Gone again, before it was part of anything.
+                return  # Gone again before it joined.
             except tf.errors.OpError as error:
-                # It, or another one, is lost while shares move.
+                # A worker is lost while shares move.
                 if self._go_on():
                     return
                 if not self._passes(error, tries):

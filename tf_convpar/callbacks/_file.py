@@ -1,4 +1,4 @@
-"""Snapshots as files: numbers, and where training was. Nothing is executed."""
+"""Snapshots as files, which hold numbers and names: nothing is executed."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def save(
     """Writes a snapshot, whole or not at all.
 
     Args:
-        folder: Where to; made if it is missing.
-        names: Of the variables.
+        folder: Folder to write to; made if it is missing.
+        names: Names of the variables.
         arrays: Their values.
-        place: Epoch, and steps of it that the values have in them.
+        place: Epoch, and steps of it that have been made.
 
     Raises:
         OSError: It cannot be written.
@@ -52,16 +52,16 @@ def load(
         ValueError: The file is no snapshot, or damaged.
     """
     path = folder / _NAME
-    # A chief that was killed while it wrote has left as much as a whole one.
+    # A chief that was killed while it wrote has left a large part.
     with contextlib.suppress(OSError):
         remove_parts(path)
     if not path.exists():
         return None
     try:
-        with np.load(path, allow_pickle=False) as found:
-            names = [str(name) for name in found[_NAMES]]
-            arrays = [found[f"{i:06}"] for i in range(len(names))]
-            epoch, step = found[_PLACE].tolist()
+        with np.load(path, allow_pickle=False) as archive:
+            names = [str(name) for name in archive[_NAMES]]
+            arrays = [archive[f"{i:06}"] for i in range(len(names))]
+            epoch, step = archive[_PLACE].tolist()
         if not all(isinstance(n, int) and n >= 0 for n in (epoch, step)):
             raise ValueError(f"epoch {epoch}, step {step}")
     except Exception as error:
@@ -74,7 +74,7 @@ def load(
 
 
 def remove(folder: pathlib.Path) -> None:
-    """After a training that has come to its end."""
-    # Where nothing could be written, there is nothing.
+    """Removes the snapshot of a training that has come to its end."""
+    # There is none if none could be written.
     with contextlib.suppress(OSError):
         (folder / _NAME).unlink()

@@ -1,4 +1,4 @@
-"""What Keras' loops call in the place of a model's own functions."""
+"""Replaces the functions of a model that Keras' loops call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Guarded = Callable[[str, Iterable[Any]], Any]
 
 
 class Guards:
-    """A function in the place of those that a model has for each mode.
+    """Replaces the function that a model has for each mode.
 
     ```python
     guards = Guards(model, guarded)
@@ -25,7 +25,7 @@ class Guards:
 
     Args:
         model: A model, which has its functions.
-        guarded: What is called instead, with the mode first.
+        guarded: Function that is called instead, with mode and iterator.
 
     Attributes:
         inner: The model's own functions, by mode.
@@ -36,7 +36,7 @@ class Guards:
         self._model, self._guarded = model, guarded
 
     def put(self, mode: str) -> None:
-        """Puts it in the place of a function, unless it is there."""
+        """Replaces the function of a mode, unless it is replaced already."""
         if not self.stand(mode):
             name = f"{mode}_function"
             self.inner[mode] = getattr(self._model, name)
@@ -44,15 +44,12 @@ class Guards:
             setattr(self._model, name, guarded)
 
     def stand(self, mode: str) -> bool:
-        """Whether it is in the place of a function."""
+        """Whether the function of a mode is replaced."""
         function = getattr(self._model, f"{mode}_function")
         return getattr(function, "func", None) == self._guarded
 
     def forget(self) -> None:
-        """Forgets functions in whose place something else is by now.
-
-        They are of the layout that the model had before.
-        """
+        """Forgets functions that the model has made anew since."""
         self.inner = {m: f for m, f in self.inner.items() if self.stand(m)}
 
     def make(self) -> None:
@@ -62,7 +59,7 @@ class Guards:
             self.put(mode)
 
     def remove(self) -> None:
-        """The model has its own functions again."""
+        """Gives the model its own functions back."""
         self.forget()
         for mode, function in self.inner.items():
             setattr(self._model, f"{mode}_function", function)

@@ -56,16 +56,16 @@ class Monitor(keras.callbacks.Callback):
         self._writer: Any = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Looks for the first time."""
+        """Reads the counters for the first time."""
         self._began_s = time.time()
         self._step = 0
         self._epoch = 1
-        self._says = True
+        self._writes_state = True
         when_over(self.on_train_end)
-        self._took: list[float] = []
+        self._step_times: list[float] = []
         if self.log_dir is not None:
             self._writer = tf.summary.create_file_writer(str(self.log_dir))
-        self._last = self._look()
+        self._last = self._read_counters()
         self._looked = self._mark = time.perf_counter()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -74,18 +74,18 @@ class Monitor(keras.callbacks.Callback):
         self._mark = time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Notes what the step took, and looks when it is time."""
+        """Notes the time of the step, and reports when it is time."""
         now = time.perf_counter()
-        self._took.append(now - self._mark)
+        self._step_times.append(now - self._mark)
         self._mark = now
         self._step += 1
         if now - self._looked >= self.every_s:
-            self._tell(logs or {})
-            # What this took is part of no step.
+            self._report(logs or {})
+            # This time is part of no step.
             self._mark = time.perf_counter()
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Says no more."""
+        """Removes the state that `convpar top` shows."""
         files.say_no_more(os.getpid())
         if self._writer is not None:
             self._writer.close()
@@ -97,7 +97,7 @@ class Monitor(keras.callbacks.Callback):
             return list(strategy.devices)
         return [device.name for device in tf.config.list_logical_devices("CPU")]
 
-    def _look(self) -> dict[str, _Seen]:
+    def _read_counters(self) -> dict[str, _Counters]:
         cluster = getattr(self.model.distribute_strategy, "cluster", None)
         # Tasks of one machine send nothing to others.
         loopback = cluster is not None and is_loopback(cluster.chief.address)
@@ -109,8 +109,8 @@ class Monitor(keras.callbacks.Callback):
             for name in self._devices()
         }
 
-    def _tell(self, logs: dict[str, Any]) -> None:
-        seen = self._look()
+    def _report(self, logs: dict[str, Any]) -> None:
+        latest = self._read_counters()
         now = time.perf_counter()
         passed_s, self._looked = now - self._looked, now
         running = Running(
@@ -120,19 +120,19 @@ class Monitor(keras.callbacks.Callback):
             model=self.model.name,
             epoch=self._epoch,
             step=self._step,
-            step_s=statistics.median(self._took),
+            step_s=statistics.median(self._step_times),
             logs={name: float(value) for name, value in logs.items()},
             devices=tuple(
-                _since(name, self._last.get(name), found, passed_s)
-                for name, found in seen.items()
+                _device_now(name, self._last.get(name), counters, passed_s)
+                for name, counters in latest.items()
             ),
         )
-        self._last, self._took = seen, []
-        if self._says:
+        self._last, self._step_times = latest, []
+        if self._writes_state:
             try:
                 files.say(running)
             except OSError as error:
-                self._says = False
+                self._writes_state = False
                 # No reason to lose a training.
                 warnings.warn(
                     f"`convpar top` will not see this training: {error}.",
@@ -147,11 +147,11 @@ class Monitor(keras.callbacks.Callback):
 # DATA_CLASS_SCALAR of tensorflow/core/framework/summary.proto.
 _SCALAR = 1
 # Seconds of processors, and bytes received and sent, until now.
-_Seen = tuple[float | None, tuple[int, int] | None]
+_Counters = tuple[float | None, tuple[int, int] | None]
 
 
-def _since(
-    name: str, before: _Seen | None, now: _Seen, passed_s: float
+def _device_now(
+    name: str, before: _Counters | None, now: _Counters, passed_s: float
 ) -> DeviceNow:
     busy = received = sent = None
     if before is not None:

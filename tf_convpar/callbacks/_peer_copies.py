@@ -1,7 +1,7 @@
-"""Copies of a model that stay with its workers, each on two of them.
+"""Copies of a model that stay with its workers, each shard on two of them.
 
-Nothing of them passes through the chief, until a worker is lost: each shard
-stays where it is, as it was, and goes to the next worker as well.
+They pass through the chief only when a worker is lost: each shard stays on its
+device, and goes to the next worker as well.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tf_convpar.machines import task_of
 from tf_convpar.placement import ShardedTensor
 
 # Job and number of a task.
-_Name = tuple[str, int]
+_TaskId = tuple[str, int]
 
 
 class Nearby(Background):
-    """The last state of a model that two devices have of each shard.
+    """The last state of a model, each shard of which two devices hold.
 
     ```python
     nearby = Nearby(strategy.devices, strategy.chief_device)
@@ -33,8 +33,8 @@ class Nearby(Background):
     ```
 
     Args:
-        devices: Those that hold shards.
-        chief: The chief's, which holds all else and is never lost.
+        devices: Devices that hold shards.
+        chief: Device of the chief, which holds all else and is never lost.
     """
 
     def __init__(self, devices: Sequence[str], chief: str) -> None:
@@ -48,11 +48,11 @@ class Nearby(Background):
         """Begins to send values on, from where they were read."""
         self.start(self._copy, values)
 
-    def values(self, absent: Collection[_Name]) -> list[tf.Tensor] | None:
+    def values(self, absent: Collection[_TaskId]) -> list[tf.Tensor] | None:
         """The state, joined on the chief: one value for each variable.
 
         Args:
-            absent: Tasks that have nothing any more.
+            absent: Tasks that are lost.
 
         Returns:
             None, if there is no state, or both places of a shard are absent.
@@ -62,36 +62,38 @@ class Nearby(Background):
         """
         if self._held is None:
             return None
-        found = []
-        for own, copies, layout in self._held:
+        joined = []
+        for shards, copies, layout in self._held:
             pieces = []
-            for places in zip(own, copies, strict=True):
-                there = [
+            for places in zip(shards, copies, strict=True):
+                present = [
                     p for p in places if task_of(p.backing_device) not in absent
                 ]
-                if not there:
+                if not present:
                     return None
-                pieces.append(there[0])
+                pieces.append(present[0])
             with tf.device(self._chief):
-                here = [tf.identity(piece) for piece in pieces]
+                on_chief = [tf.identity(piece) for piece in pieces]
                 if layout is None:
-                    found += here
+                    joined += on_chief
                     continue
                 # It names devices that may have left.
                 chief = dataclasses.replace(
-                    layout, devices=(self._chief,) * len(here), wire=None
+                    layout, devices=(self._chief,) * len(on_chief), wire=None
                 )
-                found.append(tf.convert_to_tensor(ShardedTensor(here, chief)))
-        for value in found:
-            # TensorFlow says only now that something never came.
+                joined.append(
+                    tf.convert_to_tensor(ShardedTensor(on_chief, chief))
+                )
+        for value in joined:
+            # A value that never came fails only when it is read.
             value.numpy()
-        return found
+        return joined
 
     def forget(self, devices: Sequence[str]) -> None:
-        """What is held is of no use any more.
+        """Forgets the state.
 
         Args:
-            devices: Those that hold shards from now on.
+            devices: Devices that hold shards from now on.
         """
         self._held = None
         self._next = next_devices(devices, self._chief)
@@ -108,12 +110,12 @@ class Nearby(Background):
         held = []
         for value, others in zip(values, copies, strict=True):
             sharded = isinstance(value, ShardedTensor)
-            own = list(value.shards) if sharded else [value]
-            held.append((own, others, value.layout if sharded else None))
+            shards = list(value.shards) if sharded else [value]
+            held.append((shards, others, value.layout if sharded else None))
         self._held = held
 
     def _sent(self, values: list[Any]) -> tuple[list[list[tf.Tensor]], Any]:
-        """Each shard on its next device; and a number once all are there."""
+        """Each shard on its next device, and a number once all have come."""
         copies = []
         for value in values:
             if isinstance(value, ShardedTensor):
@@ -127,29 +129,29 @@ class Nearby(Background):
 
 
 def next_devices(devices: Sequence[str], chief: str) -> dict[str, str]:
-    """Where each device's shards are kept as well.
+    """For each device, the one that keeps copies of its shards.
 
     ```python
     next_devices(["chief", "a", "b"], "chief")  # a on b, b on a
     ```
 
-    The first device of the next worker; the chief's, if there is no other
-    worker. What the chief has stays there: it is never lost.
+    It is the first device of the next worker, or the chief's if there is no
+    other worker. The chief's own shards stay there: it is never lost.
     """
     home = task_of(chief)
     tasks = list(dict.fromkeys(map(task_of, devices)))
     ring = [task for task in tasks if task != home]
     after = dict(zip(ring, [*ring[1:], *ring[:1]], strict=True))
     firsts = {task: d for d in reversed(devices) for task in [task_of(d)]}
-    found = {}
+    nexts = {}
     for device in devices:
         task = task_of(device)
         other = after.get(task, task)
         if task == home:
-            found[device] = device
+            nexts[device] = device
         else:
-            found[device] = chief if other == task else firsts[other]
-    return found
+            nexts[device] = chief if other == task else firsts[other]
+    return nexts
 
 
 def _on(device: str, value: tf.Tensor) -> tf.Tensor:

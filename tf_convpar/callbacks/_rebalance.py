@@ -25,15 +25,15 @@ from tf_convpar.strategy.strategy import ConvParallelStrategy
 from tf_convpar.timeline import note
 from tf_convpar.units import interval
 
-# Between them nothing is said of a device: measurements differ by as much.
+# Ratios of times between which a device counts as unchanged: measurements vary.
 _USUAL = (0.8, 1.25)
-# Looks by which is known how fast a device is in the beginning.
+# Number of looks that tell how fast a device is in the beginning.
 _FIRST = 3
-# Times `patience` looks that find all devices as at first, after which shares
-# go back though that saves less than the margin.
+# After so many times `patience` looks with all devices as at first, shares go
+# back even if that saves less than the margin.
 _CALM = 4
-# Steps after a change that are not counted, as they trace, and the fewest and
-# the most by which is known what a step takes.
+# Steps after a change that are not timed, as they trace; and the fewest and the
+# most steps whose median is the time of a step.
 _TRACES, _FEWEST, _MOST = 2, 5, 50
 # A device that was left out has a share again once so much of what made it
 # slower is gone.
@@ -106,7 +106,7 @@ class Rebalance(keras.callbacks.Callback):
         self.decisions: list[Decision] = []
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Nothing is known of the devices yet."""
+        """Forgets what earlier looks found."""
         strategy = self.model.distribute_strategy
         if not isinstance(strategy, ConvParallelStrategy):
             raise ValueError(
@@ -124,7 +124,9 @@ class Rebalance(keras.callbacks.Callback):
         self._calm, self._step = 0, 0
         # Seconds of the last steps with these shares, and of one in the
         # beginning; and how slow devices were that were left out.
-        self._took: collections.deque[float] = collections.deque(maxlen=_MOST)
+        self._steps_s: collections.deque[float] = collections.deque(
+            maxlen=_MOST
+        )
         self._first_s: float | None = None
         self._left: dict[str, float] = {}
         self._since = 0
@@ -132,7 +134,7 @@ class Rebalance(keras.callbacks.Callback):
         self._pause_s = self.cooldown_s
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Notes when."""
+        """Notes when the step begins."""
         self._began = time.monotonic()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -141,7 +143,7 @@ class Rebalance(keras.callbacks.Callback):
         self._step += 1
         self._since += 1
         if self._since > _TRACES:
-            self._took.append(now - self._began)
+            self._steps_s.append(now - self._began)
         if now - self._looked < self.every_s:
             return
         try:
@@ -151,8 +153,8 @@ class Rebalance(keras.callbacks.Callback):
         self._looked = time.monotonic()
         self._looks.append(slower)
         self._calm = self._calm + 1 if set(slower.values()) == {1.0} else 0
-        if self._calm and not self.decisions and len(self._took) >= _FEWEST:
-            self._first_s = statistics.median(self._took)
+        if self._calm and not self.decisions and len(self._steps_s) >= _FEWEST:
+            self._first_s = statistics.median(self._steps_s)
         late = now - self._changed >= self._pause_s
         if late and len(self._looks) == self.patience:
             self._consider()
@@ -163,14 +165,14 @@ class Rebalance(keras.callbacks.Callback):
         split = HowSplit.last(self.model, devices)
         assumed = {d: _inverse(split.speeds.get(d, 1.0)) for d in devices}
         slower = _agreed(self._looks, assumed)
-        # What saves less than the margin has once been lost to it as well.
+        # Going back need not save the margin: a smaller loss would stay.
         back = slower != assumed and self._calm >= _CALM * self.patience
         left = {
             device: ratio
             for device, ratio in self._left.items()
             if slower.get(device, 1.0) - 1 > (1 - _GONE) * (ratio - 1)
         }
-        other = _at(split, slower, left)
+        other = _split_at(split, slower, left)
         saves = 1 - other.time(slower, devices) / split.time(slower, devices)
         if not back and saves < self.margin:
             self._leave(split, slower, left)
@@ -193,29 +195,29 @@ class Rebalance(keras.callbacks.Callback):
     ) -> None:
         """Leaves the slowest device out, if steps are sure to be shorter.
 
-        They take at most as many times as long as in the beginning as the
-        convolutions do, since nothing else of a step grows.
+        A step grows at most by the same factor as its convolutions, since
+        nothing else in it grows.
         """
-        known = self._first_s is not None and len(self._took) >= _FEWEST
-        own = {d: r for d, r in slower.items() if r > 1 and d not in left}
-        if not known or not own or split.planned:
+        known = self._first_s is not None and len(self._steps_s) >= _FEWEST
+        slowed = {d: r for d, r in slower.items() if r > 1 and d not in left}
+        if not known or not slowed or split.planned:
             return
-        slowest = max(own, key=lambda device: own[device])
-        left = left | {slowest: own[slowest]}
+        slowest = max(slowed, key=lambda device: slowed[device])
+        left = left | {slowest: slowed[slowest]}
         if len(left) == len(slower):
             return
-        other, devices = _at(split, slower, left), self._strategy.devices
+        other, devices = _split_at(split, slower, left), self._strategy.devices
         first = dataclasses.replace(split, speeds={})
         longer = other.time(slower, devices) / first.time({}, devices)
         at_most_s = longer * (self._first_s or 0.0)
-        saves = 1 - at_most_s / statistics.median(self._took)
+        saves = 1 - at_most_s / statistics.median(self._steps_s)
         if saves >= self.margin:
             self._change(other, Decision(self._step, slower, saves, (*left,)))
             self._left = left
 
     def _slower(self) -> dict[str, float]:
         """How many times slower each device is than in the beginning."""
-        found = {}
+        ratios = {}
         for device in self._strategy.devices:
             now = self._speeds.seconds(device)
             first = self._first.setdefault(device, [])
@@ -225,8 +227,8 @@ class Rebalance(keras.callbacks.Callback):
             if len(first) < _FIRST:
                 ratio = 1.0
             usual = _USUAL[0] < ratio < _USUAL[1]
-            found[device] = 1.0 if usual else ratio
-        return found
+            ratios[device] = 1.0 if usual else ratio
+        return ratios
 
     def _change(self, split: HowSplit, decision: Decision) -> None:
         start, start_s = time.monotonic(), time.time()
@@ -238,7 +240,7 @@ class Rebalance(keras.callbacks.Callback):
         self._pause_s = longer if soon else self.cooldown_s
         self._changed = time.monotonic()
         self._looks.clear()
-        self._took.clear()
+        self._steps_s.clear()
         self._since = 0
         self.decisions.append(decision)
         note(f"moved shares: {short(str(decision))}", start_s)
@@ -251,25 +253,25 @@ class Rebalance(keras.callbacks.Callback):
 def _agreed(
     looks: Iterable[Mapping[str, float]], assumed: Mapping[str, float]
 ) -> dict[str, float]:
-    """How slow devices are, as far as all looks agree that it has changed.
+    """Slowness of devices, changed only as far as all looks agree.
 
-    Other programs hold up now one device and now another, for a moment.
+    Other programs slow down now one device and now another for a moment.
 
     Args:
-        looks: How many times slower each device was found to be.
-        assumed: How many times slower it is by its shares of now.
+        looks: How many times slower each device was measured to be.
+        assumed: How many times slower the present shares take it to be.
     """
-    found = {}
+    agreed = {}
     for device, ratio in assumed.items():
         seen = [look.get(device, ratio) for look in looks]
-        found[device] = min(max(ratio, min(seen)), max(seen))
-    return found
+        agreed[device] = min(max(ratio, min(seen)), max(seen))
+    return agreed
 
 
-def _at(
+def _split_at(
     split: HowSplit, slower: Mapping[str, float], left: Collection[str]
 ) -> HowSplit:
-    """Shares by the speeds of now, without some devices."""
+    """The split with shares by present speeds, without some devices."""
     speeds = {d: 0.0 if d in left else 1 / s for d, s in slower.items()}
     return dataclasses.replace(split, speeds=speeds)
 

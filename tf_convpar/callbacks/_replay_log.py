@@ -1,4 +1,4 @@
-"""What a model has learned from since it was copied, to do it again."""
+"""Logs the batches since a model was copied, to learn from them again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tf_convpar._compat.keras import has_schedule
 _EPOCH = object()
 
 
-class Since:
+class ReplayLog:
     """Batches and learning rates of the steps since the last copy.
 
     ```python
@@ -38,7 +38,7 @@ class Since:
 
     @property
     def now(self) -> int:
-        """Number of entries there have been: where a copy begun now is."""
+        """Number of all entries so far: the place of a copy that begins now."""
         return self.start + len(self._kept)
 
     @property
@@ -47,16 +47,16 @@ class Since:
         return sum(kept is not _EPOCH for kept in self._kept)
 
     def epoch(self) -> None:
-        """Metrics have begun anew."""
+        """Notes that metrics have begun anew."""
         self._kept.append(_EPOCH)
 
     def step(self, data: Any, rate: float | None) -> None:
-        """The model has learned from batches, at a learning rate."""
+        """Notes that the model has learned from batches, at a learning rate."""
         self._kept.append((data, rate))
         self.bytes += _bytes(data)
 
     def forget(self, until: int) -> None:
-        """There is a copy of the state after so many entries."""
+        """Drops the entries up to `until`, as there is a copy of that state."""
         del self._kept[: until - self.start]
         self.start = until
         self.bytes = sum(_bytes(k[0]) for k in self._kept if k is not _EPOCH)
@@ -66,7 +66,7 @@ class Since:
         step: Callable[[Any, float | None], Any],
         epoch: Callable[[], None],
     ) -> None:
-        """Does all that is kept, in its order.
+        """Repeats all entries in their order.
 
         Args:
             step: Makes the step of batches and a learning rate.

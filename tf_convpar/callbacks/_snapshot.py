@@ -21,7 +21,7 @@ from tf_convpar.sharding import merge
 
 
 class Snapshot(Background):
-    """The last state of a model that is known whole.
+    """The last complete state of a model.
 
     ```python
     snapshot = Snapshot(model)
@@ -31,12 +31,12 @@ class Snapshot(Background):
         snapshot.plain  # has the state of when it was begun
     ```
 
-    What is read stays on its device, as it was, while training changes the
-    variables; a thread fetches it.
+    Values stay on their devices, as they were read, while training changes the
+    variables; a thread fetches them.
 
     Args:
         model: A model that is built.
-        writer: Writes each to a folder as well, if to any.
+        writer: Writes each snapshot to a folder as well; None for none.
         place: Epoch, and steps of it that have been made.
     """
 
@@ -49,13 +49,13 @@ class Snapshot(Background):
         super().__init__()
         self._plain = merge(model)
         self._writer = writer
-        self._own = _variables(self._plain)
-        self._kept = len(state_of(self._plain))
-        # Those that the plain model does not have yet.
+        self._plain_variables = _variables(self._plain)
+        self._state_count = len(state_of(self._plain))
+        # Values that the plain model does not have yet.
         self._values: list[tf.Tensor] | None = None
         self._read: Any = None
         if writer is not None:
-            self._write([np.asarray(v) for v in self._own], place)
+            self._write([np.asarray(v) for v in self._plain_variables], place)
 
     @property
     def plain(self) -> keras.Model:
@@ -80,11 +80,11 @@ class Snapshot(Background):
         """All variables of a model, where they are, as they are now."""
         if self._read is None:
             self._read = _reader(_variables(model))
-        found: list[Any] = self._read()
-        return found
+        values: list[Any] = self._read()
+        return values
 
     def put(self, values: list[tf.Tensor]) -> None:
-        """From here on this state is what is known.
+        """Takes other values as the last complete state.
 
         Args:
             values: What `read` has read, on the chief.
@@ -92,24 +92,25 @@ class Snapshot(Background):
         self._values = values
 
     def forget(self) -> None:
-        """The model has other variables from now on."""
+        """Forgets the model's variables, which others have replaced."""
         self._read = None
 
     def is_of(self, model: keras.Model) -> bool:
         """Whether a model has as many variables as when this was made."""
-        return len(_variables(model)) == len(self._own)
+        return len(_variables(model)) == len(self._plain_variables)
 
     def _fetch(self, values: list[Any], place: tuple[int, int]) -> None:
         here = [
-            _on(v, value) for v, value in zip(self._own, values, strict=True)
+            _beside(v, value)
+            for v, value in zip(self._plain_variables, values, strict=True)
         ]
-        # TensorFlow says only where a value is looked at that it never came.
+        # A value that never came fails only when it is read.
         arrays = [np.asarray(value) for value in here]
-        # From here on this is what is known, whatever fails: all of it.
+        # All values have come: this is the last complete state.
         self._values = here
         self._write(arrays, place)
-        # In a cluster that has lost a worker any call may, also one that goes
-        # to the chief alone.
+        # In a cluster that has lost a worker any call may fail, even one to the
+        # chief alone.
         with contextlib.suppress(tf.errors.OpError):
             self._settle()
 
@@ -117,15 +118,17 @@ class Snapshot(Background):
         """Gives the plain model the values that have come."""
         if self._values is None:
             return
-        # A variable then has the very memory into which its value has come.
-        for variable, value in zip(self._own, self._values, strict=True):
+        # The variable takes over the memory of the value.
+        for variable, value in zip(
+            self._plain_variables, self._values, strict=True
+        ):
             variable.assign(value)
         self._values = None
 
     def _write(self, arrays: list[np.ndarray], place: tuple[int, int]) -> None:
         if self._writer is not None:
-            names = [v.path for v in self._own[: self._kept]]
-            self._writer.write(names, arrays[: self._kept], place)
+            names = [v.path for v in self._plain_variables[: self._state_count]]
+            self._writer.write(names, arrays[: self._state_count], place)
 
 
 def restore(model: keras.Model, folder: pathlib.Path) -> tuple[int, int] | None:
@@ -135,13 +138,13 @@ def restore(model: keras.Model, folder: pathlib.Path) -> tuple[int, int] | None:
         Epoch, and steps of it that had been made.
 
     Raises:
-        ValueError: What was written is no snapshot, or one of another model,
-            which has stayed as it was.
+        ValueError: The file is no snapshot, or one of another model. `model`
+            then stays as it was.
     """
-    found = load(folder)
-    if found is None:
+    stored = load(folder)
+    if stored is None:
         return None
-    names, arrays, place = found
+    names, arrays, place = stored
     variables = state_of(model)
     arrays = [
         _as_written(array, np.dtype(tf.as_dtype(v.dtype).as_numpy_dtype))
@@ -154,12 +157,12 @@ def restore(model: keras.Model, folder: pathlib.Path) -> tuple[int, int] | None:
     ]
     if has != read:
         either = itertools.zip_longest(has, read)
-        own, other = next(pair for pair in either if pair[0] != pair[1])
+        expected, received = next(pair for pair in either if pair[0] != pair[1])
         raise ValueError(
             f"Expected a snapshot of this model in {folder}, with {len(has)} "
             f"variables. Received one with {len(read)}; the first to differ is "
-            f"{_said(other)} in the place of {_said(own)}. Delete it to begin "
-            "anew."
+            f"{_described(received)} in the place of {_described(expected)}. "
+            "Delete it to begin anew."
         )
     for variable, array in zip(variables, arrays, strict=True):
         variable.assign(array)
@@ -172,7 +175,7 @@ def _as_written(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return array.view(dtype) if same else array
 
 
-def _said(variable: tuple[str, Sequence[int], str] | None) -> str:
+def _described(variable: tuple[str, Sequence[int], str] | None) -> str:
     if variable is None:
         return "none"
     path, shape, dtype = variable
@@ -193,7 +196,7 @@ def _unshared(variable: keras.Variable) -> Any:
         return value_of(variable)
 
 
-def _on(variable: keras.Variable, value: Any) -> tf.Tensor:
+def _beside(variable: keras.Variable, value: Any) -> tf.Tensor:
     """A value where a variable is; shards are joined there."""
     with tf.device(stored(variable).device):
         return tf.identity(tf.convert_to_tensor(value))
@@ -201,7 +204,7 @@ def _on(variable: keras.Variable, value: Any) -> tf.Tensor:
 
 def state_of(model: keras.Model) -> list[keras.Variable]:
     """Weights, random states and slots, once each."""
-    # One that was never compiled has not even None.
+    # A model that was never compiled lacks the attribute.
     optimizer = getattr(model, "optimizer", None)
     every = [*model.variables, *(optimizer.variables if optimizer else [])]
     return list({id(variable): variable for variable in every}.values())

@@ -1,4 +1,4 @@
-"""How fast devices are now, by a convolution that each computes."""
+"""Measures how fast devices are now, by a convolution on each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Speeds:
     """
 
     def __init__(self) -> None:
-        # How often each repeats the convolution, which stays as it is.
+        # Repetitions of the convolution on each device, measured once.
         self._counts: dict[str, int] = {}
 
     def seconds(self, device: str) -> float:
@@ -39,11 +39,13 @@ class Speeds:
         if device not in self._counts:
             work(tf.constant(1)).numpy()
             count = 1
-            # Most of what a single one takes is the call, and the least of a
-            # few is not what something else on the machine has held up.
-            while (took := _least(work, count)) < _SPAN_S / 2 and count < _MOST:
+            # A single convolution takes mostly the time of the call. The least
+            # of a few times is not disturbed by other programs.
+            while (
+                duration := _least(work, count)
+            ) < _SPAN_S / 2 and count < _MOST:
                 count *= 2
-            self._counts[device] = max(1, round(count * _SPAN_S / took))
+            self._counts[device] = max(1, round(count * _SPAN_S / duration))
         count = self._counts[device]
         return statistics.median(_timed(work, count) for _ in range(_TIMES))
 
@@ -65,12 +67,12 @@ def _work(device: str) -> Any:
     def run(count: tf.Tensor) -> tf.Tensor:
         with tf.device(device):
             kernel = tf.fill(_KERNEL, 1 / 288)
-            found = tf.while_loop(
+            result = tf.while_loop(
                 lambda i, x: i < count,
                 lambda i, x: (i + 1, tf.nn.conv2d(x, kernel, 1, "SAME")),
                 [tf.constant(0), tf.ones(_IMAGES)],
                 parallel_iterations=1,
             )
-            return tf.reduce_sum(found[1])
+            return tf.reduce_sum(result[1])
 
     return tf.function(run, autograph=False)

@@ -22,11 +22,11 @@ _recoveries: list[Callable[[], bool]] = []
 
 @contextlib.contextmanager
 def survived(recover: Callable[[], bool]) -> Iterator[None]:
-    """Within it, waiting for all tasks outlives those that are lost.
+    """Context in which waiting for all tasks goes on when some are lost.
 
     Args:
-        recover: Is called when it failed. Whether anybody was lost, and the
-            model is whole without them.
+        recover: Function that is called when waiting failed. It returns whether
+            tasks were lost, and the model is complete without them.
     """
     _recoveries.append(recover)
     try:

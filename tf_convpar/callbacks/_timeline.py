@@ -65,12 +65,12 @@ class Timeline(keras.callbacks.Callback):
         self.steps, self.after = int(steps), int(after)
         self._seen = 0
         self._began_s = self._last = 0.0
-        self._took: collections.deque[float] = collections.deque(maxlen=9)
-        self._all = timeline.Counted()
-        self._coming: concurrent.futures.Future[Any] | None = None
+        self._step_times: collections.deque[float] = collections.deque(maxlen=9)
+        self._every_step = timeline.Counted()
+        self._recording: concurrent.futures.Future[Any] | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Looks whom to ask."""
+        """Finds the tasks to record."""
         strategy = self.model.distribute_strategy
         if not isinstance(strategy, ConvParallelStrategy):
             raise ValueError(
@@ -80,8 +80,8 @@ class Timeline(keras.callbacks.Callback):
         cluster = strategy.cluster
         self._tasks = None if cluster is None else cluster.tasks
         self._seen = 0
-        self._coming = None
-        self._began_s, self._all = time.time(), timeline.Counted()
+        self._recording = None
+        self._began_s, self._every_step = time.time(), timeline.Counted()
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Notes when a step begins."""
@@ -92,24 +92,24 @@ class Timeline(keras.callbacks.Callback):
         """Begins to record, when there have been enough steps."""
         self._seen += 1
         took = time.perf_counter() - self._last
-        self._took.append(took)
-        self._all.add(self._begin_s, self._begin_s + took)
+        self._step_times.append(took)
+        self._every_step.add(self._begin_s, self._begin_s + took)
         if self._seen == self.after:
             # The first and the last are seldom whole.
-            time_s = (self.steps + 2) * statistics.median(self._took)
+            time_s = (self.steps + 2) * statistics.median(self._step_times)
             pool = concurrent.futures.ThreadPoolExecutor(1)
-            self._coming = pool.submit(_record, self._tasks, time_s)
+            self._recording = pool.submit(_record, self._tasks, time_s)
             pool.shutdown(wait=False)
 
     def on_train_end(self, logs: Any = None) -> None:
         """Writes both files."""
-        if self._coming is None:
+        if self._recording is None:
             self._say(f"{self._seen} steps, and {self.after} before the first")
             return
         try:
-            recording = self._coming.result()
+            recording = self._recording.result()
             events = timeline.noted(self._began_s)
-            course = timeline.Course(self._all.entries, events)
+            course = timeline.Course(self._every_step.entries, events)
             timeline.write(
                 recording, self.path, steps=self.steps, course=course
             )

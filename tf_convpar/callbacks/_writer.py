@@ -12,8 +12,8 @@ import numpy as np
 
 from tf_convpar.callbacks import _file
 
-# Seconds that writing may take before it is told that it takes long, and for
-# which the end of a training waits for it.
+# Seconds after which slow writing is warned of, and for which the end of a
+# training waits for it.
 _LONG_S = 60.0
 
 
@@ -26,12 +26,12 @@ class Writer:
     writer.end()
     ```
 
-    A disk that is slow or hangs holds up neither training nor copies, and has
-    one snapshot of memory. What cannot be written is warned of: workers may
-    still be lost, only the chief may not.
+    A disk that is slow or hangs holds up neither training nor copies, and costs
+    the memory of one snapshot. If a snapshot cannot be written there is a
+    warning: workers may still be lost, only the chief may not.
 
     Args:
-        folder: Where to.
+        folder: Folder to write to.
     """
 
     def __init__(self, folder: pathlib.Path) -> None:
@@ -39,7 +39,7 @@ class Writer:
         self._thread = concurrent.futures.ThreadPoolExecutor(1)
         self._writing: concurrent.futures.Future[None] | None = None
         self._begun = 0.0
-        self._told = False
+        self._warned = False
 
     def write(
         self,
@@ -50,18 +50,18 @@ class Writer:
         """Begins to write a snapshot, unless the last is still being written.
 
         Args:
-            names: Of the variables.
+            names: Names of the variables.
             arrays: Their values.
             place: Epoch, and steps of it that have been made.
         """
         now = time.monotonic()
         if self._writing is None or self._writing.done():
-            self._begun, self._told = now, False
+            self._begun, self._warned = now, False
             self._writing = self._thread.submit(
                 self._write, names, arrays, place
             )
-        elif now - self._begun > _LONG_S and not self._told:
-            self._told = True
+        elif now - self._begun > _LONG_S and not self._warned:
+            self._warned = True
             self._warn(
                 f"the one before has been written for {now - self._begun:.0f} "
                 "s and is not done"
@@ -93,8 +93,8 @@ class Writer:
             _file.save(self.folder, names, arrays, place)
         except Exception as error:  # noqa: BLE001 (nobody else would see it)
             kind = "" if isinstance(error, OSError) else type(error).__name__
-            said = getattr(error, "strerror", None) or str(error)
-            self._warn(": ".join(filter(None, (kind, said))))
+            text = getattr(error, "strerror", None) or str(error)
+            self._warn(": ".join(filter(None, (kind, text))))
 
     def _warn(self, why: str) -> None:
         warnings.warn(

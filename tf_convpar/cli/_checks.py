@@ -1,4 +1,4 @@
-"""What is commonly wrong on a machine, and what to do about it.
+"""Checks for common faults of machines and links, with their cures.
 
 Workers are asked through their own server: it reads files of /proc for whoever
 may run operations there. So nothing is installed for it, and workers of other
@@ -26,8 +26,7 @@ from tf_convpar.planner.measure import measure_link
 SLOW_BYTES_S = 50e6
 # Within one network a message takes less than a millisecond.
 SLOW_LATENCY_S = 5e-3
-# Steps take some hundred milliseconds; pictures of several tasks set what one
-# does beside what the other does.
+# Steps take some hundred milliseconds, and timelines compare several tasks.
 CLOCKS_APART_S = 0.05
 _ASKED = 8
 _ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
@@ -37,7 +36,7 @@ _PACKAGES = ("tensorflow", "tensorflow_cpu", "keras", "tf_convpar")
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
         where: The task, or the two of a link.
@@ -55,7 +54,7 @@ class Finding:
 def of_device(device: str, where: str) -> Iterator[Finding]:
     """Looks at the process of a device, here or on another task."""
     yield _onednn(device, where)
-    yield _thread(device, where)
+    yield _threads(device, where)
 
 
 def of_ops(where: str) -> Finding:
@@ -86,7 +85,7 @@ def of_link(source: str, target: str, clock: Clock) -> Finding:
     where = f"{short(source)} -> {short(target)}"
     link = measure_link(source, target, clock)
     rate, latency = link.bytes_per_s, link.latency_s
-    found = f"{rate / 1e6:.0f} MB/s, {1e3 * latency:.2f} ms a message."
+    text = f"{rate / 1e6:.0f} MB/s, {1e3 * latency:.2f} ms a message."
     slow = []
     if rate < SLOW_BYTES_S:
         slow.append(
@@ -99,7 +98,7 @@ def of_link(source: str, target: str, clock: Clock) -> Finding:
             "Within a network a message takes less than 1 ms: are the machines "
             "in one, without a tunnel?"
         )
-    return Finding(where, "link", not slow, " ".join((found, *slow)))
+    return Finding(where, "link", not slow, " ".join((text, *slow)))
 
 
 def _onednn(device: str, where: str) -> Finding:
@@ -116,7 +115,7 @@ def _onednn(device: str, where: str) -> Finding:
     )
 
 
-def _thread(device: str, where: str) -> Finding:
+def _threads(device: str, where: str) -> Finding:
     cores = machines.cores(device)
     set_to = machines.environment(device).get(_THREADS, "")
     threads = int(set_to) if set_to.isdecimal() else 0
@@ -159,14 +158,14 @@ def _versions(device: str, chief: str, where: str) -> Finding:
 
 def _installed(device: str) -> dict[str, str]:
     """Versions of packages beside the TensorFlow of a device's process."""
-    found = re.search(
+    match = re.search(
         r"(/\S+)/tensorflow/libtensorflow_\w+\.so", machines.maps(device)
     )
-    if found is None:
+    if match is None:
         return {}
     with tf.device(device):
         files = tf.raw_ops.MatchingFiles(
-            pattern=os.path.join(found[1], "*.dist-info")
+            pattern=os.path.join(match[1], "*.dist-info")
         ).numpy()
     versions = {}
     for file in files:
@@ -178,25 +177,27 @@ def _installed(device: str) -> dict[str, str]:
 
 
 def _clock(device: str, where: str) -> Finding:
-    """By the answer that was there soonest: it is off by no more than that."""
+    """Compares clocks by the fastest answer, which errs least."""
     best = (float("inf"), 0.0)
     for _ in range(_ASKED):
         begin = time.time()
         with tf.device(device):
-            there = float(tf.timestamp().numpy())
+            task_time = float(tf.timestamp().numpy())
         end = time.time()
-        best = min(best, (end - begin, there - (begin + end) / 2))
-    took, apart = best
-    if abs(apart) <= CLOCKS_APART_S + took / 2:
-        says = f"Its clock is within {1e3 * (abs(apart) + took / 2):.0f} ms."
+        best = min(best, (end - begin, task_time - (begin + end) / 2))
+    round_trip, offset = best
+    if abs(offset) <= CLOCKS_APART_S + round_trip / 2:
+        within_ms = 1e3 * (abs(offset) + round_trip / 2)
+        says = f"Its clock is within {within_ms:.0f} ms."
         return Finding(where, "clock", True, says)
     return Finding(
         where,
         "clock",
         False,
-        f"Its clock is {abs(apart):.2f} s {'ahead' if apart > 0 else 'behind'}"
-        ", so timelines of several tasks are wrong: let both machines keep "
-        "time over the network (`timedatectl set-ntp true`, or chrony).",
+        f"Its clock is {abs(offset):.2f} s "
+        f"{'ahead' if offset > 0 else 'behind'}, so timelines of several "
+        "tasks are wrong: let both machines keep time over the "
+        "network (`timedatectl set-ntp true`, or chrony).",
     )
 
 

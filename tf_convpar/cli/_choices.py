@@ -45,11 +45,11 @@ class Choices:
             for convolution in self.convolutions:
                 record = convolution["passes"][which]
                 times = {c["name"]: c["time_ms"] for c in record["candidates"]}
-                own = times.get(record["chosen"])
-                if times.get("direct") is not None and own is not None:
+                chosen_ms = times.get(record["chosen"])
+                if times.get("direct") is not None and chosen_ms is not None:
                     count = len(convolution["layers"])
                     direct += count * times["direct"]
-                    chosen += count * own
+                    chosen += count * chosen_ms
             totals[which] = {"direct_ms": direct, "chosen_ms": chosen}
         totals["all"] = {
             name: sum(total[name] for total in totals.values())
@@ -88,7 +88,7 @@ class Choices:
             if len(convolution["layers"]) > 1:
                 text += f" ({len(convolution['layers'])} layers)"
             yield f"\n[bold]{text}[/bold]"
-            yield _of_convolution(convolution["passes"])
+            yield _passes_table(convolution["passes"])
         yield ""
         yield from self._gains()
 
@@ -121,7 +121,7 @@ def _table() -> Table:
     return table
 
 
-def _of_convolution(passes: dict[str, dict[str, Any]]) -> RenderableType:
+def _passes_table(passes: dict[str, dict[str, Any]]) -> RenderableType:
     rules = {record["rule"] for record in passes.values()}
     if len(rules) == 1 and None not in rules:
         return f"direct: {rules.pop()}"

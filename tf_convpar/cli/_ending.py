@@ -1,4 +1,4 @@
-"""When a program and its workers end, and with what exit code."""
+"""Waits for a program and its workers to end, and gives the exit code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def exit_code(
     Args:
         chief: The program.
         workers: Workers by their names.
-        signals: Those that came before are passed on to the program.
+        signals: Signals, of which early ones are passed on to the program now.
         going_on: Knows whether the program goes on without a worker.
     """
     signals.forward_to(chief)
@@ -39,7 +39,7 @@ def exit_code(
         # failure.
         code = chief.process.returncode
         if _killed(code) and not chief.spent and not signals.passed_on:
-            # It finds none of what an earlier one has left with them.
+            # Workers start again too: they hold what an earlier one left.
             if chief.revive("chief") and not chief.ended:
                 for worker in workers.values():
                     worker.start()

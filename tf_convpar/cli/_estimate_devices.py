@@ -63,27 +63,27 @@ def devices(
         )
 
 
-def _devices_and_overhead(given: dict[str, Any]) -> tuple[int, float]:
-    """The number of devices and their overhead, one of which may be sought."""
+def _devices_and_overhead(options: dict[str, Any]) -> tuple[int, float]:
+    """The number of devices and their overhead, one of which may be solved."""
     from tf_convpar import estimate as guidelines
 
-    if given.keys() == {"overhead", "devices"}:
-        return given["devices"], given["overhead"]
-    if given.keys() == {"overhead", "speedup"}:
-        overhead = given["overhead"]
-        return guidelines.devices_for(given["speedup"], overhead), overhead
-    if given.keys() == {"efficiency", "devices"}:
-        devices = given["devices"]
-        return devices, guidelines.overhead_for(given["efficiency"], devices)
+    if options.keys() == {"overhead", "devices"}:
+        return options["devices"], options["overhead"]
+    if options.keys() == {"overhead", "speedup"}:
+        overhead = options["overhead"]
+        return guidelines.devices_for(options["speedup"], overhead), overhead
+    if options.keys() == {"efficiency", "devices"}:
+        devices = options["devices"]
+        return devices, guidelines.overhead_for(options["efficiency"], devices)
     raise click.UsageError(
         "Expected --overhead with --devices or --speedup, or --efficiency with "
         "--devices. Received: "
-        f"{', '.join(sorted(f'--{name}' for name in given)) or 'nothing'}."
+        f"{', '.join(sorted(f'--{name}' for name in options)) or 'nothing'}."
     )
 
 
 def _gain(devices: int, overhead: float) -> dict[str, Any]:
-    """What so many devices gain, as plain data."""
+    """Speedup and efficiency of `devices` devices, as plain data."""
     from tf_convpar import estimate as guidelines
 
     if math.isinf(overhead):
@@ -149,15 +149,15 @@ def servers(
     from tf_convpar import estimate as guidelines
 
     with messages_only():
-        found = guidelines.parameter_servers(
+        count = guidelines.parameter_servers(
             parameters, workers, link, compute, full_duplex
         )
-    traffic = (1 if full_duplex else 2) * parameters * workers / link / found
-    report = {"servers": found, "busy_s": traffic, "compute_s": compute}
+    traffic = (1 if full_duplex else 2) * parameters * workers / link / count
+    report = {"servers": count, "busy_s": traffic, "compute_s": compute}
     if as_json:
         print_json(report)
     else:
         click.echo(
-            f"{found} parameter server{'s'[: found > 1]}: each busy for "
+            f"{count} parameter server{'s'[: count > 1]}: each busy for "
             f"{traffic:.3g} s of a step's {compute:.3g} s"
         )

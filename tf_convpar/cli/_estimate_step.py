@@ -84,10 +84,12 @@ def memory(
 
     batches = sorted(set(batch))
     with messages_only():
-        found = [step.memory(n, algorithm) for n in batches]
+        estimates = [step.memory(n, algorithm) for n in batches]
     if png is not None:
         with messages_only():
-            of_memory.draw(found, png, f"A training step of {model}", memory)
+            of_memory.draw(
+                estimates, png, f"A training step of {model}", memory
+            )
     measured: list[Any] = [None] * len(batches)
     if measure:
         with messages_only():
@@ -101,14 +103,14 @@ def memory(
                 "model": model,
                 "optimizer": optimizer,
                 "batches": [
-                    {**f.to_dict(), "measured": m and dataclasses.asdict(m)}
-                    for f, m in zip(found, measured, strict=True)
+                    {**e.to_dict(), "measured": m and dataclasses.asdict(m)}
+                    for e, m in zip(estimates, measured, strict=True)
                 ],
             }
         )
         return
     console = Console()
-    for estimate, peak in zip(found, measured, strict=True):
+    for estimate, peak in zip(estimates, measured, strict=True):
         console.print(f"{model}, batch {estimate.batch}", highlight=False)
         console.print(estimate.table(layers))
         console.print(estimate.peak_text, highlight=False, soft_wrap=True)

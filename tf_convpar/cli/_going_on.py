@@ -23,27 +23,27 @@ _LOOK_S = 2.0
 
 @dataclasses.dataclass
 class _Waited:
-    """A step that is waited for, or that was made.
+    """The wait for a step after a worker has ended.
 
     Attributes:
-        last: When the last one was made before.
-        until: When it is waited for no longer.
-        look: When to look again.
-        made: Whether it was made.
+        last: Time of the last step before.
+        until: Time at which the wait is over.
+        look: Time at which to look again.
+        stepped: Whether there was such a step.
     """
 
     last: int
     until: float
     look: float
-    made: bool = False
+    stepped: bool = False
 
 
 class GoingOn:
     """Whether a program goes on without workers that have ended.
 
     Args:
-        last_step: Gives when it has made its last step, by a clock of its own;
-            None for one that has not said so.
+        last_step: Function that returns the time of the program's last step, by
+            a clock of its own; None if the program has not told of any.
     """
 
     def __init__(self, last_step: Callable[[], int | None]) -> None:
@@ -51,11 +51,11 @@ class GoingOn:
         self._waited: dict[str, _Waited] = {}
 
     def without(self, name: str, how: Callable[[], str]) -> bool:
-        """Whether it does, or still may; says which.
+        """Whether it goes on without a worker, or still may; prints which.
 
         Args:
-            name: Of a worker that has ended.
-            how: Gives how.
+            name: Name of a worker that has ended.
+            how: Function that says how it ended.
         """
         now = time.monotonic()
         waited = self._waited.get(name)
@@ -70,11 +70,11 @@ class GoingOn:
                 err=True,
             )
             return True
-        if waited.made or now < waited.look:
+        if waited.stepped or now < waited.look:
             return True
         waited.look = now + _LOOK_S
         if self._last_step() not in (None, waited.last):
-            waited.made = True
+            waited.stepped = True
             click.echo(f"The program makes steps without {name}.", err=True)
         elif now >= waited.until:
             click.echo(
@@ -87,5 +87,5 @@ class GoingOn:
         return True
 
     def knows(self, name: str) -> bool:
-        """Whether a worker has ended without which it goes on, or may."""
+        """Whether the program goes on, or may, without this ended worker."""
         return name in self._waited

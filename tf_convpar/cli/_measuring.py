@@ -1,4 +1,4 @@
-"""What commands that measure have in common."""
+"""Options and progress bar of the commands that measure."""
 
 from __future__ import annotations
 
@@ -70,10 +70,9 @@ def cluster_and_model(
 def progress(
     doing: str = "Measuring, which takes up to a minute the first time",
 ) -> Iterator[Callable[[str], None]]:
-    """What is being measured, on stderr.
+    """Shows on stderr what is being measured, and warnings at the end.
 
-    Yields a function that shows a few words beside the bar. Warnings are kept,
-    and printed at the end.
+    Yields a function that shows a few words beside the bar.
     """
     from rich.console import Console
 

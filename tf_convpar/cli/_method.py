@@ -1,4 +1,4 @@
-"""The two methods of planning, and which options are of one of them only."""
+"""The option for the method of planning, and checks of other options by it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ option = click.option(
 
 
 def check(context: click.Context, method: str, **only: tuple[str, ...]) -> None:
-    """Refuses options that say nothing for this method.
+    """Refuses options that belong to the other method.
 
     ```python
     check(context, method, star=("quantum",), model=("fresh",))
@@ -33,11 +33,11 @@ def check(context: click.Context, method: str, **only: tuple[str, ...]) -> None:
         click.UsageError: An option of the other method was given.
     """
     for other, names in only.items():
-        given = given_of(context, names) if other != method else []
-        if given:
+        options = given_of(context, names) if other != method else []
+        if options:
             raise click.UsageError(
-                f"Expected {given[0]} with --method {other} only. Received it "
-                f"with --method {method}."
+                f"Expected {options[0]} with --method {other} only. Received "
+                f"it with --method {method}."
             )
 
 

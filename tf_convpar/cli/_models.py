@@ -1,4 +1,4 @@
-"""Models that are given to commands."""
+"""Options and arguments of commands for models, and how these are loaded."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Model(click.ParamType):
 
 
 class _Module(click.ParamType):
-    """The name of a module that can be imported from the folder of now."""
+    """The name of a module that can be imported from the current folder."""
 
     name = "module"
 
@@ -85,8 +85,7 @@ def _keep(ctx: click.Context, param: Any, modules: tuple[str, ...]) -> None:
     ctx.meta[_MODULES] = modules
 
 
-# What it says is kept in the context, for `load`: no command does more with it
-# than pass it on.
+# Its value is kept in the context for `load`: no command has to pass it.
 imported = click.option(
     "--import",
     "modules",
@@ -149,8 +148,8 @@ def measured(
 
     Args:
         calibration: The calibration's file.
-        model: The model that was measured; None for that which it names.
-        wire_dtype: The dtype; None for that of the calibration.
+        model: The model that was measured; None for the one in the calibration.
+        wire_dtype: The dtype; None for the one in the calibration.
     """
     from tf_convpar import planner
 
@@ -171,7 +170,7 @@ def measured(
 
 
 def _nearest(name: str) -> str:
-    """Names that are like this one, else all."""
+    """A sentence with applications of similar names, else with all."""
     by_lower = {known.lower(): known for known in applications()}
     near = difflib.get_close_matches(name.lower(), by_lower, _NEAREST, 0.5)
     if near:
@@ -214,13 +213,13 @@ def _loaded(model: str, image: int | None, compiled: bool) -> Any:
             )
         return _from_file(model, compiled)
     shape = {} if image is None else {"input_shape": (image, image, 3)}
-    made = getattr(keras.applications, model)(weights=None, **shape)
-    if None in made.input_shape[1:]:
+    application = getattr(keras.applications, model)(weights=None, **shape)
+    if None in application.input_shape[1:]:
         raise ValueError(
             f"Expected --image, such as --image 224: {model} takes images of "
-            f"any size. Received none, and inputs of {made.input_shape}."
+            f"any size. Received none, and inputs of {application.input_shape}."
         )
-    return made
+    return application
 
 
 def _from_file(file: str, compiled: bool) -> Any:
@@ -233,10 +232,10 @@ def _from_file(file: str, compiled: bool) -> Any:
             f"Expected {file} to be a file of model.save(), for Keras 3. "
             "Received another kind of file, or a part of one."
         )
-    own = _own()
+    custom_objects = _custom_objects()
     try:
         return keras.models.load_model(
-            file, custom_objects=own, compile=compiled
+            file, custom_objects=custom_objects, compile=compiled
         )
     except TypeError as error:
         # Keras tells of the innermost problem first.
@@ -253,10 +252,10 @@ def _from_file(file: str, compiled: bool) -> Any:
         ) from error
 
 
-def _own() -> dict[str, Any]:
+def _custom_objects() -> dict[str, Any]:
     """Classes and functions of the modules that `--import` names."""
     context = click.get_current_context(silent=True)
-    found: dict[str, Any] = {}
+    custom_objects: dict[str, Any] = {}
     for name in context.meta.get(_MODULES, ()) if context else ():
         try:
             module = importlib.import_module(name)
@@ -266,15 +265,15 @@ def _own() -> dict[str, Any]:
             ) from error
         for key, value in vars(module).items():
             if inspect.isclass(value) or inspect.isfunction(value):
-                found[key] = value
-    return found
+                custom_objects[key] = value
+    return custom_objects
 
 
 def _missing(error: BaseException | None) -> str | None:
     """The class that Keras did not find, by its errors; None if it is not."""
     while error is not None:
-        found = re.search(r"Could not locate (\w+ '[^']+')", str(error))
-        if found:
-            return found[1]
+        match = re.search(r"Could not locate (\w+ '[^']+')", str(error))
+        if match:
+            return match[1]
         error = error.__cause__ or error.__context__
     return None

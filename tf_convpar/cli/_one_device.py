@@ -1,4 +1,4 @@
-"""What a model's whole training step gains on one device."""
+"""Times a model's training step on one device, plain and with `"auto"`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def step(
     """Times of a step of plain Keras, and with `algorithm="auto"`.
 
     ```python
-    found = step(keras.applications.MobileNetV2(weights=None), batch=16)
-    found["gain"]  # how many times as fast as plain Keras
+    times = step(keras.applications.MobileNetV2(weights=None), batch=16)
+    times["gain"]  # how many times as fast as plain Keras
     ```
 
     Both sides learn zeros from noise, by stochastic gradient descent, and take
@@ -29,7 +29,7 @@ def step(
     Args:
         model: A Keras model, built. It stays as it is.
         batch: Images of a step.
-        report: Is told what is being done.
+        report: Function that is called with what is being done.
 
     Returns:
         Medians in ms, after the first step, which traces; and the median of
@@ -73,12 +73,12 @@ def _steps(model: Any, batch: int) -> Callable[[], float]:
         "sgd", losses if len(losses) > 1 else losses[0], jit_compile=False
     )
     if isinstance(model, keras.Sequential):
-        (made,) = model.outputs
+        (outputs,) = model.outputs
     else:
-        made = model.output
+        outputs = model.output
     x = noise(model, batch)
     y = keras.tree.map_structure(
-        lambda t: tf.zeros((batch, *t.shape[1:])), made
+        lambda t: tf.zeros((batch, *t.shape[1:])), outputs
     )
     y = tuple(y) if isinstance(y, list) else y
     batches = iter(tf.data.Dataset.from_tensors((x, y)).repeat())

@@ -1,4 +1,4 @@
-"""How commands show plans and write them."""
+"""Shows plans, and writes them to files, for several commands."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def show(
         output: The file to write it to; None for none.
         png: The file to draw it to; None for none.
         as_json: Whether to print JSON instead of a table.
-        ways: Ways to train beside which the plan stands, the best first.
+        ways: Ways to train to compare with the plan, the best first.
     """
     from tf_convpar import plans
 

@@ -1,4 +1,4 @@
-"""Processes that are started again, and those that are watched or kept."""
+"""Starts processes again, ends those that hang, and sends heartbeats."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ class Restarted:
     """A process that may be started again.
 
     Args:
-        process: Its process.
-        again: Starts another in its place.
-        restarts: How often that may happen.
+        process: The process.
+        again: Function that starts another in its place.
+        restarts: How often it may be started again.
 
     Attributes:
-        process: The one that runs, or ran last.
+        process: The process that runs, or ran last.
     """
 
     def __init__(
         self, process: Process, again: Callable[[], Process], restarts: int
     ) -> None:
         self.process = process
-        self._again = again
+        self._start_another = again
         self._restarts = restarts
         self._used = 0
         self._due: float | None = None
 
     @property
     def ended(self) -> bool:
-        """Whether it does not run."""
+        """Whether the process has ended."""
         return self.process.returncode is not None
 
     @property
     def spent(self) -> bool:
-        """Whether it is not started again."""
+        """Whether it has been started again as often as it may."""
         return self._used == self._restarts
 
     def how(self) -> str:
@@ -59,13 +59,13 @@ class Restarted:
         return how(self.process.wait())
 
     def start(self) -> None:
-        """Starts it again, in the place of what runs, if anything does."""
+        """Starts the process again; kills it first if it still runs."""
         self.process.kill()
-        self.process = self._again()
+        self.process = self._start_another()
         self._due = None
 
     def revive(self, name: str) -> bool:
-        """Whether it need not end everything; starts it when it is time."""
+        """Starts it again when it is time; False if it may not be restarted."""
         if not self._restarts:
             return False
         if self._due is None:
@@ -89,24 +89,25 @@ def watch(
     addresses: Mapping[str, Task],
     worked: Callable[[Restarted], float] = lambda worker: 0.0,
 ) -> Watch:
-    """Ends workers that hang.
+    """Returns a watch that ends workers that hang.
 
     Args:
-        workers: By their names.
-        addresses: Of the same names.
-        worked: When one was last busy. Such a one does not hang.
+        workers: Workers by their names.
+        addresses: Tasks of the workers, by the same names.
+        worked: Function that returns when a worker was last busy. A worker that
+            was busy lately does not hang.
     """
-    of = {task: workers[name] for name, task in addresses.items()}
+    by_task = {task: workers[name] for name, task in addresses.items()}
 
     def end(task: Task, why: str) -> None:
         click.echo(f"{why}; ending it.", err=True)
-        of[task].process.kill()
+        by_task[task].process.kill()
 
     return Watch(
-        lambda: {t: w.process.pid for t, w in of.items() if not w.ended},
+        lambda: {t: w.process.pid for t, w in by_task.items() if not w.ended},
         end,
         starting=True,
-        worked=lambda task: worked(of[task]),
+        worked=lambda task: worked(by_task[task]),
     )
 
 

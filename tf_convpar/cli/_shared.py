@@ -1,4 +1,4 @@
-"""What several sub-commands need."""
+"""Options, errors and output that several sub-commands share."""
 
 import contextlib
 import glob
@@ -25,13 +25,13 @@ patient = click.option(
 
 
 class Mistake(click.ClickException):
-    """What a person has to write otherwise, if it is no option."""
+    """An error that the user can correct, in a file or a variable."""
 
     exit_code = 2
 
 
 class OutputFile(click.Path):
-    """A file to write. Its folder is there, so that no work is in vain."""
+    """A file to write, whose folder is checked before work begins."""
 
     def __init__(self) -> None:
         super().__init__(dir_okay=False, writable=True, path_type=pathlib.Path)

@@ -1,4 +1,4 @@
-"""Signals of the user, which the program gets."""
+"""Passes the user's signals on to the program."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Signals:
     def __init__(self) -> None:
         self._chief: Restarted | None = None
         self._early: list[int] = []
-        # How many the chief has had, which may have ended it.
+        # Number of signals that the chief has had, which may have ended it.
         self._passed = 0
         self._warned = self._killed = False
         self._due = math.inf
@@ -34,7 +34,7 @@ class Signals:
 
     @property
     def passed_on(self) -> bool:
-        """Whether the chief has had one."""
+        """Whether the chief has had a signal."""
         return self._passed > 0
 
     def forward_to(self, chief: Restarted) -> None:
@@ -44,7 +44,7 @@ class Signals:
             self._take(number, None)
 
     def insist(self) -> None:
-        """Kills a chief that goes on, and says so; to be called often."""
+        """Kills a chief that goes on after two signals; to be called often."""
         if self._passed < 2 or self._killed or self._chief is None:
             return
         if not self._warned:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options that only the star has, all but those for files."""
-    made = [
+    added = [
         click.option(
             "--kernels",
             metavar="N:N...",
@@ -61,7 +61,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             "of its name, as in cpu=65. May be given several times.",
         ),
     ]
-    for option in reversed(made):
+    for option in reversed(added):
         command = option(command)
     return command
 
@@ -96,9 +96,9 @@ def cluster(
     from tf_convpar.planner import star
 
     if calibration is not None:
-        found = star.load(calibration)
+        star_calibration = star.load(calibration)
     else:
-        found = star.describe(
+        star_calibration = star.describe(
             star.network(kernels_of(kernels), batch),
             devices,
             link,
@@ -108,8 +108,8 @@ def cluster(
             idle=idle,
         )
     for item in watts:
-        found = _with_watts(found, item)
-    return found
+        star_calibration = _with_watts(star_calibration, item)
+    return star_calibration
 
 
 def kernels_of(text: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""`convpar simulate --ways`: which way to train, and the machines for it."""
+"""`convpar simulate --ways` and `--speeds`: their options and calibrations."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tf_convpar.cli import _models
 if TYPE_CHECKING:
     from tf_convpar.planner import Calibration
 
-# Those that are arguments of methods of replicas.
+# Options that are arguments of methods of replicas.
 _METHODS = ("every", "fragments", "wire", "n_push", "n_fetch")
 NAMES = ("ways", "speeds", *_METHODS)
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options that choose ways to train."""
-    made = [
+    added = [
         click.option(
             "--ways",
             metavar="all|W,W,...",
@@ -57,39 +57,41 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="DownpourSGD: steps between fetches; as many.",
         ),
     ]
-    for option in reversed(made):
+    for option in reversed(added):
         command = option(command)
     return command
 
 
-def arguments(given: dict[str, Any]) -> dict[str, Any]:
-    """What the options say to `compare`."""
-    text = given["ways"]
+def arguments(values: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of `compare`, from the values of options."""
+    text = values["ways"]
     ways = None
     if text is not None and text != "all":
         ways = [name.strip() for name in text.split(",")]
-    found = {name: given[name] for name in _METHODS if given[name] is not None}
-    return found | {"ways": ways}
+    method_arguments = {
+        name: values[name] for name in _METHODS if values[name] is not None
+    }
+    return method_arguments | {"ways": ways}
 
 
 def measured(
-    calibration: pathlib.Path, given: dict[str, Any]
+    calibration: pathlib.Path, values: dict[str, Any]
 ) -> tuple[Any, Calibration, str]:
-    """The model, the calibration of its machines, and what these are."""
+    """The model, the calibration of its machines, and a line about these."""
     from tf_convpar import planner
     from tf_convpar.planner import descriptions
 
-    speeds = _speeds(given["speeds"])
-    model, found, given["wire_dtype"] = _models.measured(
-        calibration, given["model"], given["wire_dtype"]
+    speeds = _speeds(values["speeds"])
+    model, measurements, values["wire_dtype"] = _models.measured(
+        calibration, values["model"], values["wire_dtype"]
     )
-    name = pathlib.Path(given["model"] or found.facts["model"]).stem
-    about = f"{name}, batch {found.batch}: {calibration.name}"
+    name = pathlib.Path(values["model"] or measurements.facts["model"]).stem
+    about = f"{name}, batch {measurements.batch}: {calibration.name}"
     if speeds is not None:
-        rate, delay = descriptions.link(given["link"], given["latency"])
-        found = planner.machines(found, speeds, rate, delay)
-        about += f", speeds {given['speeds']}, {given['link']}"
-    return model, found, about
+        rate, delay = descriptions.link(values["link"], values["latency"])
+        measurements = planner.machines(measurements, speeds, rate, delay)
+        about += f", speeds {values['speeds']}, {values['link']}"
+    return model, measurements, about
 
 
 def _speeds(text: str | None) -> Sequence[float] | None:

@@ -32,15 +32,15 @@ def local(
     """Runs a program as the chief of `tasks - 1` workers on this machine.
 
     Args:
-        tasks: The chief and its workers.
+        tasks: Number of tasks: the chief and its workers.
         program: Command of the chief.
         threads: Most threads for one operation on a worker.
         restarts: How often each process that ends early is started again:
             a worker, or the chief if a signal killed it, and then the workers
             with it. With 0, everything ends with the first, unless the
             program goes on without it.
-        last_step: Gives when the program has made its last step, if it has said
-            so.
+        last_step: Function that returns the time of the program's last step;
+            None if the program has not told of any.
 
     Returns:
         The exit code for the shell.
@@ -113,7 +113,7 @@ def over_ssh(
     signals = Signals()
     printer = Printer()
     with contextlib.ExitStack() as stack:
-        *others, own = commands
+        *others, chief_command = commands
 
         def start(task: str, host: str, text: str) -> Process:
             # The first ends a connection whose other end is silent for 15 s.
@@ -121,12 +121,14 @@ def over_ssh(
             # ends without heartbeats, of which a terminal would make lines.
             # BatchMode: without a terminal no password can be asked for.
             alive = ["-o", "ServerAliveInterval=5"]
-            terminal = "-tt" if task == own[0] else "-T"
+            terminal = "-tt" if task == chief_command[0] else "-T"
             options = [*alive, terminal, "-o", "BatchMode=yes"]
             options += (forwards or {}).get(task, ())
             process = Process(
                 ["ssh", *options, host, text],
-                stdin=subprocess.DEVNULL if task == own[0] else subprocess.PIPE,
+                stdin=subprocess.DEVNULL
+                if task == chief_command[0]
+                else subprocess.PIPE,
                 on_line=printer.of(task),
                 on_error_line=printer.of(task, err=True),
             )
@@ -138,25 +140,29 @@ def over_ssh(
             )
             for command in others
         }
-        chief = Restarted(start(*own), functools.partial(start, *own), restarts)
-        look = functools.partial(_last_step, own[1], last_step)
+        chief = Restarted(
+            start(*chief_command),
+            functools.partial(start, *chief_command),
+            restarts,
+        )
+        look = functools.partial(_last_step, chief_command[1], last_step)
         with watch(workers, tasks), heartbeats(workers.values()):
             return exit_code(chief, workers, signals, GoingOn(look))
 
 
 def _last_step(host: str, text: str) -> int | None:
-    """What a command prints on a host; None where nothing is known."""
+    """The number that a command prints on a host; None if it prints none."""
     words = ["ssh", "-o", "ConnectTimeout=5", "-T", "-o", "BatchMode=yes"]
-    found = list[str]()
+    lines = list[str]()
     with (
         Process(
             [*words, host, text],
-            on_line=found.append,
+            on_line=lines.append,
             # What ssh and the host say besides.
             on_error_line=lambda line: None,
         ) as process,
         contextlib.suppress(subprocess.TimeoutExpired, ValueError, IndexError),
     ):
         process.wait(_ANSWER_S)
-        return int(found[-1])
+        return int(lines[-1])
     return None

@@ -28,7 +28,7 @@ _OPTIONS = (
 
 
 def at_localhost(addresses: Sequence[str]) -> list[str]:
-    """The addresses of these tasks, as each machine finds them.
+    """Addresses at which each machine finds these tasks through the tunnel.
 
     ```python
     at_localhost(["a:2222", "b:2223"])  # ["localhost:2222", "localhost:2223"]
@@ -38,12 +38,12 @@ def at_localhost(addresses: Sequence[str]) -> list[str]:
         addresses: Host and port of each task.
 
     Raises:
-        ValueError: What is no address, or two that have a port or a machine
-            in common.
+        ValueError: One is no address, or two have a port or a machine in
+            common.
     """
     pairs = []
     for address in addresses:
-        # Whose check is of addresses, but also of who can reach whom.
+        # Checks the address, and who can reach whom.
         Cluster({"worker": (address,)})
         host, _, port = address.rpartition(":")
         pairs.append((host, int(port)))
@@ -60,23 +60,23 @@ def at_localhost(addresses: Sequence[str]) -> list[str]:
     return [f"localhost:{port}" for _, port in pairs]
 
 
-def options(own: Task, tasks: Sequence[Task], folder: str) -> list[str]:
-    """What the ssh of one task is to forward.
+def options(started: Task, tasks: Sequence[Task], folder: str) -> list[str]:
+    """Options with which the ssh of one task forwards ports and sockets.
 
     Args:
-        own: The task that it starts.
+        started: The task that this ssh starts.
         tasks: All tasks, at localhost.
         folder: A folder of this user's own, for the sockets. Ports instead
             could be reached by others on this machine, and be taken there.
     """
     words = [word for text in _OPTIONS for word in ("-o", text)]
-    words += ["-L", f"{folder}/{own.port}:{own.address}"]
+    words += ["-L", f"{folder}/{started.port}:{started.address}"]
     for task in tasks:
-        if task != own:
+        if task != started:
             words += ["-R", f"{task.address}:{folder}/{task.port}"]
     return words
 
 
 def here(task: Task, folder: str) -> Task:
-    """The task, as gRPC on this machine finds it."""
+    """The task, with the socket at which this machine finds it."""
     return dataclasses.replace(task, address=f"unix:{folder}/{task.port}")

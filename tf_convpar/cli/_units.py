@@ -17,7 +17,7 @@ class Unit(click.ParamType):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
         try:
-            found: float = getattr(units, self.name)(value)
+            number: float = getattr(units, self.name)(value)
         except ValueError as error:
             self.fail(str(error))
-        return found
+        return number

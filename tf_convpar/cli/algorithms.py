@@ -77,13 +77,13 @@ def command(
     from rich.console import Console
 
     console = Console(stderr=True)
-    found = _consult(loaded, batch, wanted, refresh, console)
+    convolutions = _consult(loaded, batch, wanted, refresh, console)
     choices = Choices(
         model=model,
         batch=batch,
         threads=threads,
         passes=wanted,
-        convolutions=found,
+        convolutions=convolutions,
         step=(
             _step(loaded, batch, console)
             if step and set(wanted) == set(PASSES)
@@ -119,7 +119,7 @@ def _consult(
     layers = collections.defaultdict(list)
     for name, geometry in convolutions(model, batch):
         layers[geometry].append(name)
-    found = []
+    entries = []
     with Progress(
         TextColumn("Measuring"),
         BarColumn(),
@@ -145,19 +145,21 @@ def _consult(
                 raced, None, passes, refresh=refresh, report=report
             )
             progress.advance(task)
-            found.append(
+            entries.append(
                 {
                     "convolution": text,
                     "layers": names,
                     "geometry": dataclasses.asdict(geometry),
                     "images": raced.batch,
                     "passes": {
-                        which: _of_all(record, which, geometry, raced)
+                        which: _whole_batch_record(
+                            record, which, geometry, raced
+                        )
                         for which, record in records.items()
                     },
                 }
             )
-    return found
+    return entries
 
 
 def _step(model: Any, batch: int, console: Console) -> dict[str, float]:
@@ -185,7 +187,9 @@ def _step(model: Any, batch: int, console: Console) -> dict[str, float]:
         return _one_device.step(model, batch, report)
 
 
-def _of_all(record: Any, which: str, geometry: Any, raced: Any) -> Any:
+def _whole_batch_record(
+    record: Any, which: str, geometry: Any, raced: Any
+) -> Any:
     """A record as plain data, with times and memory for the whole batch.
 
     The algorithms may have raced with a part of the batch only, and with widths
@@ -193,12 +197,12 @@ def _of_all(record: Any, which: str, geometry: Any, raced: Any) -> Any:
     """
     from tf_convpar.algorithms import named
 
-    found = dataclasses.asdict(record)
-    for candidate in found["candidates"]:
+    plain = dataclasses.asdict(record)
+    for candidate in plain["candidates"]:
         algorithm = named(candidate["name"], geometry)
         candidate["workspace_bytes"] = algorithm.workspace(geometry, which)
         for name in ("time_ms", "spread_ms"):
             if candidate[name] is not None:
                 more = geometry.multiplications / raced.multiplications
                 candidate[name] *= more
-    return found
+    return plain

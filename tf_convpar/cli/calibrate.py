@@ -101,9 +101,9 @@ def command(
     with _measuring.progress() as report, messages_only():
         if algorithm is not None:
             check_algorithm(algorithm)
-        found: Any
+        calibration: Any
         if of_star:
-            found = star.calibrate(
+            calibration = star.calibrate(
                 loaded,
                 strategy,
                 batch,
@@ -112,7 +112,7 @@ def command(
                 report=report,
             )
         else:
-            found = planner.calibrate(
+            calibration = planner.calibrate(
                 loaded,
                 strategy,
                 batch,
@@ -120,46 +120,50 @@ def command(
                 fresh=fresh,
                 report=report,
             )
-            given = {
+            facts = {
                 "model": model,
                 "image": image,
                 "algorithm": algorithm,
                 "wire_dtype": wire_dtype,
             }
-            words = {name: str(value) for name, value in given.items() if value}
-            found = dataclasses.replace(found, facts={**found.facts, **words})
+            words = {name: str(value) for name, value in facts.items() if value}
+            calibration = dataclasses.replace(
+                calibration, facts={**calibration.facts, **words}
+            )
         if output is not None:
-            kind.save(found, output)
+            kind.save(calibration, output)
     if as_json:
-        print_json(kind.to_json(found))
+        print_json(kind.to_json(calibration))
         return
     from rich.console import Console
 
     console = Console()
     if of_star:
-        console.print(_kernels(found))
+        console.print(_kernels(calibration))
         console.print("ms: forward + input gradient + kernel gradient")
     else:
-        console.print(planner.layer_table(loaded, found))
-        console.print(f"ms: forward + backward, of {found.batch} samples")
-    if found.links:
-        console.print(planner.link_table(found.links))
+        console.print(planner.layer_table(loaded, calibration))
+        console.print(f"ms: forward + backward, of {calibration.batch} samples")
+    if calibration.links:
+        console.print(planner.link_table(calibration.links))
     if of_star:
         console.print(
-            f"Rest of a step: {1e3 * found.rest_s:.1f} ms. Kernels in "
-            f"multiples of {found.quantum}."
+            f"Rest of a step: {1e3 * calibration.rest_s:.1f} ms. Kernels in "
+            f"multiples of {calibration.quantum}."
         )
     if output is not None:
         console.print(f"Written to {output}.", markup=False)
 
 
-def _kernels(found: StarCalibration) -> Table:
+def _kernels(calibration: StarCalibration) -> Table:
     """A row for each number of kernels that was measured of each layer."""
     from rich.table import Table
 
-    table = Table("layer", "kernels", *(short(d.name) for d in found.devices))
-    for convolution in found.network:
-        times = [d.times[convolution.name] for d in found.devices]
+    table = Table(
+        "layer", "kernels", *(short(d.name) for d in calibration.devices)
+    )
+    for convolution in calibration.network:
+        times = [d.times[convolution.name] for d in calibration.devices]
         for i, width in enumerate(times[0].filters):
             passes = [
                 (t.forward[i], t.input_gradient[i], t.kernel_gradient[i])
@@ -168,6 +172,6 @@ def _kernels(found: StarCalibration) -> Table:
             table.add_row(
                 convolution.name if i == 0 else "",
                 str(width),
-                *(" + ".join(f"{1e3 * s:.1f}" for s in own) for own in passes),
+                *(" + ".join(f"{1e3 * s:.1f}" for s in row) for row in passes),
             )
     return table

@@ -38,13 +38,13 @@ def command(timeout_s: float, as_json: bool) -> None:
     with messages_only():
         cluster = spec.resolve()
     with without_chatter():
-        found: dict[str, Any] = {"here": _here()}
+        described: dict[str, Any] = {"here": _here()}
     if cluster is not None:
-        found["cluster"] = _asked(cluster, timeout_s)
+        described["cluster"] = _asked(cluster, timeout_s)
     if as_json:
-        print_json(found)
+        print_json(described)
     else:
-        _print_tables(found)
+        _print_tables(described)
 
 
 def _here() -> list[dict[str, Any]]:
@@ -99,7 +99,7 @@ def _asked(cluster: "Cluster", timeout_s: float) -> list[dict[str, Any]]:
     return tasks
 
 
-def _print_tables(found: dict[str, Any]) -> None:
+def _print_tables(described: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -108,21 +108,21 @@ def _print_tables(found: dict[str, Any]) -> None:
     table = Table(title="This machine", title_justify="left")
     for column in ("Device", "Memory", "Description"):
         table.add_column(column)
-    for device in found["here"]:
+    for device in described["here"]:
         table.add_row(
             device["name"],
             _gib(device["memory_bytes"]),
             escape(device["description"]),
         )
     console.print(table)
-    if "cluster" not in found:
+    if "cluster" not in described:
         return
     table = Table(title="The cluster", title_justify="left")
     for column in ("Task", "Address", "Device", "Memory"):
         # Addresses are folded: one that is cut short helps nobody.
         table.add_column(column, overflow="fold", no_wrap=column != "Address")
     table.add_column("Description")
-    for task in found["cluster"]:
+    for task in described["cluster"]:
         where = (task["task"][len("/job:") :], escape(task["address"]))
         if not task["reached"]:
             problem = escape(task["problem"])

@@ -52,12 +52,12 @@ def command(timeout_s: float, as_json: bool) -> None:
         tf.config.list_physical_devices()
     with progress("Looking at this machine and its workers") as report:
         report("this machine")
-        found = list(_findings(cluster, timeout_s, report))
+        findings = list(_findings(cluster, timeout_s, report))
     if as_json:
-        print_json([dataclasses.asdict(finding) for finding in found])
+        print_json([dataclasses.asdict(finding) for finding in findings])
     else:
-        _print(found)
-    sys.exit(0 if all(finding.well for finding in found) else 1)
+        _print(findings)
+    sys.exit(0 if all(finding.well for finding in findings) else 1)
 
 
 def _findings(
@@ -131,7 +131,7 @@ def _name(task: Task) -> str:
     return f"{task.job} {task.index}"
 
 
-def _print(found: list[Finding]) -> None:
+def _print(findings: list[Finding]) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -140,10 +140,10 @@ def _print(found: list[Finding]) -> None:
     table.add_column(no_wrap=True)
     table.add_column()
     table.add_column(overflow="fold")
-    for finding in found:
+    for finding in findings:
         mark = "[green]well[/green]" if finding.well else "[red]wrong[/red]"
         table.add_row(mark, finding.where, escape(finding.says))
     console = Console()
     console.print(table, highlight=False)
-    wrong = sum(not finding.well for finding in found)
+    wrong = sum(not finding.well for finding in findings)
     console.print(f"{wrong} wrong." if wrong else "All is well.")

@@ -123,5 +123,5 @@ def _tf_config() -> str:
     if cluster is None:
         return "unset"
     sizes = [f"{len(at)} {job}" for job, at in cluster.spec.items()]
-    found = f"{' + '.join(sizes)}; this is {cluster.task.name}"
-    return f"unset; a step of Slurm: {found}" if cluster.one_program else found
+    text = f"{' + '.join(sizes)}; this is {cluster.task.name}"
+    return f"unset; a step of Slurm: {text}" if cluster.one_program else text

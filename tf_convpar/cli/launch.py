@@ -145,21 +145,25 @@ def command(
     # one of them again.
     alive = ssh and not dry_run
     cluster, machines = _cluster(hosts, tunnel)
-    given = launch if alive else None
+    lasting_launch = launch if alive else None
     workers, commands = _remote(
-        cluster, machines, [python, *line], python, cwd, threads, given
+        cluster, machines, [python, *line], python, cwd, threads, lasting_launch
     )
     asks = [python, "-m", "tf_convpar_cli", "top", "--last-step", launch]
-    look = _in(cwd, shlex.join(asks))
+    look = _in_folder(cwd, shlex.join(asks))
     if tunnel:
         with tempfile.TemporaryDirectory(prefix="convpar-") as folder:
             forwards = {
                 name: _tunnel.options(task, cluster.tasks, folder)
                 for name, task in (*workers.items(), ("chief", cluster.chief))
             }
-            found = {n: _tunnel.here(t, folder) for n, t in workers.items()}
+            at_sockets = {
+                n: _tunnel.here(t, folder) for n, t in workers.items()
+            }
             sys.exit(
-                _supervise.over_ssh(commands, found, restarts, forwards, look)
+                _supervise.over_ssh(
+                    commands, at_sockets, restarts, forwards, look
+                )
             )
     if alive:
         sys.exit(
@@ -181,15 +185,15 @@ def _cluster(hosts: str, tunnel: bool) -> tuple[Cluster, dict[Task, str]]:
     """The tasks, the chief first, and the machine of each."""
     addresses = [address.strip() for address in hosts.split(",")]
     with messages_only():
-        found = _tunnel.at_localhost(addresses) if tunnel else addresses
-        chief, *rest = found
+        reachable = _tunnel.at_localhost(addresses) if tunnel else addresses
+        chief, *rest = reachable
         spec = {"chief": (chief,)} | ({"worker": tuple(rest)} if rest else {})
         cluster = Cluster(spec)
     machines = [a.rpartition(":")[0].strip("[]") for a in addresses]
     return cluster, dict(zip(cluster.tasks, machines, strict=True))
 
 
-def _in(folder: str | None, text: str) -> str:
+def _in_folder(folder: str | None, text: str) -> str:
     return text if folder is None else f"cd {shlex.quote(folder)} && {text}"
 
 
@@ -219,7 +223,7 @@ def _remote(
         text = f"TF_CONFIG={shlex.quote(cluster.tf_config(task))} "
         if launch:
             text += f"{launches.VARIABLE}={launch} "
-        text = _in(cwd, text + shlex.join(words))
+        text = _in_folder(cwd, text + shlex.join(words))
         name = "chief" if task == cluster.chief else f"worker {task.index}"
         commands.append((name, machines[task], text))
         if task != cluster.chief:

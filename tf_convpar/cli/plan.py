@@ -93,18 +93,18 @@ def command(
                 wire_dtype=wire_dtype,
                 moments=moments,
             )
-            found = _of_star(star.load(calibration), quantum, existing)
+            plan = _plan_star(star.load(calibration), quantum, existing)
         elif method == _method.STAR:
             _refuse("and --method model", moments=moments)
-            given = _models.measured(calibration, model, wire_dtype)
-            of_star = star.of_measurements(*given)
-            found = _of_star(of_star, quantum, existing)
+            arguments = _models.measured(calibration, model, wire_dtype)
+            of_star = star.of_measurements(*arguments)
+            plan = _plan_star(of_star, quantum, existing)
         else:
             _refuse("of a star", quantum=quantum)
             edited = None if existing is None else plans.load(existing)
-            given = _models.measured(calibration, model, wire_dtype)
-            found, ways = _of_model(*given, moments or "all", edited)
-    _plans.show(found, output, png, as_json, ways)
+            arguments = _models.measured(calibration, model, wire_dtype)
+            plan, ways = _plan_model(*arguments, moments or "all", edited)
+    _plans.show(plan, output, png, as_json, ways)
 
 
 def _refuse(what: str, **options: object) -> None:
@@ -116,7 +116,7 @@ def _refuse(what: str, **options: object) -> None:
             )
 
 
-def _of_star(
+def _plan_star(
     measured: StarCalibration,
     quantum: int | None,
     existing: pathlib.Path | None,
@@ -128,7 +128,7 @@ def _of_star(
     return star.plan(measured, quantum)
 
 
-def _of_model(
+def _plan_model(
     model: Any,
     measured: Calibration,
     wire: str | None,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # The sweeps of the star, as its `SWEEPS` names them; whole models have the
 # first three. To import that would make `--help` wait for TensorFlow.
 SWEEPS = ("devices", "bandwidth", "batch", "kernels", "heterogeneity")
-# Options that describe the star's cluster. A file says all that for itself.
+# Options that describe the star's cluster, which a file describes as well.
 _DESCRIPTION = (
     "devices",
     "link",
@@ -42,7 +42,7 @@ _DESCRIPTION = (
     "rest",
     "idle",
 )
-_OF_STAR = (
+_STAR_OPTIONS = (
     "kernels",
     "conv_share",
     "rest",
@@ -50,7 +50,7 @@ _OF_STAR = (
     "quantum",
     "watts",
 )
-_OF_MODELS = (
+_MODEL_OPTIONS = (
     "model",
     "image",
     "modules",
@@ -141,7 +141,7 @@ def command(
     method: str,
     presets: bool,
     as_json: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Plan a model for devices that nobody has.
 
@@ -170,18 +170,18 @@ def command(
     if presets:
         _presets.show(as_json)
         return
-    _method.check(context, method, star=_OF_STAR, model=_OF_MODELS)
+    _method.check(context, method, star=_STAR_OPTIONS, model=_MODEL_OPTIONS)
     of_star = method == _method.STAR
-    given["batch"] = given["batch"] or _BATCH[method]
+    options["batch"] = options["batch"] or _BATCH[method]
     if of_star:
-        _check_star(context, calibration, given["devices"])
+        _check_star(context, calibration, options["devices"])
     else:
         if calibration is None:
-            _check_model(given)
+            _check_model(options)
         else:
-            _check_measured(context, given)
-        draws = given["ways"] is None and calibration is None
-        writes = given["output"] or (png if draws else None)
+            _check_measured(context, options)
+        draws = options["ways"] is None and calibration is None
+        writes = options["output"] or (png if draws else None)
         _check_sweep(sweep, values, csv_file, writes)
     from rich.console import Console
 
@@ -197,28 +197,32 @@ def command(
         with messages_only():
             wanted = [_value(sweep, v.strip()) for v in values.split(",")]
     if sweep is None:
-        _one_plan(calibration, given, png, as_json, status)
+        _one_plan(calibration, options, png, as_json, status)
         return
-    found: Simulation[Any]
+    simulation: Simulation[Any]
     if of_star:
-        found = _of_star(calibration, sweep, wanted, given, status, report)
-    elif given["ways"] is not None or calibration is not None:
-        found = _of_ways(calibration, sweep, wanted, given, status, report)
+        simulation = _sweep_star(
+            calibration, sweep, wanted, options, status, report
+        )
+    elif options["ways"] is not None or calibration is not None:
+        simulation = _sweep_ways(
+            calibration, sweep, wanted, options, status, report
+        )
     else:
-        found = _of_model(sweep, wanted, given, status, report)
+        simulation = _sweep_model(sweep, wanted, options, status, report)
     with messages_only():
         if csv_file is not None:
-            found.csv(csv_file)
+            simulation.csv(csv_file)
         if png is not None:
             from tf_convpar import planner
             from tf_convpar.planner import star
 
             draw: Any = star.draw if of_star else planner.draw_ways
-            draw(found, png)
+            draw(simulation, png)
     if as_json:
-        print_json(found.to_dict())
+        print_json(simulation.to_dict())
     else:
-        Console().print(found.table(), highlight=False)
+        Console().print(simulation.table(), highlight=False)
 
 
 def _check_star(
@@ -239,9 +243,9 @@ def _check_star(
         )
 
 
-def _check_measured(context: click.Context, given: dict[str, Any]) -> None:
+def _check_measured(context: click.Context, options: dict[str, Any]) -> None:
     refused = ["devices", "batch", "image"]
-    if given["speeds"] is None:
+    if options["speeds"] is None:
         refused += ["link", "latency"]
     described = _method.given_of(context, (*refused,))
     if described:
@@ -251,18 +255,18 @@ def _check_measured(context: click.Context, given: dict[str, Any]) -> None:
         )
 
 
-def _check_model(given: dict[str, Any]) -> None:
-    if given["speeds"] is not None:
+def _check_model(options: dict[str, Any]) -> None:
+    if options["speeds"] is not None:
         raise click.UsageError(
             "Expected --speeds with a calibration file. Received none: "
             "--devices says how fast described devices are."
         )
-    if given["model"] is None or given["devices"] is None:
+    if options["model"] is None or options["devices"] is None:
         raise click.UsageError(
             "Expected --model and --devices, such as --model ResNet50 "
             "--devices 4xcpu:100GFLOPS,2xgpu:2TFLOPS; or --method star, which "
             "has other options. Received no "
-            f"{'--model' if given['model'] is None else '--devices'}."
+            f"{'--model' if options['model'] is None else '--devices'}."
         )
 
 
@@ -270,73 +274,73 @@ def _check_sweep(
     sweep: str | None,
     values: str | None,
     csv_file: pathlib.Path | None,
-    of_a_plan: pathlib.Path | None,
+    plan_output: pathlib.Path | None,
 ) -> None:
     if sweep is None and values is not None:
         raise click.UsageError("Expected --values with --sweep.")
     if sweep is None and csv_file is not None:
         raise click.UsageError("Expected --csv with --sweep.")
-    if sweep is not None and of_a_plan is not None:
+    if sweep is not None and plan_output is not None:
         raise click.UsageError(
             "Expected --sweep, which makes a plan for each value, or --output "
             "and --png, which write one. Received both."
         )
 
 
-def _of_star(
+def _sweep_star(
     calibration: pathlib.Path | None,
     sweep: str,
     values: Sequence[Any] | None,
-    given: dict[str, Any],
+    options: dict[str, Any],
     status: Status,
     report: Callable[[str], None],
 ) -> Simulation[Any]:
     from tf_convpar.planner import star
 
-    words = {name: given[name] for name in _DESCRIPTION}
+    words = {name: options[name] for name in _DESCRIPTION}
     with messages_only(), status:
-        cluster = _simulate_star.cluster(calibration, given["watts"], **words)
-        quantum = given["quantum"]
+        cluster = _simulate_star.cluster(calibration, options["watts"], **words)
+        quantum = options["quantum"]
         return star.simulate(cluster, sweep, values, quantum, report)
 
 
-def _of_model(
+def _sweep_model(
     sweep: str,
     values: Sequence[Any] | None,
-    given: dict[str, Any],
+    options: dict[str, Any],
     status: Status,
     report: Callable[[str], None],
 ) -> Simulation[Any]:
-    model = _loaded(given)
+    model = _loaded(options)
     from tf_convpar import planner
 
-    words = _cluster(given) | _settings(given) | {"report": report}
+    words = _cluster(options) | _settings(options) | {"report": report}
     with messages_only(), status:
-        found = planner.sweep(model, sweep, values, **words)
-    return dataclasses.replace(found, about=_about(given))
+        simulation = planner.sweep(model, sweep, values, **words)
+    return dataclasses.replace(simulation, about=_about(options))
 
 
-def _about(given: dict[str, Any]) -> str:
+def _about(options: dict[str, Any]) -> str:
     return (
-        f"{pathlib.Path(given['model']).stem}, batch {given['batch']}: "
-        f"{given['devices']}, {given['link']}"
+        f"{pathlib.Path(options['model']).stem}, batch {options['batch']}: "
+        f"{options['devices']}, {options['link']}"
     )
 
 
-def _of_ways(
+def _sweep_ways(
     calibration: pathlib.Path | None,
     sweep: str,
     values: Sequence[Any] | None,
-    given: dict[str, Any],
+    options: dict[str, Any],
     status: Status,
     report: Callable[[str], None],
 ) -> Simulation[Any]:
-    model, cluster, about = _machines(calibration, given)
+    model, cluster, about = _machines(calibration, options)
     from tf_convpar import planner
 
     if sweep == "bandwidth":
-        about = about.removesuffix(f", {given['link']}")
-    words = _settings(given) | _simulate_ways.arguments(given)
+        about = about.removesuffix(f", {options['link']}")
+    words = _settings(options) | _simulate_ways.arguments(options)
     with messages_only(), status:
         return planner.sweep_ways(
             model, cluster, sweep, values, about=about, report=report, **words
@@ -344,56 +348,60 @@ def _of_ways(
 
 
 def _machines(
-    calibration: pathlib.Path | None, given: dict[str, Any]
+    calibration: pathlib.Path | None, options: dict[str, Any]
 ) -> tuple[Any, Calibration, str]:
-    """The model, its calibration, measured or described, and in words."""
+    """The model, its calibration, measured or described, and a description."""
     if calibration is not None:
         with messages_only():
-            return _simulate_ways.measured(calibration, given)
-    model = _loaded(given)
+            return _simulate_ways.measured(calibration, options)
+    model = _loaded(options)
     from tf_convpar import planner
 
     with messages_only():
-        return model, planner.described(model, **_cluster(given)), _about(given)
+        return (
+            model,
+            planner.described(model, **_cluster(options)),
+            _about(options),
+        )
 
 
 def _one_plan(
     calibration: pathlib.Path | None,
-    given: dict[str, Any],
+    options: dict[str, Any],
     png: pathlib.Path | None,
     as_json: bool,
     status: Status,
 ) -> None:
-    model, cluster, _ = _machines(calibration, given)
+    model, cluster, _ = _machines(calibration, options)
     from tf_convpar import planner
 
-    settings = _settings(given)
+    settings = _settings(options)
     with messages_only(), status:
         plan = planner.plan(model, cluster, **settings)
-        words = settings | _simulate_ways.arguments(given)
+        words = settings | _simulate_ways.arguments(options)
         ways = planner.compare(model, cluster, plan=plan, **words)
-    _plans.show(plan, given["output"], png, as_json, ways)
+    _plans.show(plan, options["output"], png, as_json, ways)
 
 
-def _cluster(given: dict[str, Any]) -> dict[str, Any]:
-    words = {name: given[name] for name in ("devices", "link", "latency")}
-    return words | {"batch_size": given["batch"]}
+def _cluster(options: dict[str, Any]) -> dict[str, Any]:
+    words = {name: options[name] for name in ("devices", "link", "latency")}
+    return words | {"batch_size": options["batch"]}
 
 
-def _settings(given: dict[str, Any]) -> dict[str, Any]:
-    moments = given["moments"] or "all"
-    return {"wire_dtype": given["wire_dtype"], "moments": moments}
+def _settings(options: dict[str, Any]) -> dict[str, Any]:
+    moments = options["moments"] or "all"
+    return {"wire_dtype": options["wire_dtype"], "moments": moments}
 
 
-def _loaded(given: dict[str, Any]) -> Any:
-    """The model, once what is said of the cluster can be read."""
+def _loaded(options: dict[str, Any]) -> Any:
+    """Loads the model, after the description of the cluster was checked."""
     from tf_convpar.planner import descriptions
 
     with messages_only():
         # Mistakes in these are told before TensorFlow is waited for.
-        descriptions.devices(given["devices"])
-        descriptions.link(given["link"], given["latency"])
-    return _models.load(given["model"], given["image"])
+        descriptions.devices(options["devices"])
+        descriptions.link(options["link"], options["latency"])
+    return _models.load(options["model"], options["image"])
 
 
 def _value(sweep: str | None, text: str) -> Any:

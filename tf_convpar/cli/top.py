@@ -71,37 +71,43 @@ def command(once: bool, last_step: str | None, as_json: bool) -> None:
         return
 
 
-def _view(found: list[Running]) -> Group:
+def _view(trainings: list[Running]) -> Group:
     from rich.console import Group
 
-    if not found:
+    if not trainings:
         return Group(
             "No training of yours runs here that says what it does. Give its "
             "`fit` the callback convpar.callbacks.Monitor(); it says the first "
             "after a second of steps."
         )
-    return Group(*(part for one in found for part in _one(one)))
+    return Group(
+        *(part for training in trainings for part in _training_view(training))
+    )
 
 
-def _one(one: Running) -> tuple[str, Table]:
+def _training_view(training: Running) -> tuple[str, Table]:
     from rich.markup import escape
     from rich.table import Table
 
     from tf_convpar import files
 
     words = [
-        f"[bold]{escape(one.model)}[/bold], process {one.pid}: epoch "
-        f"{one.epoch}, step {one.step}, {one.step_s * 1e3:.0f} ms a step",
-        *(f"{escape(name)} {value:.4g}" for name, value in one.logs.items()),
+        f"[bold]{escape(training.model)}[/bold], process {training.pid}: "
+        f"epoch {training.epoch}, step {training.step}, "
+        f"{training.step_s * 1e3:.0f} ms a step",
+        *(
+            f"{escape(name)} {value:.4g}"
+            for name, value in training.logs.items()
+        ),
     ]
-    silent_s = files.age_s(one)
+    silent_s = files.age_s(training)
     if silent_s > _SILENT_S:
         words.append(f"silent for {silent_s:.0f} s")
     table = Table()
     table.add_column("Device")
     for name in ("Busy", "Waiting", "MB/s in", "MB/s out"):
         table.add_column(name, justify="right")
-    for device in one.devices:
+    for device in training.devices:
         busy = device.busy
         table.add_row(
             device.name,

@@ -1,1 +1,1 @@
-"""The cluster: its tasks, their processes and servers, and how they fare."""
+"""The cluster: its tasks, their processes and servers, and their health."""

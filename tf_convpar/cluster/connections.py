@@ -1,4 +1,4 @@
-"""Connections of this process that are cut from inside it.
+"""Cuts this process's own TCP connections to other machines.
 
 A call of TensorFlow over such a connection fails at once, as if the other
 process had died. It is what ends waiting for a machine that is silent; neither
@@ -22,16 +22,16 @@ Peer = tuple[str, int]
 
 
 def peers_of(address: str) -> set[Peer]:
-    """All that `host:port` may stand for, as connections name it.
+    """Addresses that `host:port` may stand for, as connections name them.
 
     Raises:
         OSError: The host is not known.
     """
     host, _, port = address.rpartition(":")
-    found = socket.getaddrinfo(
+    infos = socket.getaddrinfo(
         host.strip("[]"), int(port), type=socket.SOCK_STREAM
     )
-    return {(plain(str(where[0])), int(port)) for *_, where in found}
+    return {(plain(str(where[0])), int(port)) for *_, where in infos}
 
 
 def cut(peers: Collection[Peer]) -> int:
@@ -52,25 +52,25 @@ def cut(peers: Collection[Peer]) -> int:
 
 
 def established() -> list[Any]:
-    """Connections of this process, as psutil has them; none that listens."""
-    found = psutil.Process().net_connections("tcp")
-    return [one for one in found if one.raddr]
+    """Connections of this process, as psutil has them, without listeners."""
+    connections = psutil.Process().net_connections("tcp")
+    return [c for c in connections if c.raddr]
 
 
 def end(connections: Iterable[Any]) -> int:
-    """Ends some of those, and returns their number."""
+    """Ends connections of `established`, and returns their number."""
     count = 0
     for one in connections:
         # It may have been closed meanwhile.
         with contextlib.suppress(OSError):
-            with socket.socket(fileno=os.dup(one.fd)) as own:
-                own.shutdown(socket.SHUT_RDWR)
+            with socket.socket(fileno=os.dup(one.fd)) as duplicate:
+                duplicate.shutdown(socket.SHUT_RDWR)
             count += 1
     return count
 
 
 def plain(host: str) -> str:
-    """An address as text; gRPC's are of IPv6, which have those of IPv4."""
+    """An address as text; IPv4 addresses that gRPC maps to IPv6 are undone."""
     address = ipaddress.ip_address(host.partition("%")[0])
     inner = getattr(address, "ipv4_mapped", None)
     return str(inner or address)

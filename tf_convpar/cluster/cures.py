@@ -1,7 +1,7 @@
-"""Says in TensorFlow's own errors what a person can do about them.
+"""Adds to TensorFlow's own errors what a person can do about them.
 
-TensorFlow raises them wherever a program happens to be, in `fit` or in a line
-of its own. So they are made longer where TensorFlow makes them.
+They may be raised anywhere in a program, so the text is added where TensorFlow
+makes them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def explain(code: int, message: str) -> str | None:
 
 @functools.cache
 def of_clusters() -> None:
-    """Lets errors say it that only a program in a cluster meets."""
+    """Adds cures to the errors that only a program in a cluster meets."""
     # Some are raised from C++, some from Python: all are made here.
     replace("tensorflow:errors.OpError.__init__", by=_explained)
 
@@ -75,7 +75,7 @@ def _explained(make: Callable[..., None]) -> Callable[..., None]:
 
 
 def of_strategies(kind: type) -> None:
-    """Lets the error about two strategies say it, where one is of a class."""
+    """Adds a cure to the error about two strategies, if one is a `kind`."""
     replace(
         "tensorflow.python.distribute.distribute_lib:_wrong_strategy_scope",
         by=functools.partial(_told_of_mixing, kind=kind),

@@ -23,14 +23,14 @@ import grpc
 from tf_convpar.cluster.spec import Task
 from tf_convpar.cluster.status import ask
 
-# Seconds between two questions.
+# Seconds between two rounds of questions.
 _EVERY_S = 1.0
-# A task that has not answered for so many seconds hangs, and a step that has
-# not ended is looked into: at least these, and more where they have been slow,
-# as on machines with more to do than cores.
+# Fewest seconds without an answer after which a task hangs, and without an end
+# after which a step stands still. Slow tasks get more: their usual time and so
+# many spreads of it.
 _LEAST_S = 5.0
 _SPREADS = 10.0
-# Answers, and steps, from which is known what is usual.
+# Number of last answers, and of last steps, that tell the usual time.
 _REMEMBERED = 60
 
 
@@ -46,14 +46,14 @@ class Watch:
     judged because this process itself was stopped for a while.
 
     Args:
-        asked: Gives the tasks that should answer now, each with something that
-            another process in its place would not have.
-        hangs: Is called for a task that hangs, with a sentence for people, at
-            each question until it is no longer asked.
-        starting: Whether a task may still be starting, which takes its time:
-            it must have answered once.
-        worked: Gives when a task has done something else, if that is known: a
-            busy one that answers nobody does not hang.
+        asked: Function that returns the tasks that should answer now, each with
+            a value that tells its process from another one in its place.
+        hangs: Function that is called for a task that hangs, with a sentence
+            for people, in each round until the task is no longer in `asked()`.
+        starting: Whether tasks may still be starting: then only one that has
+            answered before can hang.
+        worked: Function that returns when a task was last busy, if known: a
+            busy task that does not answer does not hang.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class Watch:
         self._silent: set[Task] = set()
         # Connections that last, as long as they are answered.
         self._channels: dict[Task, grpc.Channel] = {}
-        self._took: collections.deque[float] = collections.deque(
+        self._durations: collections.deque[float] = collections.deque(
             maxlen=_REMEMBERED
         )
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._go, daemon=True)
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Watch:
         self._thread.start()
@@ -86,14 +86,14 @@ class Watch:
     def __exit__(self, *exception: object) -> None:
         self._over.set()
 
-    def _go(self) -> None:
+    def _run(self) -> None:
         while not self._over.wait(_EVERY_S):
-            self._look()
+            self._ask()
         for channel in self._channels.values():
             channel.close()
 
-    def _look(self) -> None:
-        deadline = deadline_s(self._took)
+    def _ask(self) -> None:
+        deadline = deadline_s(self._durations)
         asked = self._asked()
         start = time.monotonic()
         for task, process in asked.items():
@@ -119,18 +119,20 @@ class Watch:
             silent_s = now - self._answered[task][1]
             idle_s = min(silent_s, now - worked[task])
             if task in self._silent and idle_s >= deadline:
-                self._say(task, silent_s)
+                self._report(task, silent_s)
         if not silent:
-            self._took.append(now - start)
+            self._durations.append(now - start)
         self._silent = silent
 
-    def _say(self, task: Task, silent_s: float) -> None:
-        # What was asked about may have ended meanwhile.
+    def _report(self, task: Task, silent_s: float) -> None:
+        # The task may have ended meanwhile.
         if self._over.is_set() or task not in self._asked():
             return
         usual = ""
-        if self._took:
-            usual = f", usually it takes {statistics.median(self._took):.2f} s"
+        if self._durations:
+            usual = (
+                f", usually it takes {statistics.median(self._durations):.2f} s"
+            )
         name = f"{task.job} {task.index}"
         self._hangs(
             task, f"{name} has not answered for {silent_s:.1f} s{usual}"
@@ -138,7 +140,7 @@ class Watch:
 
 
 class Steps:
-    """When steps began and ended, so that one that stands still is seen.
+    """Notes when steps begin and end, and tells whether one stands still.
 
     ```python
     with steps.one():
@@ -148,14 +150,14 @@ class Steps:
     Several may run at a time, in threads.
 
     Args:
-        told: Is called when one has ended well.
+        on_step: Function that is called when a step has ended well.
     """
 
-    def __init__(self, told: Callable[[], None] = lambda: None) -> None:
-        self._told = told
-        self._begun: dict[object, float] = {}
+    def __init__(self, on_step: Callable[[], None] = lambda: None) -> None:
+        self._on_step = on_step
+        self._starts: dict[object, float] = {}
         self._ended = time.monotonic()
-        self._took: collections.deque[float] = collections.deque(
+        self._durations: collections.deque[float] = collections.deque(
             maxlen=_REMEMBERED
         )
 
@@ -163,41 +165,41 @@ class Steps:
     def one(self) -> Iterator[None]:
         """A step, for as long as the context lasts."""
         this, start = object(), time.monotonic()
-        self._begun[this] = start
+        self._starts[this] = start
         try:
             yield
-            self._took.append(time.monotonic() - start)
-            self._told()
+            self._durations.append(time.monotonic() - start)
+            self._on_step()
         finally:
             self._ended = time.monotonic()
-            del self._begun[this]
+            del self._starts[this]
 
     @property
     def are_known(self) -> bool:
-        """Whether one has ended, so that it is known what is usual.
+        """Whether a step has ended, so that the usual time is known.
 
         The first of a program also traces, for as long as a minute.
         """
-        return bool(self._took)
+        return bool(self._durations)
 
     def got_on_until(self) -> float:
-        """Until when all steps that had begun also ended."""
-        return min(list(self._begun.values()), default=self._ended)
+        """Time up to which all steps that had begun have also ended."""
+        return min(list(self._starts.values()), default=self._ended)
 
     def stand_still(self) -> bool:
-        """Whether one takes much longer than steps usually do."""
-        start = min(list(self._begun.values()), default=math.inf)
-        return time.monotonic() - start >= deadline_s(self._took)
+        """Whether a step takes much longer than steps usually do."""
+        start = min(list(self._starts.values()), default=math.inf)
+        return time.monotonic() - start >= deadline_s(self._durations)
 
 
-def deadline_s(took: Sequence[float]) -> float:
+def deadline_s(durations: Sequence[float]) -> float:
     """Seconds after which an answer, or the end of a step, is overdue.
 
-    The median of what they have taken, and ten times their spread (median
+    It is the median of earlier durations, and ten times their spread (median
     absolute deviation), so that a few slow ones change nothing.
     """
-    if not took:
+    if not durations:
         return _LEAST_S
-    usual = statistics.median(took)
-    spread = statistics.median(abs(t - usual) for t in took)
+    usual = statistics.median(durations)
+    spread = statistics.median(abs(t - usual) for t in durations)
     return max(_LEAST_S, usual + _SPREADS * spread)

@@ -60,8 +60,8 @@ def connect(
     Args:
         cluster: the cluster; this process must be its chief.
         timeout_s: seconds to wait for the other tasks, all together.
-        fewest: number of other tasks without which it does not begin; all if
-            None. The rest are absent `members()`, which may join later.
+        fewest: fewest other tasks to begin with; all if None. The rest are
+            absent `members()`, which may join later.
 
     Raises:
         ValueError: where this process's task is not the chief.
@@ -89,8 +89,8 @@ def connect(
     set_grpc_defaults()
     check_port_free(cluster.chief.address)
     doors = listening.wanted(cluster.chief)
-    found = wait_for(cluster.others, timeout_s, fewest, cluster.one_program)
-    absent = [task for task in cluster.others if task not in found]
+    answered = wait_for(cluster.others, timeout_s, fewest, cluster.one_program)
+    absent = [task for task in cluster.others if task not in answered]
     # The import takes seconds, for which no error above should have to wait.
     import tensorflow as tf
 
@@ -114,12 +114,12 @@ def connect(
     # TensorFlow starts this task's server when it is first asked for devices.
     tf.config.list_logical_devices()
     listening.restrict(chief.port, doors)
-    there = Members(chief, found, absent)
-    there.enter()
+    joined = Members(chief, answered, absent)
+    joined.enter()
     cures.of_clusters()
     if cluster.one_program:
         atexit.register(_stay, until=time.monotonic() + STAY_S)
-    _connected, _members = cluster, there
+    _connected, _members = cluster, joined
 
 
 def _stay(until: float) -> None:
@@ -127,17 +127,17 @@ def _stay(until: float) -> None:
 
 
 def members() -> Members | None:
-    """Who is there of the cluster that this process is the chief of, if any."""
+    """The members of the cluster whose chief this process is, if it is one."""
     return _members
 
 
 def watched() -> contextlib.AbstractContextManager[None]:
-    """Calls to workers that hang fail soon, where there are any."""
+    """Context in which calls to workers that hang fail soon."""
     return _members.watched() if _members else contextlib.nullcontext()
 
 
 def step() -> contextlib.AbstractContextManager[None]:
-    """What lasts as long as a step, so that one that stands still is seen."""
+    """Context of one step, by which a step that stands still is noticed."""
     return _members.steps.one() if _members else contextlib.nullcontext()
 
 
@@ -215,15 +215,15 @@ def _port_problem(address: str, port: int, code: int) -> str:
 def _holder(port: int) -> str:
     """Names the process that listens on a port, if this user may know it."""
     try:
-        for found in psutil.net_connections("tcp"):
+        for connection in psutil.net_connections("tcp"):
             if (
-                found.status == psutil.CONN_LISTEN
-                and found.laddr.port == port
-                and found.pid
+                connection.status == psutil.CONN_LISTEN
+                and connection.laddr.port == port
+                and connection.pid
             ):
-                process = psutil.Process(found.pid)
+                process = psutil.Process(connection.pid)
                 command = " ".join(process.cmdline())[:80]
-                return f"process {found.pid} ({command})"
+                return f"process {connection.pid} ({command})"
     except (psutil.Error, OSError):
         pass
     return f"another process (`ss -ltnp 'sport = :{port}'` as root names it)"

@@ -1,12 +1,12 @@
-"""What the tasks of one `convpar launch` know of each other, and tell it.
+"""Ids of launches, which tell workers of one `convpar launch` from another's.
 
-A launch gives all that it starts an id. A worker of another one, which was
-killed a moment ago or still runs, answers as the own one would at its address;
-so a chief with an id asks each worker what it was started with. Workers that
-somebody started by hand have none, and are anybody's.
+A launch gives all that it starts an id. A worker of another launch, which was
+killed a moment ago or still runs, may answer at the address of a new one. So a
+chief with an id asks each worker for its id. Workers that were started by hand
+have none, and any chief may use them.
 
-A chief also says that it makes steps which outlive workers, so that the launch
-leaves it alone when one ends.
+A chief also tells its launch of steps that it makes although workers have
+ended: the launch then lets it go on.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ def new() -> str:
 
 
 def strangers(tasks: Iterable[Task]) -> list[Task]:
-    """Those that another launch has started.
+    """The tasks that another launch has started.
 
     Args:
-        tasks: Some that TensorFlow has joined.
+        tasks: Tasks that TensorFlow has joined.
     """
-    own = os.environ.get(VARIABLE)
-    if not own:
+    launch = os.environ.get(VARIABLE)
+    if not launch:
         return []
-    return [task for task in tasks if _of(task) not in (own, None)]
+    return [task for task in tasks if _launch_of(task) not in (launch, None)]
 
 
-def refusal(found: Iterable[Task]) -> str:
-    """What is said of `strangers`."""
+def refusal(tasks: Iterable[Task]) -> str:
+    """The message of the error about `strangers`."""
     return (
         "Expected workers that this `convpar launch` has started. Received "
-        f"{', '.join(map(str, found))}, of another launch: one that still "
+        f"{', '.join(map(str, tasks))}, of another launch: one that still "
         "runs, or that was killed, whose workers end within 15 s. Wait, or "
         "end it, or take other ports; then start this one again."
     )
 
 
 def tell() -> None:
-    """Says that this program makes steps, whatever workers end."""
+    """Tells the launch that this program has made a step."""
     if launch := os.environ.get(VARIABLE):
         # No reason to lose a training.
         with contextlib.suppress(OSError, ValueError):
             files.say_step(launch)
 
 
-def _of(task: Task) -> str | None:
+def _launch_of(task: Task) -> str | None:
     """The id of the launch that has started a task; None if none has."""
     device = f"{task.name}/device:CPU:0"
     return machines.environment(device).get(VARIABLE) or None

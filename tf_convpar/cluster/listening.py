@@ -1,4 +1,4 @@
-"""Who may reach the port of a task: TensorFlow itself listens to everybody.
+"""Filters who may reach the port of a task; TensorFlow listens to everybody.
 
 Its server binds every interface of its machine, whatever the cluster says, and
 whoever reaches it may run operations. So its sockets get a filter of the
@@ -36,7 +36,7 @@ VARIABLE = "CONVPAR_LISTEN"
 
 @dataclasses.dataclass(frozen=True)
 class Door:
-    """Packets that are taken.
+    """Addresses and interfaces at which packets are accepted.
 
     Attributes:
         net: Addresses that they may be sent to.
@@ -48,7 +48,7 @@ class Door:
     interfaces: tuple[int, ...] = ()
 
 
-# No packet from another machine is let in at these.
+# Only this machine can send packets to these.
 LOOPBACK = (
     Door(ipaddress.ip_network("127.0.0.0/8")),
     Door(ipaddress.ip_network("::1/128")),
@@ -85,9 +85,9 @@ def wanted(task: Task, address: str | None = None) -> list[Door] | None:
             is Linux, and others by all addresses.
 
     Returns:
-        What is taken; None for all. An address is reached by the interface
-        that has it, and from this machine; one that the loopback interface has
-        as well is there for all interfaces.
+        The doors; None for all packets. An address is reached by the interface
+        that has it, and from this machine. An address that the loopback
+        interface has as well is reached by all interfaces.
 
     Raises:
         OSError: This machine has no such address.
@@ -102,14 +102,14 @@ def wanted(task: Task, address: str | None = None) -> list[Door] | None:
 
 
 def restrict(port: int, doors: Sequence[Door] | None) -> None:
-    """Drops whatever else arrives at a port of this process.
+    """Drops all packets to a port of this process that come by no door.
 
-    Connections that came another way before are ended. Those that the process
-    has not taken yet are all closed: who is welcome makes another.
+    Earlier connections that came by no door are ended. Those that the process
+    has not accepted yet are all closed; a welcome peer connects again.
 
     Args:
-        port: Where a server of this process listens.
-        doors: What is taken; None for all.
+        port: Port at which a server of this process listens.
+        doors: Doors for packets; None for all packets.
 
     Raises:
         OSError: Nothing of this process listens at the port, or the kernel has
@@ -117,28 +117,28 @@ def restrict(port: int, doors: Sequence[Door] | None) -> None:
     """
     if doors is None:
         return
-    found = [
+    listeners = [
         c.fd
         for c in psutil.Process().net_connections("tcp")
         if c.status == psutil.CONN_LISTEN and c.laddr.port == port
     ]
-    if not found:
+    if not listeners:
         raise OSError(f"Expected this process to listen at port {port}.")
     program = _program(doors)
     kept = ctypes.create_string_buffer(program)
     pointer = struct.pack("HL", len(program) // 8, ctypes.addressof(kept))
     with contextlib.ExitStack() as stack:
-        for fd in found:
-            own = stack.enter_context(socket.socket(fileno=os.dup(fd)))
+        for fd in listeners:
+            listener = stack.enter_context(socket.socket(fileno=os.dup(fd)))
             try:
-                own.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, pointer)
+                listener.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, pointer)
             except OSError as error:
                 raise OSError(
                     error.errno,
                     "Expected a kernel that filters what arrives at a port, as "
                     f"Linux does. Received: {error.strerror}.",
                 ) from None
-            _turn_away(own)
+            _turn_away(listener)
     connections.end(
         one
         for one in connections.established()
@@ -147,8 +147,8 @@ def restrict(port: int, doors: Sequence[Door] | None) -> None:
 
 
 def _turn_away(listener: socket.socket) -> None:
-    """Closes the connections that wait to be taken."""
-    # As gRPC's is. There may be none.
+    """Closes the connections that wait to be accepted."""
+    # Not blocking, as gRPC's sockets are: there may be none.
     listener.setblocking(False)
     while True:
         try:
@@ -160,15 +160,15 @@ def _turn_away(listener: socket.socket) -> None:
 
 
 def _is_welcome(connection: Any, doors: Sequence[Door]) -> bool:
-    """Whether its packets are those that are taken."""
+    """Whether a connection comes by one of the doors."""
     to = ipaddress.ip_address(connections.plain(connection.laddr.ip))
     through = [door for door in doors if to in door.net]
     if not all(door.interfaces for door in through):
         return True
     # It may have been closed meanwhile.
     with contextlib.suppress(OSError):
-        with socket.socket(fileno=os.dup(connection.fd)) as own:
-            number = _interface(own)
+        with socket.socket(fileno=os.dup(connection.fd)) as duplicate:
+            number = _interface(duplicate)
         return any(number in door.interfaces for door in through)
     return False
 
@@ -180,98 +180,103 @@ def _interface(connection: socket.socket) -> int:
     """
     level, wanted, options, place = _CAME_BY[connection.family]
     connection.setsockopt(level, wanted, 1)
-    found = connection.getsockopt(level, options, 64)
+    info = connection.getsockopt(level, options, 64)
     connection.setsockopt(level, wanted, 0)
-    return int(struct.unpack_from("I", found, place)[0])
+    return int(struct.unpack_from("I", info, place)[0])
 
 
 def _doors(address: str) -> list[Door]:
     host = address.strip("[]")
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or "no name of a machine"
         raise OSError(
             f"Expected an address of this machine to listen on, or its name. "
             f"Received {address!r}: {why}."
         ) from None
-    asked = {str(where[0]).partition("%")[0] for *_, where in found}
-    own: dict[str, set[str]] = {}
-    for name, interface in psutil.net_if_addrs().items():
-        for entry in interface:
+    asked = {str(where[0]).partition("%")[0] for *_, where in infos}
+    interfaces: dict[str, set[str]] = {}
+    for name, entries in psutil.net_if_addrs().items():
+        for entry in entries:
             if entry.family in (socket.AF_INET, socket.AF_INET6):
                 host = entry.address.partition("%")[0]
                 # Additional addresses of eth0 may be those of eth0:1.
-                own.setdefault(host, set()).add(name.partition(":")[0])
-    if not asked & own.keys():
+                interfaces.setdefault(host, set()).add(name.partition(":")[0])
+    if not asked & interfaces.keys():
         raise OSError(
             "Expected an address of this machine to listen on. Received "
             f"{address!r}, {', '.join(sorted(asked))}; it has "
-            f"{', '.join(sorted(own))}."
+            f"{', '.join(sorted(interfaces))}."
         )
-    loopback = own.get("127.0.0.1", set())
+    loopback = interfaces.get("127.0.0.1", set())
     return [
-        Door(ipaddress.ip_network(host), _numbers(own[host], loopback))
-        for host in sorted(asked & own.keys())
+        Door(
+            ipaddress.ip_network(host),
+            _interface_numbers(interfaces[host], loopback),
+        )
+        for host in sorted(asked & interfaces.keys())
     ]
 
 
-def _numbers(names: set[str], loopback: set[str]) -> tuple[int, ...]:
-    """Of these interfaces and of loopback; none if it is among them."""
+def _interface_numbers(names: set[str], loopback: set[str]) -> tuple[int, ...]:
+    """Numbers of these interfaces and of loopback; none if one is loopback."""
     if names & loopback:
         return ()
     return tuple(map(socket.if_nametoindex, sorted(names | loopback)))
 
 
 def _program(doors: Iterable[Door]) -> bytes:
-    """Takes a packet that comes through one of these doors, and no other."""
+    """The filter that accepts packets by one of these doors, and no others."""
     doors = list(doors)
-    code = [_do(_LOAD_BYTE, _HEADER), _do(_AND, 0xF0)]
+    code = [_instruction(_LOAD_BYTE, _HEADER), _instruction(_AND, 0xF0)]
     for version in (4, 6):
         body = [
             line
             for door in doors
             if door.net.version == version
-            for line in _taken(door)
+            for line in _door_program(door)
         ]
-        body.append(_do(_RETURN, 0))
-        code.append(_do(_IF_EQUAL, version << 4, 0, len(body)))
+        body.append(_instruction(_RETURN, 0))
+        code.append(_instruction(_IF_EQUAL, version << 4, 0, len(body)))
         code += body
-    return b"".join([*code, _do(_RETURN, 0)])
+    return b"".join([*code, _instruction(_RETURN, 0)])
 
 
-def _taken(door: Door) -> list[bytes]:
-    """Ends with the packet taken, or goes on after these lines."""
+def _door_program(door: Door) -> list[bytes]:
+    """Instructions that accept a packet by this door, or else fall through."""
     net = door.net
     words = list(_words(net.network_address.packed))
     masks = list(_words(net.netmask.packed))
-    # Of what is compared: its value, and whether another may be right as well.
+    # Comparisons: the value, and whether the next one may match instead.
     code: list[bytes | tuple[int, bool]] = []
     for i, (word, mask) in enumerate(zip(words, masks, strict=True)):
         if mask:
-            code.append(_do(_LOAD, _HEADER + _TO[net.version] + 4 * i))
-            code.append(_do(_AND, mask))
+            code.append(_instruction(_LOAD, _HEADER + _TO[net.version] + 4 * i))
+            code.append(_instruction(_AND, mask))
             code.append((word, False))
     if door.interfaces:
-        code.append(_do(_LOAD, _INTERFACE))
+        code.append(_instruction(_LOAD, _INTERFACE))
         *first, last = door.interfaces
         code += [(number, True) for number in first]
         code.append((last, False))
-    whole = []
+    lines = []
     for i, line in enumerate(code):
-        # What is unlike leaves these lines, of which the last takes it.
+        # Without a match it jumps behind these lines; the last one accepts.
         left = len(code) - i
         if not isinstance(line, bytes):
             value, more = line
             jumps = (left - 1, 0) if more else (0, left)
-            line = _do(_IF_EQUAL, value, *jumps)
-        whole.append(line)
-    return [*whole, _do(_RETURN, _ALL)]
+            line = _instruction(_IF_EQUAL, value, *jumps)
+        lines.append(line)
+    return [*lines, _instruction(_RETURN, _ALL)]
 
 
 def _words(packed: bytes) -> tuple[int, ...]:
     return struct.unpack(f"!{len(packed) // 4}I", packed)
 
 
-def _do(code: int, value: int, if_so: int = 0, if_not: int = 0) -> bytes:
+def _instruction(
+    code: int, value: int, if_so: int = 0, if_not: int = 0
+) -> bytes:
     return struct.pack("HBBI", code, if_so, if_not, value & _ALL)

@@ -50,7 +50,7 @@ class LocalCluster:
         wait_ready([self.start_again(index)], timeout_s)
 
     def start_again(self, index: int) -> Process:
-        """As `restart`, without waiting until it answers."""
+        """Restarts a worker without waiting until it answers."""
         self.workers[index].kill()
         self.workers[index] = self._start(index)
         return self.workers[index]
@@ -146,10 +146,10 @@ def wait_ready(workers: Sequence[Process], timeout_s: float) -> None:
             line.startswith(READY) for line in worker.output.splitlines()
         ):
             if worker.returncode is not None:
-                found = how(worker.wait())
+                ending = how(worker.wait())
                 raise RuntimeError(
                     "Expected every local worker to start. Received "
-                    f"{found} from worker {index}, which wrote:\n"
+                    f"{ending} from worker {index}, which wrote:\n"
                     f"{worker.output}"
                 )
             if time.monotonic() > deadline:
@@ -173,7 +173,7 @@ def _env() -> dict[str, str]:
 
 @contextlib.contextmanager
 def reserved_port() -> Iterator[int]:
-    """Yields a port that nobody but the task it is meant for will be given.
+    """Yields a free port that the system gives to no other program.
 
     Linux lets several sockets be bound to one port if all of them ask for
     SO_REUSEADDR, as gRPC's does, and one of them listens. When asked for any

@@ -1,4 +1,4 @@
-"""Tasks that leave a cluster and return, while what others hold lives on.
+"""Tasks that leave a cluster and return, while the others keep their state.
 
 TensorFlow asks every task of its cluster when it waits for all of them, as
 Keras' `fit` does at its end. So who is lost must leave the cluster; a task that
@@ -25,8 +25,8 @@ from tf_convpar.cluster.connections import peers_of
 from tf_convpar.cluster.health import Steps
 from tf_convpar.cluster.health import Watch
 from tf_convpar.cluster.reach import Reach
-from tf_convpar.cluster.reach import apart
-from tf_convpar.cluster.reach import least
+from tf_convpar.cluster.reach import cut_off_pairs
+from tf_convpar.cluster.reach import vertex_cover
 from tf_convpar.cluster.spec import Task
 from tf_convpar.cluster.status import DeviceStatus
 from tf_convpar.cluster.status import ask
@@ -54,38 +54,39 @@ class Members:
 
     Args:
         chief: The task of this process.
-        found: Devices of each worker that is there.
-        absent: Workers that are not there yet.
+        answered: Devices of each worker that has answered.
+        absent: Workers that have not answered yet.
 
     Attributes:
         absent: Workers that left and have not joined again, or not yet.
-        steps: To be told of each step.
+        steps: The chief's steps, which it must tell of.
     """
 
     def __init__(
         self,
         chief: Task,
-        found: Mapping[Task, tuple[DeviceStatus, ...]],
+        answered: Mapping[Task, tuple[DeviceStatus, ...]],
         absent: Sequence[Task] = (),
     ) -> None:
         self._chief = chief
-        self._processes = {task: _process(d) for task, d in found.items()}
-        self._peers = {task: _peers(task) for task in (*found, *absent)}
-        self._hang: set[Task] = set()
+        self._processes = {task: _process(d) for task, d in answered.items()}
+        self._peers = {task: _peers(task) for task in (*answered, *absent)}
+        self._hanging: set[Task] = set()
         self.absent: list[Task] = list(absent)
         self.steps = Steps(launches.tell)
-        # Who left because another one was not reached, and is asked for it.
-        self._parted: dict[Task, Reach | None] = {}
-        self._parting = threading.Lock()
-        self._whole: Any = None
-        # Processes that another launch has started.
+        # Tasks that left because they and others did not reach one another, and
+        # the question whether they do again.
+        self._separated: dict[Task, Reach | None] = {}
+        self._separating = threading.Lock()
+        self._full_cluster: Any = None
+        # Numbers of processes that another launch has started.
         self._strangers: set[int] = set()
-        # What is asked of those who left.
+        # The answers of those that left, once they are known.
         self._asking: concurrent.futures.Future[Any] | None = None
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Calls to a worker that hangs fail soon, as to one that died.
+        """Lets calls to a worker that hangs fail soon, as to one that died.
 
         Without this they wait for 80 s or for ever: until its machine is back
         on the network, or somebody kills it.
@@ -93,19 +94,19 @@ class Members:
         over = threading.Event()
         launches.tell()
 
-        def go() -> None:
+        def keep_cutting() -> None:
             while not over.wait(_CUT_EVERY_S):
-                for task in list(self._hang):
+                for task in list(self._hanging):
                     cut(self._peers[task])
 
         def look() -> None:
             while not over.wait(_LOOK_EVERY_S):
                 if self.steps.stand_still():
-                    self._part(over)
+                    self._separate(over)
                     # It may only be a long one.
                     over.wait(_ANSWER_S)
 
-        cutting = threading.Thread(target=go, daemon=True)
+        cutting = threading.Thread(target=keep_cutting, daemon=True)
         with Watch(
             self._present,
             self._give_up,
@@ -118,7 +119,7 @@ class Members:
             finally:
                 over.set()
                 cutting.join()
-                self._hang.clear()
+                self._hanging.clear()
 
     def _present(self) -> dict[Task, int]:
         return {
@@ -126,47 +127,46 @@ class Members:
         }
 
     def _give_up(self, task: Task, why: str) -> None:
-        if task not in self._hang:
+        if task not in self._hanging:
             _LOG.warning("%s; it is waited for no longer.", why)
-            self._hang.add(task)
+            self._hanging.add(task)
 
     def lost(self) -> list[Task]:
-        """Members that do not answer, or are other processes than they were.
+        """Members that do not answer, hung, or are other processes than before.
 
-        And those that hung, though they may answer again. If there are none,
-        those without which all others reach one another.
+        If there are none, those without which all others reach one another.
         """
-        present, hang = self._present(), set(self._hang)
+        present, hang = self._present(), set(self._hanging)
         answers = ask(present.keys() - hang, _ANSWER_S, patient=False)
         gone = [
             task
             for task in present
             if task in hang
-            or isinstance(found := answers[task], str)
-            or _process(found) != self._processes[task]
+            or isinstance(answer := answers[task], str)
+            or _process(answer) != self._processes[task]
         ]
         if not gone:
-            self._part()
-            gone = [task for task in present if task in self._hang]
+            self._separate()
+            gone = [task for task in present if task in self._hanging]
         return gone
 
-    def _part(self, over: threading.Event | None = None) -> None:
-        """Gives up as few tasks as can be, so that others reach all others."""
-        with self._parting:
-            present = [t for t in self._present() if t not in self._hang]
-            pairs = apart(self._chief, present, _ANSWER_S)
+    def _separate(self, over: threading.Event | None = None) -> None:
+        """Gives up few tasks, without which all others reach one another."""
+        with self._separating:
+            present = [t for t in self._present() if t not in self._hanging]
+            pairs = cut_off_pairs(self._chief, present, _ANSWER_S)
             if over is not None and pairs and not self.steps.are_known:
                 # Nothing has failed, and the first step may only be tracing,
                 # with all processors: one answer that is late proves nothing.
-                again = apart(self._chief, present, _ANSWER_S)
+                again = cut_off_pairs(self._chief, present, _ANSWER_S)
                 pairs = [pair for pair in pairs if pair in again]
             if over is not None and over.is_set():
                 return
-            # Somebody may have left meanwhile.
+            # Tasks may have left meanwhile.
             pairs = [pair for pair in pairs if not {*pair} & {*self.absent}]
-            for task in least(pairs, present):
+            for task in vertex_cover(pairs, present):
                 a, b = next(pair for pair in pairs if task in pair)
-                self._parted[task] = None
+                self._separated[task] = None
                 self._give_up(
                     task,
                     f"{_named(a)} and {_named(b)} do not reach one another, "
@@ -174,35 +174,35 @@ class Members:
                 )
 
     def returned(self, wait: bool = True) -> list[Task] | None:
-        """Workers that left, and at whose address one answers now.
+        """Workers that left, and at whose address a worker answers now.
 
         Args:
             wait: Whether to wait until that is known, which takes seconds where
-                a machine is silent. Without that, None says it is not known
-                yet: ask again.
+                a machine is silent. Otherwise the result is None until it is
+                known: ask again.
         """
         if self._asking is None:
             pool = concurrent.futures.ThreadPoolExecutor(1)
-            self._asking = pool.submit(self._back, list(self.absent))
+            self._asking = pool.submit(self._find_returned, list(self.absent))
             pool.shutdown(wait=False)
         if not (wait or self._asking.done()):
             return None
         back, self._asking = self._asking.result(), None
         return [task for task in back if task in self.absent]
 
-    def _back(self, absent: list[Task]) -> list[Task]:
+    def _find_returned(self, absent: list[Task]) -> list[Task]:
         answers = ask(absent, _ANSWER_S, patient=False)
         back = list[Task]()
         for task in absent:
-            found = answers[task]
-            if isinstance(found, str) or _process(found) in self._strangers:
+            answer = answers[task]
+            if isinstance(answer, str) or _process(answer) in self._strangers:
                 continue
-            if task not in self._parted or self._is_reached(task, back):
+            if task not in self._separated or self._is_reached(task, back):
                 back.append(task)
         return back
 
     def _is_reached(self, task: Task, back: list[Task]) -> bool:
-        """Whether one that left for that reason reaches all, and they it.
+        """Whether a separated task reaches all others now, and they reach it.
 
         A question stays open until it is answered: who is asked again and again
         would have as many threads that wait.
@@ -210,19 +210,19 @@ class Members:
         others = [self._chief, *self._present(), *back]
         pairs = [(task, other) for other in others]
         pairs += [(other, task) for other in others if other != self._chief]
-        reach = self._parted[task]
+        reach = self._separated[task]
         if reach is None or reach.pairs != pairs:
             if reach is not None:
                 reach.close()
-            reach = self._parted[task] = Reach(pairs)
+            reach = self._separated[task] = Reach(pairs)
         answers = reach.answers(_LOOK_EVERY_S).values()
         if all(answers) or False in answers:
             reach.close()
-            self._parted[task] = None
+            self._separated[task] = None
         return all(answers)
 
     def enter(self) -> None:
-        """Makes the cluster of this process alone one with who was found.
+        """Adds the workers that answered to the cluster of the chief alone.
 
         Raises:
             RuntimeError: Another launch has started one of them.
@@ -231,51 +231,51 @@ class Members:
         if not present:
             return
         self._change()
-        if found := self._of_others(present):
-            self.leave(found)
-            raise RuntimeError(launches.refusal(found))
+        if strangers := self._find_strangers(present):
+            self.leave(strangers)
+            raise RuntimeError(launches.refusal(strangers))
 
-    def _of_others(self, tasks: Iterable[Task]) -> list[Task]:
-        """Those of them that another launch has started: none of ours."""
-        found = launches.strangers(tasks)
-        self._strangers |= {self._processes[task] for task in found}
-        return found
+    def _find_strangers(self, tasks: Iterable[Task]) -> list[Task]:
+        """The tasks that another launch has started; notes their processes."""
+        strangers = launches.strangers(tasks)
+        self._strangers |= {self._processes[task] for task in strangers}
+        return strangers
 
     def leave(self, tasks: Iterable[Task]) -> None:
-        """Makes the cluster one without these workers."""
+        """Removes workers from the cluster."""
         self.absent += tasks
         # TensorFlow takes leave of them too, and would wait for an answer.
-        self._hang |= set(self.absent)
+        self._hanging |= set(self.absent)
         self._change()
-        self._hang -= set(self.absent)
+        self._hanging -= set(self.absent)
 
     def join(self, tasks: Iterable[Task]) -> None:
-        """Makes the cluster one with these workers again, which hold nothing.
+        """Adds workers to the cluster again, which hold nothing.
 
         Raises:
             TimeoutError: One does not answer, or another launch has started it.
             tf.errors.OpError: One is lost meanwhile. None has joined.
         """
-        found = ask(tasks, _ANSWER_S)
-        silent = {t: why for t, why in found.items() if isinstance(why, str)}
+        answers = ask(tasks, _ANSWER_S)
+        silent = {t: why for t, why in answers.items() if isinstance(why, str)}
         if silent:
             raise TimeoutError(
                 "Expected workers that answer. Received: "
                 + ", ".join(f"{t}: {why}" for t, why in silent.items())
             )
-        for task, devices in found.items():
+        for task, devices in answers.items():
             if not isinstance(devices, str):
                 self._processes[task] = _process(devices)
             self.absent.remove(task)
-            self._parted.pop(task, None)
+            self._separated.pop(task, None)
         try:
             self._change()
-            strangers = self._of_others(found)
+            strangers = self._find_strangers(answers)
         except Exception:
-            self.leave(found)
+            self.leave(answers)
             raise
         if strangers:
-            self.leave(found)
+            self.leave(answers)
             _LOG.warning("%s", launches.refusal(strangers))
             raise TimeoutError(launches.refusal(strangers))
 
@@ -283,8 +283,8 @@ class Members:
         from tf_convpar._compat.tensorflow import change_cluster
         from tf_convpar._compat.tensorflow import server_def
 
-        self._whole = self._whole or self._with_all(server_def())
-        now = copy.deepcopy(self._whole)
+        self._full_cluster = self._full_cluster or self._with_all(server_def())
+        now = copy.deepcopy(self._full_cluster)
         for job in list(now.cluster.job):
             for task in self.absent:
                 if task.job == job.name:
@@ -294,7 +294,7 @@ class Members:
         change_cluster(now)
 
     def _with_all(self, server_def: Any) -> Any:
-        """A cluster that has those as well who have not been there yet."""
+        """The cluster, with the workers that have not answered yet as well."""
         jobs = {job.name: job for job in server_def.cluster.job}
         for task in self._peers:
             if task.job not in jobs:
@@ -304,7 +304,7 @@ class Members:
 
 
 def _peers(task: Task) -> set[Peer]:
-    # Now, because who knows its name may be silent later.
+    # Resolved early: the server for names may be silent later.
     try:
         return peers_of(task.address)
     except OSError:
@@ -316,5 +316,5 @@ def _named(task: Task) -> str:
 
 
 def _process(devices: tuple[DeviceStatus, ...]) -> int:
-    """A number that another process at the address would not have."""
+    """A number that tells this process from another one at its address."""
     return devices[0].incarnation

@@ -58,19 +58,19 @@ class LocalWorkers:
         )
 
     def start(self, timeout_s: float = 60.0) -> None:
-        """Starts those that do not run, and waits until all answer."""
+        """Starts the workers that do not run, and waits until all answer."""
         self._stopping = False
         members = joining.members()
-        again = [
+        ended = [
             index
             for index, worker in enumerate(self._local.workers)
             if worker.returncode is not None
         ]
-        tasks = [self._local.cluster.others[index] for index in again]
+        tasks = [self._local.cluster.others[index] for index in ended]
         try:
             if members:
                 members.leave(t for t in tasks if t not in members.absent)
-            for index in again:
+            for index in ended:
                 self._local.start_again(index)
             wait_ready(self._local.workers, timeout_s)
             if members:
@@ -95,14 +95,14 @@ class LocalWorkers:
             self._local.kill()
 
     def _leave(self) -> None:
-        """Makes the cluster one without workers, if it has been joined."""
+        """Removes the workers from the cluster, if it has been joined."""
         members = joining.members()
         if members is None:
             return
         tasks = self._local.cluster.others
-        found = ask(tasks, _ANSWER_S, patient=False)
+        answers = ask(tasks, _ANSWER_S, patient=False)
         for task, worker in zip(tasks, self._local.workers, strict=True):
-            if isinstance(found[task], str):
+            if isinstance(answers[task], str):
                 # One that hangs would be waited for.
                 worker.kill()
         members.leave(t for t in tasks if t not in members.absent)
@@ -123,11 +123,11 @@ class LocalWorkers:
         workers = "1 local worker" if count == 1 else f"{count} local workers"
         if self._stopping:
             return f"{workers}, stopped"
-        found = (
+        states = (
             f"worker {index} ({_state(worker.pid, worker.returncode)})"
             for index, worker in enumerate(self._local.workers)
         )
-        return f"{workers}: {', '.join(found)}"
+        return f"{workers}: {', '.join(states)}"
 
     def _show_line(self, task: Task, line: str) -> None:
         # TensorFlow's start is of interest only where it fails, and then the
@@ -143,7 +143,7 @@ class LocalWorkers:
         self._ready.discard(task)
 
 
-_own: LocalWorkers | None = None
+_current: LocalWorkers | None = None
 
 
 def local_workers(
@@ -184,25 +184,25 @@ def local_workers(
             output; or this program has joined other workers before.
         TimeoutError: A worker does not answer in time.
     """
-    global _own
+    global _current
     if not isinstance(count, int) or count < 1:
         raise ValueError(
             "Expected `count` to be a number of workers, 1 or more. "
             f"Received: {count!r}."
         )
-    if _own is not None and _own.made_by != (count, threads):
+    if _current is not None and _current.made_by != (count, threads):
         if joining.members():
             raise RuntimeError(
                 "Expected the same local workers as before, as a program joins "
                 "one cluster in its life: count={}, threads={}. Received: "
                 "count={}, threads={}. Restart the kernel, or the program, to "
-                "use others.".format(*_own.made_by, count, threads)
+                "use others.".format(*_current.made_by, count, threads)
             )
-        _own.close()
-        _own = None
-    _own = _own or LocalWorkers(count, threads)
-    _own.start(timeout_s)
-    return _own
+        _current.close()
+        _current = None
+    _current = _current or LocalWorkers(count, threads)
+    _current.start(timeout_s)
+    return _current
 
 
 def _show(task: Task, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Errors of a cluster that may be over on another try."""
+"""Repeats calls whose errors may pass, as no task is lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6)
 
 
 class Tries:
-    """Tries, one after another, of what fails though no task is lost.
+    """Attempts at a call that fails although no task is lost.
 
     ```python
     tries = Tries()
@@ -29,7 +29,7 @@ class Tries:
         self._failed = 0
 
     def again(self, error: tf.errors.OpError) -> bool:
-        """Whether it may be over on another try, after a pause before it.
+        """Whether to try again; pauses first.
 
         A connection failed and works again; or a task that hung had calls left
         from before, and TensorFlow clears them away under the number that those

@@ -78,7 +78,7 @@ class Process:
         on_error_line: Callable[[str], None] | None = None,
     ) -> None:
         self._lines: collections.deque[str] = collections.deque(maxlen=10_000)
-        # Of the same thread's signal handlers, too.
+        # Reentrant: the same thread's signal handlers take it too.
         self._reaping = threading.RLock()
         # Seconds of processors it had used when it was last looked at.
         self._used, self._looked = 0.0, time.monotonic()
@@ -132,10 +132,10 @@ class Process:
         return "\n".join(self._lines.copy())
 
     def worked(self) -> float:
-        """When it last was busy for sure, as one that hangs is not.
+        """Time at which the process was surely busy last, and so did not hang.
 
-        By what it has used of processors since this was last asked: it was not
-        idle all that time.
+        It is the time of the call before the last one that saw the process use
+        processors.
         """
         now = time.monotonic()
         try:
@@ -163,7 +163,7 @@ class Process:
                 os.kill(self.pid, number)
 
     def write(self, text: str) -> None:
-        """Writes to its standard input, a pipe, as long as it reads it."""
+        """Writes to its standard input, a pipe, unless it has closed that."""
         # It may have ended, or closed its input.
         with contextlib.suppress(OSError, ValueError):
             if self._popen.stdin is not None:
@@ -185,10 +185,10 @@ class Process:
         return code
 
     def _reap(self) -> None:
-        """Learns how it ended, if it has, and kills what is left of its group.
+        """Reaps the process if it has ended, after killing its group.
 
-        In this order: as soon as somebody has learned how it ended, the kernel
-        may give its number, and its group's, to another.
+        In this order: once it is reaped, the kernel may give its number, which
+        is its group's, to another process.
         """
         with contextlib.suppress(OSError):
             if hasattr(os, "waitid"):

@@ -1,4 +1,4 @@
-"""Whether tasks reach one another, which only they themselves can tell.
+"""Asks tasks whether they reach one another, as only they can tell.
 
 A firewall, a cable or a route between two workers may fail while the chief
 reaches both. Then all tasks answer, and the step waits for a tensor that never
@@ -43,7 +43,8 @@ class Reach:
     does. So a question may be left open for as long as that takes.
 
     Args:
-        pairs: Who is asked, and for whom.
+        pairs: For each question, the task that is asked, and the one that it
+            should reach.
     """
 
     def __init__(self, pairs: Iterable[Pair]) -> None:
@@ -65,37 +66,39 @@ class Reach:
         self.close()
 
     def answers(self, timeout_s: float) -> dict[Pair, bool | None]:
-        """What is known after so many seconds, or as soon as all of it is.
+        """Answers after `timeout_s`, or as soon as there are all.
 
         Returns:
-            For each pair whether the one reaches the other. None is for no
-            answer yet, False for an attempt that failed.
+            For each pair whether the first task reaches the second. None is for
+            no answer yet, False for an attempt that failed.
         """
         until = time.monotonic() + timeout_s
-        found: dict[Pair, bool | None] = {}
+        answers: dict[Pair, bool | None] = {}
         for pair, call in self._calls.items():
             try:
                 error = call.exception(max(0.0, until - time.monotonic()))
                 refused = grpc.StatusCode.INVALID_ARGUMENT
-                found[pair] = error is not None and error.code() == refused
+                answers[pair] = error is not None and error.code() == refused
             except grpc.FutureTimeoutError:
-                found[pair] = None
+                answers[pair] = None
             except grpc.FutureCancelledError:
-                found[pair] = False
-        return found
+                answers[pair] = False
+        return answers
 
     def close(self) -> None:
-        """Asks no longer."""
+        """Ends all questions."""
         for channel in self._channels.values():
             channel.close()
 
 
-def apart(chief: Task, workers: Sequence[Task], timeout_s: float) -> list[Pair]:
-    """Pairs of tasks that all answer this process, and not one another.
+def cut_off_pairs(
+    chief: Task, workers: Sequence[Task], timeout_s: float
+) -> list[Pair]:
+    """Pairs of tasks that answer this process, but do not reach one another.
 
     Args:
         chief: The task of this process, which workers should reach as well.
-        workers: The others.
+        workers: All other tasks.
         timeout_s: Seconds in which a task answers that is alive.
     """
     everyone = (chief, *workers)
@@ -103,12 +106,12 @@ def apart(chief: Task, workers: Sequence[Task], timeout_s: float) -> list[Pair]:
     with Reach(asked) as reach:
         answers = reach.answers(timeout_s)
     cut = {frozenset(pair) for pair, reached in answers.items() if not reached}
-    # Who is gone or hangs does not answer the others either.
+    # A task that is gone or hangs does not answer the others either.
     suspects = set().union(*cut) - {chief}
     answering = {
         task
-        for task, found in ask(suspects, timeout_s, patient=False).items()
-        if not isinstance(found, str)
+        for task, answer in ask(suspects, timeout_s, patient=False).items()
+        if not isinstance(answer, str)
     } | {chief}
     return [
         (a, b)
@@ -118,22 +121,22 @@ def apart(chief: Task, workers: Sequence[Task], timeout_s: float) -> list[Pair]:
     ]
 
 
-def least(pairs: Collection[Pair], among: Sequence[Task]) -> list[Task]:
-    """Few tasks without which no pair is left: those in most pairs first.
+def vertex_cover(pairs: Collection[Pair], among: Sequence[Task]) -> list[Task]:
+    """Few tasks of which each pair has one: those in most pairs first.
 
     Args:
-        pairs: Who does not reach whom.
-        among: Tasks that can be done without. The later goes of two alike.
+        pairs: Pairs of tasks that do not reach one another.
+        among: Tasks that may be removed; of two in as many pairs, the later.
     """
-    left, found = list(pairs), list[Task]()
+    left, removed = list(pairs), list[Task]()
     while left:
         count = {task: sum(task in pair for pair in left) for task in among}
         most = max(reversed(among), key=lambda task: count[task])
         if not count[most]:
             break
-        found.append(most)
+        removed.append(most)
         left = [pair for pair in left if most not in pair]
-    return found
+    return removed
 
 
 def _request(other: Task) -> bytes:

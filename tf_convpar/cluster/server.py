@@ -29,10 +29,11 @@ HEARTBEATS_S, HEARTBEAT_EVERY_S = 15.0, 1.0
 # Seconds between two looks whether a signal has come.
 _LOOK_S = 0.2
 
-# Seconds between two looks whether the chief's program is there, in a worker
-# that runs it too: until it is, and then. It is there for `cluster.STAY_S`.
+# Seconds between two looks whether the chief's program runs, in a worker that
+# runs the program too: before it is seen, and after. The chief stays for at
+# least `joining.STAY_S`.
 SOON_S, CHIEF_EVERY_S = 0.1, 1.0
-# Seconds within which there has to be one.
+# Seconds within which the chief has to be seen.
 CHIEF_S = 600.0
 
 
@@ -121,8 +122,8 @@ def serve(
 def exit_without_heartbeats(silent_s: float = HEARTBEATS_S) -> None:
     """Ends this process once its standard input ends or is silent for long.
 
-    What has started a worker on another machine cannot end it when the
-    connection between them is lost. So it writes something every second.
+    A launch cannot end a worker on another machine when the connection to it is
+    lost. So the launch writes to the worker every second.
     """
     fd = sys.stdin.fileno()
 
@@ -178,10 +179,10 @@ def exit_on_signals() -> None:
 def _devices(task: Task) -> str:
     """The devices of this process; asking it proves that it answers."""
     here = dataclasses.replace(task, address=f"localhost:{task.port}")
-    found = ask([here], timeout_s=30.0)[here]
-    if isinstance(found, str):
+    answer = ask([here], timeout_s=30.0)[here]
+    if isinstance(answer, str):
         raise RuntimeError(
             f"TensorFlow started a server for {task}, but it does not answer "
-            f"on this machine: {found}."
+            f"on this machine: {answer}."
         )
-    return ", ".join(d.name.rpartition("/device:")[2] for d in found)
+    return ", ".join(d.name.rpartition("/device:")[2] for d in answer)

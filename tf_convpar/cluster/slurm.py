@@ -1,4 +1,4 @@
-"""The tasks of a Slurm job step, by what srun tells each of them.
+"""The tasks of a Slurm job step, read from the variables that srun sets.
 
 A task is known by its node and its number on that node, whatever the order in
 which srun has dealt ranks to nodes. GPUs are no part of it: TensorFlow sees
@@ -57,8 +57,8 @@ def step(environ: Mapping[str, str]) -> Step | None:
     """
     if not here(environ):
         return None
-    nodes = list(hostnames(_of(environ, "SLURM_STEP_NODELIST")))
-    counts = _tasks_per_node(_of(environ, "SLURM_STEP_TASKS_PER_NODE"))
+    nodes = list(hostnames(_required(environ, "SLURM_STEP_NODELIST")))
+    counts = _tasks_per_node(_required(environ, "SLURM_STEP_TASKS_PER_NODE"))
     wanted = _number(environ, "SLURM_STEP_NUM_TASKS")
     if len(counts) != len(nodes) or sum(counts) != wanted:
         raise ValueError(
@@ -70,22 +70,25 @@ def step(environ: Mapping[str, str]) -> Step | None:
     if wanted == 1:
         return None
     ports = _ports(environ, max(counts))
-    own = (_number(environ, "SLURM_NODEID"), _number(environ, "SLURM_LOCALID"))
+    place = (
+        _number(environ, "SLURM_NODEID"),
+        _number(environ, "SLURM_LOCALID"),
+    )
     tasks = [(n, i) for n, count in enumerate(counts) for i in range(count)]
-    if own not in tasks:
+    if place not in tasks:
         raise ValueError(
             "Expected SLURM_NODEID and SLURM_LOCALID to be those of a task of "
-            f"{environ['SLURM_STEP_TASKS_PER_NODE']}. Received: {own[0]} and "
-            f"{own[1]}."
+            f"{environ['SLURM_STEP_TASKS_PER_NODE']}. Received: {place[0]} and "
+            f"{place[1]}."
         )
     return Step(
         tuple(f"{nodes[node]}:{ports[i]}" for node, i in tasks),
-        tasks.index(own),
+        tasks.index(place),
     )
 
 
 def here(environ: Mapping[str, str]) -> bool:
-    """Whether srun has started this process, and notice is taken of it."""
+    """Whether srun has started this process, and Slurm is not to be ignored."""
     return "SLURM_STEP_NODELIST" in environ and environ.get(VARIABLE) != "0"
 
 
@@ -106,15 +109,15 @@ def hostnames(text: str) -> Iterator[str]:
         raise _malformed("SLURM_STEP_NODELIST", "node[1-3,7]", text)
     for name in re.findall(part, text):
         pieces = re.findall(r"([^\[\]]+)|\[(.*?)\]", name)
-        found = [[a] if a else list(_numbers(b, text)) for a, b in pieces]
-        yield from map("".join, itertools.product(*found))
+        choices = [[a] if a else list(_numbers(b, text)) for a, b in pieces]
+        yield from map("".join, itertools.product(*choices))
 
 
 def _numbers(ranges: str, text: str) -> Iterator[str]:
     """`08-10,12` as 08, 09, 10, 12."""
     for each in ranges.split(","):
-        found = re.fullmatch(r"(\d+)(?:-(\d+))?", each, re.ASCII)
-        first, last = found.groups(default="") if found else ("1", "0")
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", each, re.ASCII)
+        first, last = match.groups(default="") if match else ("1", "0")
         last = last or first
         if not 0 <= int(last) - int(first) < _MOST:
             raise _malformed("SLURM_STEP_NODELIST", "node[1-3,7]", text)
@@ -126,25 +129,25 @@ def _tasks_per_node(text: str) -> list[int]:
     """`2(x3),1` as 2, 2, 2, 1."""
     counts = list[int]()
     for each in text.split(","):
-        found = re.fullmatch(r"(\d{1,5})(?:\(x(\d{1,5})\))?", each, re.ASCII)
-        if not found:
+        match = re.fullmatch(r"(\d{1,5})(?:\(x(\d{1,5})\))?", each, re.ASCII)
+        if not match:
             raise _malformed("SLURM_STEP_TASKS_PER_NODE", "2(x3),1", text)
-        counts += [int(found[1])] * int(found[2] or 1)
+        counts += [int(match[1])] * int(match[2] or 1)
     return counts
 
 
 def _ports(environ: Mapping[str, str], count: int) -> range | list[int]:
-    """As many ports as a node has tasks, of which each knows all."""
-    given = environ.get(VARIABLE, "")
-    if given:
-        if not re.fullmatch(r"\d+", given, re.ASCII) or not (
-            1024 <= int(given) <= 65536 - count
+    """`count` ports, the same on each node; every task computes the same."""
+    value = environ.get(VARIABLE, "")
+    if value:
+        if not re.fullmatch(r"\d+", value, re.ASCII) or not (
+            1024 <= int(value) <= 65536 - count
         ):
             raise ValueError(
                 f"Expected {VARIABLE} to be 0, or the first of {count} "
-                f"port(s), from 1024 to {65536 - count}. Received: {given!r}."
+                f"port(s), from 1024 to {65536 - count}. Received: {value!r}."
             )
-        return range(int(given), int(given) + count)
+        return range(int(value), int(value) + count)
     reserved = environ.get("SLURM_STEP_RESV_PORTS", "")
     if re.fullmatch(r"[\d,-]+", reserved, re.ASCII):
         ports = list(map(int, _numbers(reserved, reserved)))
@@ -159,13 +162,13 @@ def _ports(environ: Mapping[str, str], count: int) -> range | list[int]:
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:
-    text = _of(environ, name)
+    text = _required(environ, name)
     if not re.fullmatch(r"\d+", text, re.ASCII):
         raise _malformed(name, "3", text)
     return int(text)
 
 
-def _of(environ: Mapping[str, str], name: str) -> str:
+def _required(environ: Mapping[str, str], name: str) -> str:
     if name not in environ:
         raise ValueError(
             f"Expected {name} of each task of a Slurm step. Received none, "

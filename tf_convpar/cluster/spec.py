@@ -212,11 +212,11 @@ def _from_resolver(resolver: Any) -> Cluster | None:
 
 
 def _from_slurm() -> Cluster | None:
-    found = slurm.step(os.environ)
-    if found is None:
+    step = slurm.step(os.environ)
+    if step is None:
         return None
-    chief, *workers = found.addresses
-    job, index = ("worker", found.index - 1) if found.index else ("chief", 0)
+    chief, *workers = step.addresses
+    job, index = ("worker", step.index - 1) if step.index else ("chief", 0)
     spec = {"chief": (chief,), "worker": tuple(workers)}
     return Cluster(spec, job, index, one_program=True)
 
@@ -290,7 +290,7 @@ def _checked_spec(spec: Any) -> dict[str, tuple[str, ...]]:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether `host:port` is said to be on the machine that says it."""
+    """Whether `host:port` means the machine itself on every machine."""
     return address.startswith(_LOOPBACK)
 
 
@@ -324,7 +324,7 @@ def _checked_addresses(job: str, addresses: Any) -> tuple[str, ...]:
 
 
 def _can_be_looked_for(host: str) -> bool:
-    """Whether it is a name as the system takes it, whatever it stands for."""
+    """Whether the system can look up a host of this name."""
     try:
         host.encode("idna")
     except UnicodeError:

@@ -1,4 +1,4 @@
-"""Asks tasks, from outside, whether they answer and what devices they have."""
+"""Asks tasks whether they answer and what devices they have."""
 
 import dataclasses
 import logging
@@ -18,9 +18,9 @@ from tf_convpar.cluster.spec import Task
 
 _LOG = logging.getLogger("tf_convpar")
 _METHOD = "/tensorflow.WorkerService/GetStatus"
-# Seconds of silence after which a person wants to know what is waited for.
+# Seconds of silence after which it is told which tasks are waited for.
 _PATIENCE_S = 5.0
-# Seconds in which a machine that is there takes a connection, or refuses it.
+# Seconds in which a running machine accepts a connection, or refuses it.
 _REASON_S = 1.0
 
 
@@ -34,7 +34,8 @@ class DeviceStatus:
         memory_bytes: bytes that TensorFlow may allocate there; TensorFlow
             reports 256 MiB for any CPU.
         description: the model of a GPU; empty for a CPU.
-        incarnation: number that another process at the same address has not.
+        incarnation: number that tells the process from another one at the same
+            address.
     """
 
     name: str
@@ -112,14 +113,14 @@ def wait_for(
             )
         answers = calls.answers()
     silent = {t: why for t, why in answers.items() if isinstance(why, str)}
-    found = len(answers) - len(silent)
-    if found < (len(answers) if fewest is None else fewest):
+    answered = len(answers) - len(silent)
+    if answered < (len(answers) if fewest is None else fewest):
         raise TimeoutError(_unreachable(silent, timeout_s, fewest, one_program))
     if silent:
         _LOG.warning(
             "%d of %d other tasks have answered within %g s; going on without "
             "%s.",
-            found,
+            answered,
             len(answers),
             timeout_s,
             ", ".join(map(str, silent)),
@@ -169,8 +170,8 @@ class _Calls:
         channels: dict[Task, grpc.Channel] | None = None,
     ) -> None:
         self._deadline = time.monotonic() + timeout_s
-        self._own: dict[Task, grpc.Channel] = {}
-        self._channels = self._own if channels is None else channels
+        self._opened: dict[Task, grpc.Channel] = {}
+        self._channels = self._opened if channels is None else channels
         self._calls = {}
         for task in tasks:
             if task not in self._channels:
@@ -184,7 +185,7 @@ class _Calls:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for channel in self._own.values():
+        for channel in self._opened.values():
             channel.close()
 
     def pending(self, patience_s: float) -> list[Task]:
@@ -242,12 +243,12 @@ def channel_to(task: Task) -> grpc.Channel:
 
 
 class _Reasons:
-    """Why tasks do not answer, found out about all at the same time."""
+    """Reasons why tasks do not answer, looked for all at the same time."""
 
     def __init__(self, tasks: Iterable[Task]) -> None:
         # Some more for names, which may be asked of a server that is silent.
         self._deadline = time.monotonic() + 1.5 * _REASON_S
-        self._found: dict[Task, str] = {}
+        self._reasons: dict[Task, str] = {}
         self._threads = {
             task: threading.Thread(target=self._look, args=(task,), daemon=True)
             for task in tasks
@@ -265,13 +266,13 @@ class _Reasons:
         if code == grpc.StatusCode.UNIMPLEMENTED:
             return "a server that is not TensorFlow's answers there"
         self._threads[task].join(max(0.0, self._deadline - time.monotonic()))
-        return self._found.get(
+        return self._reasons.get(
             task,
             f"no reply from that machine, nor about its name, {task.host!r}",
         )
 
     def _look(self, task: Task) -> None:
-        self._found[task] = _reason(task)
+        self._reasons[task] = _reason(task)
 
 
 def _reason(task: Task) -> str:
@@ -312,11 +313,11 @@ def _devices(task: Task, reply: bytes) -> tuple[DeviceStatus, ...] | str:
         )
         for d in status.device_attributes
     )
-    mine = f"/job:{task.job}/replica:0/task:{task.index}/"
-    strangers = [d.name for d in devices if not d.name.startswith(mine)]
+    prefix = f"/job:{task.job}/replica:0/task:{task.index}/"
+    strangers = [d.name for d in devices if not d.name.startswith(prefix)]
     if strangers:
-        found = strangers[0].partition("/device:")[0].replace("/replica:0", "")
-        return f"{found} answers there, so its TF_CONFIG differs from ours"
+        name = strangers[0].partition("/device:")[0].replace("/replica:0", "")
+        return f"{name} answers there, so its TF_CONFIG differs from ours"
     return devices
 
 

@@ -20,17 +20,17 @@ from tf_convpar.copying._state import holds_state
 from tf_convpar.copying._state import is_cached
 from tf_convpar.copying._state import is_tf_function
 
-_Of = Callable[[Any], Any]
+_Copy = Callable[[Any], Any]
 
 
 def callable_like(
-    value: Any, of: _Of, remember: Callable[[Any, Any], Any]
+    value: Any, copy: _Copy, remember: Callable[[Any, Any], Any]
 ) -> Any:
     """The copy of a callable or of a weak reference; None for anything else.
 
     Args:
         value: What holds state.
-        of: Function that returns the copy of what is in it.
+        copy: Function that returns the copy of a value in it.
         remember: Function that notes the copy of a value, which may hold
             itself, before the rest of it is made.
 
@@ -38,35 +38,39 @@ def callable_like(
         ValueError: It is a function that uses what is not there yet.
     """
     if isinstance(value, types.MethodType):
-        return types.MethodType(own(value.__func__, of), of(value.__self__))
+        return types.MethodType(
+            copy_of(value.__func__, copy), copy(value.__self__)
+        )
     if isinstance(value, BUILTIN_METHODS):
-        return getattr(of(value.__self__), value.__name__)
+        return getattr(copy(value.__self__), value.__name__)
     if isinstance(value, weakref.ref):
-        return type(value)(of(value()))
+        return type(value)(copy(value()))
     if isinstance(value, types.FunctionType):
-        return _function(value, of, remember)
+        return _function(value, copy, remember)
     if isinstance(value, functools.partial):
-        keywords = {k: own(v, of) for k, v in value.keywords.items()}
-        args = [own(arg, of) for arg in value.args]
-        return type(value)(own(value.func, of), *args, **keywords)
+        keywords = {k: copy_of(v, copy) for k, v in value.keywords.items()}
+        args = [copy_of(arg, copy) for arg in value.args]
+        return type(value)(copy_of(value.func, copy), *args, **keywords)
     if is_cached(value):
         options = value.cache_parameters()
-        return functools.lru_cache(**options)(of(value.__wrapped__))
+        return functools.lru_cache(**options)(copy(value.__wrapped__))
     if is_tf_function(value):
         owner, name = bound_to(value)
         if owner is not None:
-            return getattr(of(owner), name)
-        return clone_function(value, of(value.python_function))
+            return getattr(copy(owner), name)
+        return clone_function(value, copy(value.python_function))
     return None
 
 
-def own(value: Any, of: _Of) -> Any:
-    """A copy of what holds state; what holds none is shared."""
-    return of(value) if holds_state(value) else value
+def copy_of(value: Any, copy: _Copy) -> Any:
+    """The copy of a value that holds state; else the value itself."""
+    return copy(value) if holds_state(value) else value
 
 
 def _function(
-    function: types.FunctionType, of: _Of, remember: Callable[[Any, Any], Any]
+    function: types.FunctionType,
+    copy: _Copy,
+    remember: Callable[[Any, Any], Any],
 ) -> Any:
     """A function of the same code, with copies of what it has."""
     cells = tuple(types.CellType() for _ in function.__closure__ or ())
@@ -78,10 +82,12 @@ def _function(
     )
     remember(function, new)
     if function.__defaults__:
-        new.__defaults__ = tuple(own(x, of) for x in function.__defaults__)
+        new.__defaults__ = tuple(
+            copy_of(x, copy) for x in function.__defaults__
+        )
     if function.__kwdefaults__:
-        given = function.__kwdefaults__.items()
-        new.__kwdefaults__ = {name: own(x, of) for name, x in given}
+        defaults = function.__kwdefaults__.items()
+        new.__kwdefaults__ = {name: copy_of(x, copy) for name, x in defaults}
     for name in functools.WRAPPER_ASSIGNMENTS:
         setattr(new, name, getattr(function, name))
     if len(contents(function)) < len(cells):
@@ -91,6 +97,6 @@ def _function(
             "assigned. Parallelize the model after that."
         )
     for cell, value in zip(cells, contents(function), strict=True):
-        cell.cell_contents = own(value, of)
-    vars(new).update({k: own(v, of) for k, v in vars(function).items()})
+        cell.cell_contents = copy_of(value, copy)
+    vars(new).update({k: copy_of(v, copy) for k, v in vars(function).items()})
     return new

@@ -1,13 +1,11 @@
-"""Copies of models, and of all that is theirs.
+"""Copies models with all that they hold.
 
-Keras copies layers by their configs (`clone_model`). What a layer was given
-after it was made, or has worked out for itself, is lost then. Layers without a
-config cannot be copied, and seeds are drawn anew. Here an object's attributes
-are copied instead. Each thing is copied once, so that what was one thing stays
-one thing: shared layers, tied weights, a variable and the lists that it is in.
-Functional models are the exception: their graph is run through again, layer by
-layer. So tensors of graphs that are kept somewhere, such as the pyramid of a
-backbone, are those of the copy's graph.
+Keras copies layers by their configs (`clone_model`): attributes that were set
+later are lost, layers without a config fail, and seeds are drawn anew. Here
+attributes are copied, each object once, so that shared layers, tied weights
+and lists of variables stay as they are. The graph of a functional model is run
+through again, so that tensors that are kept anywhere, such as the pyramid of a
+backbone, are of the copy's graph.
 """
 
 from __future__ import annotations
@@ -28,13 +26,14 @@ from tf_convpar._compat.tensorflow import Trackable
 from tf_convpar._compat.tensorflow import is_note_of_checkpoints
 from tf_convpar._compat.tensorflow import wrap_tracked
 from tf_convpar.copying._callables import callable_like
-from tf_convpar.copying._callables import own
+from tf_convpar.copying._callables import copy_of
 from tf_convpar.copying._models import input_like
 from tf_convpar.copying._models import join_strategy
 from tf_convpar.copying._models import outdated
 from tf_convpar.copying._state import CONTAINERS
 from tf_convpar.copying._state import RUNNING
 from tf_convpar.copying._state import attributes
+from tf_convpar.copying._state import empty_like
 from tf_convpar.copying._state import holds_state
 from tf_convpar.copying._state import holds_symbolic
 from tf_convpar.copying._state import is_object
@@ -42,12 +41,12 @@ from tf_convpar.copying._state import is_symbolic
 from tf_convpar.copying._state import set_attribute
 from tf_convpar.placement import PlacedVariable
 
-# Methods that Keras wraps for each layer when the layer is made.
+# Methods that Keras wraps when a layer is made.
 _WRAPPED = ("build", "quantize")
 
 
 class Copies:
-    """Copies of things, each made once.
+    """Copies objects, each once.
 
     ```python
     copies = Copies()
@@ -61,8 +60,8 @@ class Copies:
         change: Function that returns what takes the place of a layer, or None
             for a plain copy. It is given the layer and the objects that hold
             it, the outermost first.
-        enter: Function that is called with a functional model before the graph
-            of that model is copied.
+        enter: Function that is called with a functional model before its
+            graph is copied.
         leave_out: Types of the attribute values that copies do not get.
 
     Attributes:
@@ -80,13 +79,12 @@ class Copies:
         self._enter = enter
         self._leave_out = leave_out
         self._held_by: list[Any] = []
-        # Each original with its copy, by the original's `id`. The original is
-        # kept, so that no other object gets its `id`.
-        self._made: dict[int, tuple[Any, Any]] = {}
+        # Originals and copies, by the original's `id`. The original is kept, so
+        # that no other object gets its `id`.
+        self._copied: dict[int, tuple[Any, Any]] = {}
         self._trackers: list[Tracker] = []
         self._left_behind: set[int] = set()
-        # Attributes that have tensors of graphs: the layers that these come
-        # from may be in the making.
+        # Attributes with tensors of graphs, whose layers may not be copied yet.
         self._to_fill: list[tuple[Any, str, Any]] = []
         self.pairs: list[tuple[Any, Any]] = []
         self.optimizers: list[Any] = []
@@ -97,8 +95,8 @@ class Copies:
         Raises:
             ValueError: The value holds variables and cannot be copied.
         """
-        if id(value) in self._made:
-            return self._made[id(value)][1]
+        if id(value) in self._copied:
+            return self._copied[id(value)][1]
         if isinstance(value, tf.distribute.Strategy):
             return tf.distribute.get_strategy()
         ways: Sequence[tuple[Any, Callable[[Any], Any]]] = (
@@ -117,13 +115,13 @@ class Copies:
             return value
         if is_symbolic(value):
             return self._symbolic(value)
-        found = callable_like(value, self.of, self._remember)
-        if found is not None:
-            return self._remember(value, found)
+        new = callable_like(value, self.of, self._remember)
+        if new is not None:
+            return self._remember(value, new)
         return self._object(value)
 
     def finish(self, model: Any) -> None:
-        """Puts right what goes by identity, once copies are made and placed.
+        """Restores what depends on identity, once copies are made and placed.
 
         Args:
             model: The original model.
@@ -136,8 +134,7 @@ class Copies:
         for optimizer in self.optimizers:
             private.number_anew(optimizer)
         for node in private.inbound_nodes(model)[:1]:
-            # The model was called in another graph, and so has an `output`. The
-            # copy gets one in the same way.
+            # A model that was called in another graph has an `output`.
             inputs = {
                 id(x): keras.KerasTensor(x.shape, x.dtype, x.sparse)
                 for x in node.input_tensors
@@ -160,12 +157,11 @@ class Copies:
     def _reset_states(self) -> None:
         """Gives copies the states of the originals, such as those of seeds.
 
-        Some layers compute when a graph is run through, and draw for that.
-        Optimizers do not, and have the most to copy.
+        Layers may draw numbers when a graph is run through; optimizers do not.
         """
         of_optimizers = {id(v) for o in self.optimizers for v in o.variables}
         with tf.init_scope():
-            for old, new in list(self._made.values()):
+            for old, new in list(self._copied.values()):
                 if isinstance(new, tf.random.Generator):
                     new.reset(old.state)
                 elif (
@@ -178,7 +174,7 @@ class Copies:
                     new.assign(old.numpy())
 
     def _remember(self, old: Any, new: Any) -> Any:
-        self._made[id(old)] = old, new
+        self._copied[id(old)] = old, new
         return new
 
     def _fill(self, new: Any, old: Any, but: tuple[str, ...] = ()) -> None:
@@ -213,7 +209,7 @@ class Copies:
         return new
 
     def _functional(self, model: Any) -> Any:
-        """A copy: the graph of copied layers, and whatever else a model has."""
+        """A copy of a functional model: its graph, and its attributes."""
         self._enter(model)
         for call in private.calls_in_order(model):
             self._call(call)
@@ -234,7 +230,7 @@ class Copies:
         return new
 
     def _symbolic(self, tensor: keras.KerasTensor) -> keras.KerasTensor:
-        """The tensor of the copy's graph, which is made as far as that."""
+        """The tensor of the copy's graph, made up to this tensor."""
         call = private.call_of(tensor)
         if call is None:
             shape, dtype = tensor.shape, tensor.dtype
@@ -247,25 +243,25 @@ class Copies:
                 left += before
             else:
                 self._call(left.pop())
-        return self._made[id(tensor)][1]
+        return self._copied[id(tensor)][1]
 
     def _called(self, call: Any) -> bool:
-        return all(id(output) in self._made for output in call.outputs)
+        return all(id(output) in self._copied for output in call.outputs)
 
     def _call(self, call: Any) -> None:
         """Calls a copy as a layer was called, once for each call."""
         if self._called(call):
             return
-        made = self.of(call.operation)
+        layer_copy = self.of(call.operation)
         if call.is_input:
-            outputs = made.output
+            outputs = layer_copy.output
         else:
-            # A weight may be given to an operation, as where two are tied.
+            # An argument may be a weight, as where two are tied.
             args, kwargs = keras.tree.map_structure(
-                lambda x: own(x, self.of),
+                lambda x: copy_of(x, self.of),
                 (call.arguments.args, call.arguments.kwargs),
             )
-            outputs = made(*args, **kwargs)
+            outputs = layer_copy(*args, **kwargs)
         new = keras.tree.flatten(outputs)
         for output, copied in zip(call.outputs, new, strict=True):
             self._remember(output, copied)
@@ -278,7 +274,7 @@ class Copies:
         for name, value in vars(variable).items():
             if not is_note_of_checkpoints(name):
                 vars(new)[name] = value
-        vars(new).pop("layout", None)  # It is where the copy does not lie.
+        vars(new).pop("layout", None)  # The copy is not laid out.
         private.store(new, None)
         value = private.stored(variable)
         if value is not None:
@@ -312,10 +308,7 @@ class Copies:
         return new
 
     def _container(self, value: Any) -> Any:
-        """A copy of a dict, a list, a deque or a set, also of Keras' own kinds.
-
-        Keras' containers track what is put in them.
-        """
+        """A copy of a dict, a list, a deque or a set, Keras' kinds included."""
         kind: Any = type(value)
         if isinstance(value, Trackable):
             plain = getattr(value, "__wrapped__", None)
@@ -345,7 +338,7 @@ class Copies:
         return new
 
     def _generator(self, value: tf.random.Generator) -> tf.random.Generator:
-        """One that goes on by itself from the state of the original."""
+        """A copy of a generator in its present state."""
         with tf.init_scope():
             new = tf.random.Generator.from_state(
                 value.state.numpy(), value.algorithm
@@ -355,7 +348,7 @@ class Copies:
     def _object(self, value: Any) -> Any:
         kind: Any = type(value)
         try:
-            new = self._remember(value, _empty(value))
+            new = self._remember(value, empty_like(value))
         except TypeError as error:
             raise ValueError(
                 "Expected what a model holds to be copyable, or to hold no "
@@ -369,11 +362,3 @@ class Copies:
         if isinstance(value, keras.optimizers.Optimizer):
             self.optimizers.append(new)
         return new
-
-
-def _empty(value: Any) -> Any:
-    """An object of the same class, whose attributes are yet to be set."""
-    try:
-        return object.__new__(type(value))
-    except TypeError:
-        return copy.copy(value)  # It derives from a class in C.

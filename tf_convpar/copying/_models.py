@@ -1,4 +1,4 @@
-"""What is special about models: where they begin, and who trains them."""
+"""Copies of what only models have: input layers, graphs, and a strategy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tf_convpar._compat.keras import Functional
 
 
 def input_like(layer: Any) -> Any:
-    """An input layer that is made as another one was."""
+    """A copy of an input layer."""
     new = keras.layers.InputLayer(
         batch_shape=layer.batch_shape,
         dtype=layer.dtype,
@@ -31,11 +31,11 @@ def outdated(model: keras.Sequential) -> list[Any]:
 
     Keras goes on tracking them; copies leave them out.
     """
-    own = (
+    parts = (
         private.functional_of(model),
         *private.layers_of(model, recursive=False),
     )
-    current = set(map(id, own))
+    current = set(map(id, parts))
     return [
         layer
         for layer in private.tracked_layers(model)

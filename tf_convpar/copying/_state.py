@@ -1,4 +1,4 @@
-"""What a copy must have of its own, and what it may share.
+"""Tells values that a copy must have of its own from those that it may share.
 
 Variables, and whatever holds some, belong to one model. A constraint, a
 vocabulary, a constant tensor or a function may serve many: they stay the
@@ -8,6 +8,7 @@ objects that the user gave.
 from __future__ import annotations
 
 import collections
+import copy
 import functools
 import random
 import types
@@ -49,7 +50,7 @@ _CACHED: Any = type(functools.cache(len))
 
 
 def holds_state(value: Any, seen: set[int] | None = None) -> bool:
-    """Whether a value has, anywhere in it, a variable or what may get some."""
+    """Whether a value holds a variable, or an object that may get one."""
     if isinstance(value, _STATE) or is_of_compile(value) or is_symbolic(value):
         return True
     seen = set() if seen is None else seen
@@ -103,17 +104,17 @@ def is_cached(value: Any) -> bool:
 
 def attributes(value: Any) -> dict[str, Any]:
     """The attributes of an object, those in slots among them."""
-    found = dict(getattr(value, "__dict__", {}))
+    values = dict(getattr(value, "__dict__", {}))
     for name, slot in _slots(value):
         try:
-            found[name] = slot.__get__(value)
+            values[name] = slot.__get__(value)
         except AttributeError:
             continue  # Nothing is in it.
-    return found
+    return values
 
 
 def set_attribute(value: Any, name: str, part: Any) -> None:
-    """Sets an attribute of an object, whatever its class thinks of it."""
+    """Sets an attribute of an object, past its class's `__setattr__`."""
     slot = dict(_slots(value)).get(name)
     if slot is None:
         vars(value)[name] = part
@@ -156,7 +157,7 @@ def _parts(value: Any) -> list[Any]:
 
 
 def function_parts(function: types.FunctionType) -> list[Any]:
-    """What a function has: in its closure, as defaults and as attributes."""
+    """The values in a function's closure, defaults and attributes."""
     return [
         *contents(function),
         *(function.__defaults__ or ()),
@@ -167,10 +168,18 @@ def function_parts(function: types.FunctionType) -> list[Any]:
 
 def contents(function: types.FunctionType) -> list[Any]:
     """The values in a function's closure that have been assigned."""
-    found = []
+    values = []
     for cell in function.__closure__ or ():
         try:
-            found.append(cell.cell_contents)
+            values.append(cell.cell_contents)
         except ValueError:
             continue  # Not assigned yet.
-    return found
+    return values
+
+
+def empty_like(value: Any) -> Any:
+    """An object of the same class, without attributes."""
+    try:
+        return object.__new__(type(value))
+    except TypeError:
+        return copy.copy(value)  # It derives from a class in C.

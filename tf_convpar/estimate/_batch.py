@@ -61,7 +61,7 @@ class Option:
 
 @dataclasses.dataclass(frozen=True)
 class BatchRow:
-    """What a training step with a batch takes.
+    """Memory and time of a training step with a batch.
 
     Attributes:
         batch: Number of images.
@@ -147,19 +147,19 @@ def choose_algorithms(
         )
     scale = _SCALE / (times.max() or 1.0)
     while True:
-        found = optimize.milp(
+        solution = optimize.milp(
             times * scale,
             integrality=np.ones(len(options)),
             bounds=optimize.Bounds(0, allowed),
             constraints=rules,
             options={"mip_rel_gap": 0},
         )
-        if found.x is None:
+        if solution.x is None:
             raise RuntimeError(
                 "Expected scipy.optimize.milp to choose among "
-                f"{len(options)} algorithms. Received: {found.message}"
+                f"{len(options)} algorithms. Received: {solution.message}"
             )
-        taken = [i for i, x in enumerate(found.x) if x > 0.5]
+        taken = [i for i, x in enumerate(solution.x) if x > 0.5]
         total = sum(options[i].workspace_bytes for i in taken)
         if shared or total <= budget_bytes:
             return [options[i] for i in taken]
@@ -327,10 +327,10 @@ def _row(
     shared: bool,
     direct_step_s: Callable[[int], float] | None,
 ) -> BatchRow:
-    taken = step.peak_bytes(batch)
-    left = memory_bytes - taken
+    peak = step.peak_bytes(batch)
+    left = memory_bytes - peak
     if left < 0:
-        return BatchRow(batch, taken, left, None, {}, 0)
+        return BatchRow(batch, peak, left, None, {}, 0)
     passes = _options(step.model, batch)
     chosen = choose_algorithms(list(passes.values()), left, shared)
     seconds = sum(option.time_s for option in chosen)
@@ -342,7 +342,7 @@ def _row(
         choices.setdefault(layer, {})[which] = option.name
     sizes = [option.workspace_bytes for option in chosen]
     workspace = max(sizes, default=0) if shared else sum(sizes)
-    return BatchRow(batch, taken, left, seconds, choices, workspace)
+    return BatchRow(batch, peak, left, seconds, choices, workspace)
 
 
 def _options(model: Any, batch: int) -> dict[tuple[str, str], list[Option]]:
@@ -350,7 +350,7 @@ def _options(model: Any, batch: int) -> dict[tuple[str, str], list[Option]]:
     from tf_convpar.algorithms import consult
     from tf_convpar.layers import convolutions
 
-    found = {}
+    options = {}
     for name, geometry in convolutions(model, batch):
         for which, record in consult(geometry).items():
             timed = [
@@ -360,8 +360,8 @@ def _options(model: Any, batch: int) -> dict[tuple[str, str], list[Option]]:
             ]
             # Where direct ran alone it has no time, and there is no choice.
             if len(timed) > 1:
-                found[name, which] = timed
-    return found
+                options[name, which] = timed
+    return options
 
 
 def _step(model: Any, optimizer: Any) -> Step:

@@ -113,15 +113,15 @@ def devices_for(speedup: float, overhead_ratio: float) -> int:
             "A larger mini-batch or a faster exchange of gradients makes the "
             "ratio smaller."
         )
-    found = _up(wanted / rest)
+    count = _up(wanted / rest)
     # The quotient is near 0 / 0 close to the limit; the lemma itself is not.
-    fewer = max(1, found - 1)
+    fewer = max(1, count - 1)
     enough = wanted * (1 - _ROUNDING) <= fewer * efficiency(fewer, ratio)
-    return fewer if enough else found
+    return fewer if enough else count
 
 
 def overhead_for(efficiency: float, devices: int) -> float:
-    """The largest overhead ratio with which devices are so efficient.
+    """The largest overhead ratio that allows an efficiency of devices.
 
     ```python
     overhead_for(0.8, 4)  # 0.0909: 9.1 % of one device's computation

@@ -1,4 +1,4 @@
-"""A new export in the place of an earlier one, in a folder that stays.
+"""Replaces an earlier export by a new one, in a folder that stays.
 
 The folder may be one that cannot be renamed: a disk is mounted there, it is the
 current one of a program, or only what is in it is the user's.
@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import pathlib
 
-# Of folders with an export that is not complete yet.
+# Start of the names of folders with an export that is not complete yet.
 PART = ".convpar-export-"
-# What makes a folder an export.
+# The file by which a folder is an export.
 _MODEL = "saved_model.pb"
-# What an earlier export may have that a new one has not. What else there is
-# somebody has put there.
+# Names that an earlier export may have and a new one has not. Anything else in
+# the folder is the user's.
 _OLD = ("assets", "keras_metadata.pb", "fingerprint.pb", "variables")
-# A disk of its own has this one, in some file systems.
+# Folder at the root of some file systems.
 _OF_DISKS = "lost+found"
 
 
@@ -34,8 +34,8 @@ def exchange(
 ) -> None:
     """Moves an earlier export out of a folder, and a new one into it.
 
-    What makes it an export goes first and comes last: whoever reads it
-    meanwhile finds none, rather than half of either.
+    The file by which it is an export goes first and comes last: who reads the
+    folder meanwhile finds no export, rather than half of either.
 
     Args:
         fresh: Folder with the new export.

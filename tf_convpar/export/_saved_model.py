@@ -67,7 +67,7 @@ def export(
             f"SavedModel. Received: path={str(path)!r}, which holds "
             "something else."
         )
-    # On the same disk as what it becomes, so that nothing is copied.
+    # On the same disk as the target, so that nothing is copied.
     there = target.is_dir()
     beside = target if there else target.parent
     beside.mkdir(parents=True, exist_ok=True)
@@ -82,12 +82,12 @@ def export(
             fresh.rename(target)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
-        # Not if anything is left in them that could not be put back.
+        # They stay if they hold what could not be put back.
         for one in (before, folder):
             with contextlib.suppress(OSError):
                 one.rmdir()
         raise
-    # It is there, whatever cannot be removed of the one before.
+    # The new export is complete, even if the old one cannot be removed.
     shutil.rmtree(folder, ignore_errors=True)
 
 

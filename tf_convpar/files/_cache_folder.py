@@ -1,4 +1,4 @@
-"""Where measurements are kept."""
+"""The folder in which measurements are kept."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ def cache_folder() -> pathlib.Path:
     It may not exist, and it may be one that nobody can write.
     """
     try:
-        given = os.environ.get(CACHE_FOLDER)
-        found = given or platformdirs.user_cache_dir("tf_convpar", False)
-        return pathlib.Path(found).expanduser()
+        chosen = os.environ.get(CACHE_FOLDER)
+        folder = chosen or platformdirs.user_cache_dir("tf_convpar", False)
+        return pathlib.Path(folder).expanduser()
     except RuntimeError:  # A user without a home, as in containers.
         return _temporary(tempfile.gettempdir())
 
 
 def _temporary(folder: str) -> pathlib.Path:
-    """A folder within one in which everybody makes folders of any name.
+    """This user's folder within one that all users can write to.
 
-    What others have made there, or could write, is not read and not written.
+    A folder that another user has made, or can write to, is not used.
     """
-    found = pathlib.Path(folder, f"tf_convpar-{os.getuid()}")
+    own_folder = pathlib.Path(folder, f"tf_convpar-{os.getuid()}")
     with contextlib.suppress(OSError):
-        found.mkdir(mode=0o700, exist_ok=True)
+        own_folder.mkdir(mode=0o700, exist_ok=True)
     try:
-        state = found.lstat()
+        state = own_folder.lstat()
     except OSError:
-        return found  # One that nobody can write.
+        return own_folder  # One that nobody can write.
     if (
         stat.S_ISDIR(state.st_mode)
         and state.st_uid == os.getuid()
         and not state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     ):
-        return found
-    return pathlib.Path(_instead_of(found).name)
+        return own_folder
+    return pathlib.Path(_instead_of(own_folder).name)
 
 
 @functools.cache
 def _instead_of(folder: pathlib.Path) -> tempfile.TemporaryDirectory[str]:
-    own = tempfile.TemporaryDirectory(prefix=f"{folder.name}-")
+    temporary = tempfile.TemporaryDirectory(prefix=f"{folder.name}-")
     warnings.warn(
         f"Expected {folder} to be a folder that this user alone can write. "
         "Received another, which is not touched; what is measured is "
@@ -60,4 +60,4 @@ def _instead_of(folder: pathlib.Path) -> tempfile.TemporaryDirectory[str]:
         RuntimeWarning,
         stacklevel=4,
     )
-    return own
+    return temporary

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# What fields are annotated with.
+# Types of fields.
 Name = Annotated[str, MinLen(1)]
-# As TensorFlow counts; Python would go on, to what no float can hold.
+# The largest int64, as TensorFlow's; Python's int has no limit.
 _MOST = 2**63 - 1
 Natural = Annotated[int, Ge(0), Le(_MOST)]
 Count = Annotated[int, Ge(1), Le(_MOST)]
@@ -41,7 +41,7 @@ Quantity = Annotated[float, Ge(0)]
 Rate = Annotated[float, Gt(0)]
 Some = Annotated[tuple[T, ...], MinLen(1)]
 
-# By Pydantic's types of errors.
+# What was expected, by Pydantic's types of errors.
 _EXPECTED = {
     "bool_type": "true or false",
     "dataclass_type": "an object",
@@ -74,7 +74,7 @@ class Unexpected(ValueError):
 
     Args:
         expected: What should be there, in words.
-        *place: Where, within what is checked: names and indexes.
+        *place: Place within the checked value: names and indexes.
         received: What is there, in words; None for the value itself.
     """
 
@@ -88,7 +88,7 @@ class Unexpected(ValueError):
 
 
 class Checked:
-    """A dataclass of which a file holds every field, and no other.
+    """Base of dataclasses of which a file must hold all fields, and no others.
 
     ```python
     @dataclasses.dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Checked:
     ```
     """
 
-    # Of all that it is made of, too: 1 is not true, and nothing is NaN.
+    # Also for nested fields: 1 is not true, and NaN is refused.
     __pydantic_config__: ClassVar[Mapping[str, Any]] = {
         "strict": True,
         "extra": "forbid",
@@ -142,19 +142,19 @@ def check_distinct(names: Iterable[str], field: str, what: str) -> None:
 
 
 def checked(content: type[T], value: Any, file: str) -> T:
-    """What plain data stands for.
+    """Makes a value of a type from plain data, which is checked.
 
     ```python
     checked(dict[str, Span], {"a": {"start": 0, "end": 1}}, "spans.json")
     ```
 
     Args:
-        content: The type of it.
+        content: Type of the value.
         value: The plain data.
-        file: Where it is from, for messages.
+        file: File that the data is from, for messages.
 
     Raises:
-        ValueError: It is not what fields are annotated with.
+        ValueError: The data does not fit the type.
     """
     from pydantic import ValidationError
 
@@ -197,17 +197,17 @@ def _adapter(content: Any) -> Any:
 
 
 def _sentence(error: ValidationError, file: str) -> str:
-    """Of the first problem, and of all with the same object's fields."""
+    """Message for the first problem; one for all fields of an object."""
     problems = error.errors(include_url=False)
     problem = problems[0]
     kind, place, value = problem["type"], problem["loc"], problem["input"]
-    given = problem.get("ctx", {})
+    context = problem.get("ctx", {})
     received = None
     if kind == "value_error":
-        found: Unexpected = given["error"]
-        expected, received = found.expected, found.received
-        place += found.place
-        for step in found.place if received is None else ():
+        unexpected: Unexpected = context["error"]
+        expected, received = unexpected.expected, unexpected.received
+        place += unexpected.place
+        for step in unexpected.place if received is None else ():
             value = value[step]
     elif kind in _FIELDS:
         place = place[:-1]
@@ -218,14 +218,16 @@ def _sentence(error: ValidationError, file: str) -> str:
             if other["type"] in _FIELDS and other["loc"][:-1] == place
         )
     elif kind == "greater_than_equal":
-        what = "a whole number" if isinstance(given["ge"], int) else "a number"
-        expected = f"{what}, at least {given['ge']:g},"
+        what = (
+            "a whole number" if isinstance(context["ge"], int) else "a number"
+        )
+        expected = f"{what}, at least {context['ge']:g},"
     elif kind == "json_invalid":
-        # It was made of values just now. What is left are such halves.
+        # The JSON was written just now: only lone surrogates can be wrong.
         expected = "whole characters, and no \\ud800 to \\udfff alone,"
-        received = given["error"]
+        received = context["error"]
     elif kind in _EXPECTED:
-        expected = _EXPECTED[kind].format(**given)
+        expected = _EXPECTED[kind].format(**context)
     else:
         expected = problem["msg"].removeprefix("Input should be ")
     where = f" at {_path(place)}" if place else ""
@@ -236,7 +238,7 @@ def _sentence(error: ValidationError, file: str) -> str:
 
 
 def _path(place: tuple[str | int, ...]) -> str:
-    """As programs write it: `devices[1].times.conv2d`."""
+    """A place as programs write it: `devices[1].times.conv2d`."""
     text = ""
     for step in place:
         if isinstance(step, str) and _PLAIN.fullmatch(step):

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Form(Generic[T]):
-    """A kind of file: a dataclass, beside its kind and the form's version.
+    """A format of JSON files: a dataclass, with a kind and a version.
 
     ```python
     FORM = Form(Calibration, "calibration", 4, "Measure again")
@@ -32,7 +32,7 @@ class Form(Generic[T]):
         content: The dataclass, of `Checked`.
         kind: The file's field `"kind"`.
         version: Its field `"format"`.
-        again: How to get one of this version.
+        again: What to do about a file of another version, for messages.
     """
 
     def __init__(
@@ -75,18 +75,18 @@ class Form(Generic[T]):
         return content
 
     def plain(self, value: T) -> dict[str, Any]:
-        """As `to_json`, whatever it is."""
+        """As `to_json`, even if `load` would refuse it."""
         fields = dataclasses.asdict(value)  # type: ignore[call-overload]
         # Measurements may be numpy's numbers.
         text = json.dumps(fields, default=operator.methodcaller("item"))
         return {**self._header, **json.loads(text)}
 
     def from_json(self, content: Any, file: str | None = None) -> T:
-        """What `to_json` made this of.
+        """The value that `to_json` was given.
 
         Args:
             content: Plain data.
-            file: Where it is from, for messages.
+            file: File that the data is from, for messages.
 
         Raises:
             ValueError: As for `load`.
@@ -94,23 +94,23 @@ class Form(Generic[T]):
         kind, version = self._header.values()
         file = file or f"the {kind}"
         fields = dict(content) if isinstance(content, dict) else {}
-        found = [fields.pop(name, None) for name in self._header]
-        if found[0] != kind:
+        header = [fields.pop(name, None) for name in self._header]
+        if header[0] != kind:
             raise ValueError(
                 f"Expected a {kind}: a file of {file}. Received: one whose "
-                f"kind is {shown(found[0])}."
+                f"kind is {shown(header[0])}."
             )
-        if isinstance(found[1], bool) or found[1] != version:
+        if isinstance(header[1], bool) or header[1] != version:
             raise ValueError(
                 f"Expected format {version} of {file}. Received: format "
-                f"{shown(found[1])}, of another version of this package. "
+                f"{shown(header[1])}, of another version of this package. "
                 f"{self._again}."
             )
         return checked(self._content, fields, file)
 
 
 def kind_of(path: str | os.PathLike[str]) -> Any:
-    """What a JSON file says that it is; None if it says nothing.
+    """The field `kind` of a JSON file; None if it has none.
 
     Raises:
         ValueError, OSError: As for `read_json`.
@@ -120,27 +120,27 @@ def kind_of(path: str | os.PathLike[str]) -> Any:
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """What a JSON file holds.
+    """The content of a JSON file.
 
     Raises:
-        ValueError: It is no JSON, says something twice, or is too deep.
+        ValueError: It is no JSON, has a field twice, or is nested too deep.
         OSError: It cannot be read.
     """
     text = pathlib.Path(path).read_bytes()
     try:
-        found = json.loads(text, object_pairs_hook=_once)
+        content = json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise ValueError(
             f"Expected JSON in {os.fspath(path)}. Received: {error}."
         ) from error
-    check_depth(found, os.fspath(path))
-    return found
+    check_depth(content, os.fspath(path))
+    return content
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, value in pairs:
-        if name in found:
+        if name in fields:
             raise ValueError(f"the field {name!r} a second time in an object")
-        found[name] = value
-    return found
+        fields[name] = value
+    return fields

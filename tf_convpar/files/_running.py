@@ -1,9 +1,9 @@
-"""What a training says of itself while it runs, for others to read.
+"""Files by which running trainings tell other processes of their state.
 
-One file for each process, in a folder of the user's own. It is written by
-`callbacks.Monitor`, and read by `convpar top`. And an empty one for each
-`convpar launch`, whose time is that of the last step: by it the launch knows a
-program that goes on when a worker has ended.
+There is one for each process, in the user's cache folder. `callbacks.Monitor`
+writes it, and `convpar top` reads it. Each `convpar launch` also has an empty
+file, whose time is that of the last step: so it knows whether a program goes
+on when a worker has ended.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from tf_convpar.files._checked import checked
 from tf_convpar.files._form import read_json
 from tf_convpar.files._whole import replace
 
-# Nanoseconds after which nobody asks any more: a day.
+# Age in nanoseconds at which files of killed programs are removed: a day.
 _OLD_NS = 86_400 * 10**9
 
 
-class _Said(Checked):
-    # Losses may be what is no number.
+class _Report(Checked):
+    # Losses may be infinite or NaN.
     __pydantic_config__ = {**Checked.__pydantic_config__, "allow_inf_nan": True}
 
 
 @dataclasses.dataclass(frozen=True)
-class DeviceNow(_Said):
-    """What one device did lately.
+class DeviceNow(_Report):
+    """The recent load of one device.
 
     Attributes:
         name: Short name of the device.
@@ -56,7 +56,7 @@ class DeviceNow(_Said):
 
 
 @dataclasses.dataclass(frozen=True)
-class Running(_Said):
+class Running(_Report):
     """A training that runs.
 
     Attributes:
@@ -87,7 +87,7 @@ class Running(_Said):
 
 
 def say(running: Running) -> None:
-    """Writes what a training says, in the place of what it said before.
+    """Writes the state of a training, in the place of the last one.
 
     Raises:
         OSError: The folder cannot be written.
@@ -98,7 +98,7 @@ def say(running: Running) -> None:
 
 
 def say_no_more(pid: int) -> None:
-    """Removes what a training said that has ended."""
+    """Removes the state of a training that has ended."""
     with contextlib.suppress(OSError):
         _path(pid).unlink()
 
@@ -107,29 +107,29 @@ def running(pids: Iterable[int] | None = None) -> list[Running]:
     """Trainings of this user that run on this machine, by their begin.
 
     Args:
-        pids: Those to look for; None for all.
+        pids: Processes to look for; None for all.
     """
-    found = []
+    trainings = []
     for path in _path(0).parent.glob("*.json"):
         try:
-            one = checked(Running, read_json(path), str(path))
+            training = checked(Running, read_json(path), str(path))
         except (OSError, ValueError):
             continue  # It has just ended, or another version wrote it.
-        if path.name != _path(one.pid).name:
+        if path.name != _path(training.pid).name:
             continue
-        if not _runs(one):
+        if not _runs(training):
             # A process that was killed removes nothing.
-            say_no_more(one.pid)
-        elif pids is None or one.pid in pids:
-            found.append(one)
-    return sorted(found, key=lambda one: one.began_s)
+            say_no_more(training.pid)
+        elif pids is None or training.pid in pids:
+            trainings.append(training)
+    return sorted(trainings, key=lambda training: training.began_s)
 
 
 def say_step(launch: str) -> None:
-    """Says that a training of a launch has made a step.
+    """Notes that a training of a launch has made a step.
 
     Raises:
-        ValueError: That is no id of a launch.
+        ValueError: `launch` is no id of a launch.
         OSError: The folder cannot be written.
     """
     path, now = _steps(launch), time.time_ns()
@@ -138,7 +138,7 @@ def say_step(launch: str) -> None:
     except FileNotFoundError:
         path.parent.mkdir(parents=True, exist_ok=True)
         for other in path.parent.glob("*.steps"):
-            # Of programs that were killed.
+            # Files of programs that were killed.
             if now - other.stat().st_mtime_ns > _OLD_NS:
                 other.unlink(missing_ok=True)
         path.touch()
@@ -146,9 +146,9 @@ def say_step(launch: str) -> None:
 
 
 def last_step(launch: str) -> int | None:
-    """When a training of a launch has made a step, in ns since 1970, if any.
+    """Time of the last step of a launch's training in ns since 1970, if any.
 
-    It is of the clock of this machine, on which the training must be.
+    The training must run on this machine.
     """
     with contextlib.suppress(OSError, ValueError):
         return _steps(launch).stat().st_mtime_ns
@@ -161,12 +161,12 @@ def _steps(launch: str) -> pathlib.Path:
     return cache_folder() / "running" / f"{launch}.steps"
 
 
-def _runs(one: Running) -> bool:
-    """Whether the process is there, and no other of the same number."""
+def _runs(training: Running) -> bool:
+    """Whether a training's process runs, and no other of the same number."""
     try:
-        process = psutil.Process(one.pid)
+        process = psutil.Process(training.pid)
         dead = process.status() == psutil.STATUS_ZOMBIE
-        return not dead and process.create_time() <= one.began_s + 1
+        return not dead and process.create_time() <= training.began_s + 1
     except psutil.Error:
         return False
 
@@ -175,6 +175,6 @@ def _path(pid: int) -> pathlib.Path:
     return cache_folder() / "running" / f"{pid}.json"
 
 
-def age_s(one: Running) -> float:
-    """Seconds since it said something."""
-    return time.time() - one.written_s
+def age_s(training: Running) -> float:
+    """Seconds since a training has written its state."""
+    return time.time() - training.written_s

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def whole(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
-    """A file beside `path` to write, which takes its place when all is well.
+    """Yields a file to write, which replaces `path` if the context succeeds.
 
     ```python
     with whole("plan.json") as part:
@@ -20,7 +20,7 @@ def whole(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
     ```
     """
     target = pathlib.Path(path)
-    # Nobody else's, be it another thread's.
+    # A name that no other process or thread uses.
     part = target.with_name(_part(target.name, secrets.token_hex(4)))
     try:
         yield part
@@ -30,17 +30,17 @@ def whole(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
 
 
 def remove_parts(path: str | os.PathLike[str]) -> None:
-    """Removes what writers of a file left that were killed while they wrote.
+    """Removes parts of a file whose writers were killed.
 
-    Only where nobody else writes it.
+    Only for a file that nobody else writes.
     """
     target = pathlib.Path(path)
     for part in target.parent.glob(_part(glob.escape(target.name), "*")):
         part.unlink(missing_ok=True)
 
 
-def _part(name: str, own: str) -> str:
-    return f".{name}.{own}.part"
+def _part(name: str, tag: str) -> str:
+    return f".{name}.{tag}.part"
 
 
 def replace(path: str | os.PathLike[str], content: bytes) -> None:

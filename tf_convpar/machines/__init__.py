@@ -1,4 +1,4 @@
-"""Names of devices, what machines say of themselves, their cores, sockets."""
+"""Names of devices, and facts about machines: cores, cards, sockets."""
 
 from tf_convpar.machines._byte_counter import byte_counter as byte_counter
 from tf_convpar.machines._card import Card as Card

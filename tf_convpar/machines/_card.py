@@ -1,4 +1,4 @@
-"""What is known of the card that a GPU is."""
+"""The card of a GPU: its model, compute capability and driver."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from tf_convpar.machines._files import host_files
 from tf_convpar.machines._names import index_of
 from tf_convpar.machines._names import task_of
 
-# Where NVIDIA's driver says what it is, and what cards there are.
+# Folder in which NVIDIA's driver describes itself and the cards.
 _DRIVER = "/proc/driver/nvidia"
 
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """A card.
+    """The card of a GPU.
 
     Attributes:
-        model: Its model. Of another task all models on that machine, as only
-            the task itself knows which card is which device; "" if unknown.
+        model: Model; "" if unknown. For a GPU of another task, all models on
+            that machine: only the task itself knows which card is which device.
         capability: Compute capability, such as "9.0"; "" if unknown.
         driver: Version of the driver, such as "580.82.07"; "" if unknown.
         number: Number of the card among those of its task: two logical GPUs may
@@ -34,14 +34,16 @@ class Card:
 
 
 def card_of(device: str) -> Card:
-    """The card that a GPU of any task is, or is a part of.
+    """The card of a GPU, or of a part of one, of any task.
 
     ```python
     card_of("/device:GPU:0")  # Card("NVIDIA H100 ...", "9.0", "580.82.07", 0)
     ```
     """
-    said = host_file(device, f"{_DRIVER}/version")
-    driver = re.search(r"^NVRM version:.*?\s(\d+\.\d[\d.]*)\s", said, re.M)
+    version_text = host_file(device, f"{_DRIVER}/version")
+    driver = re.search(
+        r"^NVRM version:.*?\s(\d+\.\d[\d.]*)\s", version_text, re.M
+    )
     version = driver[1] if driver else ""
     number = _number(device)
     if number is not None:
@@ -54,9 +56,9 @@ def card_of(device: str) -> Card:
         model = str(details.get("device_name", ""))
         return Card(model, ".".join(map(str, parts)), version, number)
     models = {
-        found[1].strip()
+        match[1].strip()
         for text in host_files(device, f"{_DRIVER}/gpus/*/information")
-        if (found := re.search(r"^Model:\s*(.*)$", text, re.M))
+        if (match := re.search(r"^Model:\s*(.*)$", text, re.M))
     }
     return Card(", ".join(sorted(models)), "", version, index_of(device))
 
@@ -76,7 +78,7 @@ def _number(device: str) -> int | None:
 
 
 def card_number(index: int, parts: list[int]) -> int | None:
-    """The card of a logical GPU, of cards of so many logical GPUs each.
+    """Number of a logical GPU's card, by the logical GPUs of each card.
 
     ```python
     card_number(2, [2, 1])  # 1: the first card is GPU:0 and GPU:1

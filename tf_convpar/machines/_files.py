@@ -10,7 +10,7 @@ from tf_convpar.machines._names import host_of
 
 
 def host_file(device: str | None, path: str) -> str:
-    """A text file there, "" if there is none; of this machine for None."""
+    """Text of a file beside a device, or of this machine; "" if missing."""
     if device is None:
         with contextlib.suppress(OSError):
             return pathlib.Path(path).read_text(errors="replace")
@@ -19,7 +19,7 @@ def host_file(device: str | None, path: str) -> str:
 
 
 def host_files(device: str, pattern: str) -> list[str]:
-    """All files there whose names match, in the order of their names.
+    """Texts of the files beside a device whose names match, by name.
 
     They are looked for first: both processes would log a file that is not
     there as an error.
@@ -31,7 +31,7 @@ def host_files(device: str, pattern: str) -> list[str]:
         # This may be called while a graph is traced.
         with tf.init_scope(), tf.device(host_of(device)):
             names = tf.io.matching_files(pattern).numpy()
-            found = [tf.io.read_file(name).numpy() for name in sorted(names)]
+            contents = [tf.io.read_file(name).numpy() for name in sorted(names)]
     except tf.errors.OpError:
         return []
-    return [content.decode(errors="replace") for content in found]
+    return [content.decode(errors="replace") for content in contents]

@@ -1,4 +1,4 @@
-"""What the machine beside a device says of itself in /proc and /sys."""
+"""Facts about the machine of a device, read from its /proc and /sys."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def processor(device: str | None = None) -> str:
     processor()  # "AMD EPYC 7B13", of this machine
     ```
     """
-    found = re.search(
+    match = re.search(
         r"^model name\s*:\s*(.*)$", _read(device, "cpuinfo"), re.M
     )
-    if found:
-        return found[1]
+    if match:
+        return match[1]
     return "" if device else platform.processor() or platform.machine()
 
 
 def model(device: str) -> str:
-    """The model of what computes: of the card of a GPU, or of the processor."""
-    found = card_of(device).model if kind_of(device) == "GPU" else ""
-    return found or processor(device)
+    """The model of a GPU's card, or of the processor of a CPU."""
+    card_model = card_of(device).model if kind_of(device) == "GPU" else ""
+    return card_model or processor(device)
 
 
 def memory_bytes(device: str) -> int | None:
@@ -46,10 +46,10 @@ def memory_bytes(device: str) -> int | None:
         from tf_convpar._compat.tensorflow import memory_limits
 
         return memory_limits().get(device)
-    found = re.search(
+    match = re.search(
         r"^MemAvailable:\s*(\d+) kB", _read(device, "meminfo"), re.M
     )
-    return int(found[1]) * 1024 if found else None
+    return int(match[1]) * 1024 if match else None
 
 
 def processor_s(device: str) -> float | None:
@@ -77,12 +77,12 @@ def network_bytes(device: str, loopback: bool) -> tuple[int, int] | None:
         loopback: Whether to count what the machine sends to itself, or else
             what it sends to others.
     """
-    found = re.findall(
+    interfaces = re.findall(
         r"^\s*(\S+):\s*(\d+)(?:\s+\d+){7}\s+(\d+)",
         _read(device, "self/net/dev"),
         re.M,
     )
-    rows = [row for row in found if (row[0] == "lo") == loopback]
+    rows = [row for row in interfaces if (row[0] == "lo") == loopback]
     if not rows:
         return None
     return sum(int(r) for _, r, _ in rows), sum(int(s) for *_, s in rows)
@@ -109,7 +109,7 @@ def environment(device: str) -> dict[str, str]:
 
 
 def maps(device: str) -> str:
-    """What a device's process has in memory, as the system writes it."""
+    """The memory map of a device's process, as /proc has it."""
     return _read(device, "self/maps")
 
 
@@ -119,7 +119,7 @@ def cores(device: str) -> int:
 
 
 def identity(device: str) -> tuple[str, ...]:
-    """What the speed of a device depends on, wherever it is.
+    """All on which the speed of a device depends.
 
     ```python
     identity("/job:worker/replica:0/task:0/device:CPU:0")
@@ -156,7 +156,7 @@ def threads(device: str) -> int:
 
 
 def sharing_cores(devices: Sequence[str]) -> list[list[str]]:
-    """Groups of devices; none shares a core or a card with another group's.
+    """Groups of devices that share no core and no card with other groups.
 
     ```python
     sharing_cores(["/device:CPU:0", "/device:CPU:1"])  # one group
@@ -168,12 +168,12 @@ def sharing_cores(devices: Sequence[str]) -> list[list[str]]:
         cores: set[Any] = _numbers(_status(name, "Cpus_allowed_list"))
         if kind_of(name) == "GPU":
             cores = {("card", task_of(name), card_of(name).number)}
-        own = [name]
+        group_names = [name]
         for group in [g for g in groups if g[0] == machine and g[1] & cores]:
             groups.remove(group)
             cores |= group[1]
-            own = group[2] + own
-        groups.append((machine, cores, own))
+            group_names = group[2] + group_names
+        groups.append((machine, cores, group_names))
     return [names for _, _, names in groups]
 
 
@@ -194,20 +194,20 @@ def _cores(device: str) -> tuple[str, str]:
 
 
 def _threads(device: str) -> str:
-    given = _read(device, "self/cmdline").replace("\0", " ")
-    found = re.search(r"--threads[= ](\d+)", given)
-    return found[1] if found else ""
+    command_line = _read(device, "self/cmdline").replace("\0", " ")
+    match = re.search(r"--threads[= ](\d+)", command_line)
+    return match[1] if match else ""
 
 
 def _status(device: str, field: str) -> str:
-    found = re.search(rf"^{field}:\s*(.*)$", _read(device, "self/status"), re.M)
-    return found[1] if found else ""
+    match = re.search(rf"^{field}:\s*(.*)$", _read(device, "self/status"), re.M)
+    return match[1] if match else ""
 
 
 def _numbers(ranges: str) -> set[int]:
     """The numbers in a list of ranges: `"0-2,5"` is 0, 1, 2 and 5."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in filter(None, ranges.split(",")):
         first, _, last = part.partition("-")
-        found |= set(range(int(first), int(last or first) + 1))
-    return found
+        numbers |= set(range(int(first), int(last or first) + 1))
+    return numbers

@@ -1,4 +1,4 @@
-"""What the names of devices and tasks say.
+"""Parses and shortens the names of devices and tasks.
 
 TensorFlow's own parser is not used: commands that only read a file would wait
 seconds for its import.
@@ -15,7 +15,7 @@ ALONE = "localhost"
 
 
 def short(text: str) -> str:
-    """The text, in which each full name of a device is put in a few words.
+    """Shortens each full name of a device in a text.
 
     ```python
     short("/job:worker/replica:0/task:1/device:CPU:0")  # "worker 1 CPU:0"
@@ -33,8 +33,8 @@ def task_of(name: str) -> tuple[str, int]:
     task_of("/device:CPU:0")  # ("localhost", 0)
     ```
     """
-    found = _TASK.search(name)
-    return (found["job"], int(found["task"])) if found else (ALONE, 0)
+    match = _TASK.search(name)
+    return (match["job"], int(match["task"])) if match else (ALONE, 0)
 
 
 def kind_of(name: str) -> str:
@@ -68,7 +68,7 @@ def index_of(name: str) -> int:
     return int(name.rpartition(":")[2])
 
 
-def _in_words(found: re.Match[str]) -> str:
-    if found["job"] in (None, ALONE):
-        return found["device"]
-    return f"{found['job']} {found['task']} {found['device']}"
+def _in_words(match: re.Match[str]) -> str:
+    if match["job"] in (None, ALONE):
+        return match["device"]
+    return f"{match['job']} {match['task']} {match['device']}"

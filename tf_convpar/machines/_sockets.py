@@ -98,14 +98,14 @@ class BytesReceived:
         received: dict[int, int] = {}
         ended: set[int] = set()
         for port in self._ports:
-            found = dict(_sockets_of(port))
-            if not found:
+            sockets = dict(_sockets_of(port))
+            if not sockets:
                 raise RuntimeError(
                     f"Expected a task that listens at port {port} of this "
                     "machine, to count its bytes. Received: no such socket. "
                     "Start counting when the cluster has been joined."
                 )
-            for cookie, count in found.items():
+            for cookie, count in sockets.items():
                 if count is None:
                     ended.add(cookie)
                 else:

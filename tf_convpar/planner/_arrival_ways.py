@@ -1,4 +1,4 @@
-"""Replicas that do not wait for one another, but for the centre.
+"""Predicts methods whose replicas wait for the centre, not for one another.
 
 A replica's cycle is its steps up to a message, the message, the centre's step,
 and the answer. The centre is on the chief's device, whose interface carries the
@@ -21,7 +21,7 @@ from tf_convpar.planner._ways_to_train import Way
 
 @dataclasses.dataclass(frozen=True)
 class Cycle:
-    """What happens between two messages of a replica.
+    """The steps and answers between two messages of a replica.
 
     Attributes:
         steps: Steps of the replica.
@@ -37,9 +37,10 @@ class Cycle:
 def cycle_of(method: str, arguments: Arguments) -> Cycle:
     """The cycle of a method that does not wait.
 
-    Downpour's replicas receive an answer only where they fetch. The elastic
-    ones step and are pulled, Downpour's step and add up; those of a parameter
-    server take what was answered.
+    Downpour's replicas receive an answer only when they fetch. They go over
+    their weights twice in a step, to update and to add up what they push.
+    Elastic ones update and are pulled; those of a parameter server only
+    replace their weights by the answer.
     """
     if method == "DownpourSGD":
         push, fetch = arguments.n_push, arguments.fetch
@@ -48,7 +49,7 @@ def cycle_of(method: str, arguments: Arguments) -> Cycle:
 
 
 def arrivals(replicas: Computing, method: str, arguments: Arguments) -> Way:
-    """The samples a second of a method whose replicas do not wait."""
+    """Predicts a method whose replicas do not wait for one another."""
     calibration, devices = replicas.calibration, replicas.devices
     cycle = cycle_of(method, arguments)
     batches = replicas.equal(calibration.batch)

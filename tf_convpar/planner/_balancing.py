@@ -36,8 +36,8 @@ def cuts(
     next(cuts(graph, calibration)).shares  # (64, 0): one device alone
     ```
 
-    The shares of a cut let its devices finish at about the same time. So do its
-    counts, for the layers with the same number of filters together.
+    Each cut balances its devices: by samples over all layers, and by filters
+    over the layers with the same number of filters.
     """
     names = tuple(device.name for device in calibration.devices)
     seconds = alone(graph, calibration)
@@ -49,7 +49,7 @@ def cuts(
         yield Cut(names, calibration.batch, shares, counts, settings)
 
 
-def whole(
+def unsplit(
     graph: Graph, calibration: Calibration, settings: Settings = DEFAULTS
 ) -> Cut:
     """The cut that leaves all work on the chief."""
@@ -92,7 +92,7 @@ def _shares(
     calls = [call for call in graph.calls if call.layer is not None]
 
     def seconds(d: int) -> Callable[[int], float]:
-        works = _of(graph, calibration, d, calls)
+        works = _works_of(graph, calibration, d, calls)
         return lambda n: sum(
             work.at(which, n) for work in works for which in PASSES
         )
@@ -117,7 +117,7 @@ def _counts(
     def seconds(
         d: int, calls: Sequence[Call], all_: int
     ) -> Callable[[int], float]:
-        works = _of(graph, calibration, d, calls)
+        works = _works_of(graph, calibration, d, calls)
         return lambda n: sum(
             work.at(which, calibration.batch, n / all_)
             for work in works
@@ -137,7 +137,7 @@ def _counts(
     }
 
 
-def _of(
+def _works_of(
     graph: Graph, calibration: Calibration, d: int, calls: Sequence[Call]
 ) -> list[Work]:
     works = calibration.devices[d].works
@@ -149,7 +149,7 @@ def balanced(
     seconds: Sequence[Callable[[int], float] | None],
     quantum: int = 1,
 ) -> tuple[int, ...]:
-    """Gives out things so that the last device finishes as soon as possible.
+    """Distributes items so that the last device finishes as soon as possible.
 
     ```python
     balanced(12, [lambda n: 1.0 * n, lambda n: 2.0 * n])  # (8, 4)
@@ -168,15 +168,15 @@ def balanced(
     def things(count: int) -> int:
         return min(count * quantum, number)
 
-    given = [0] * len(seconds)
+    unit_counts = [0] * len(seconds)
     for _ in range(units):
         # One more goes to the device that finishes it first.
         first = min(
-            (d for d, of in enumerate(seconds) if of is not None),
-            key=lambda d: seconds[d](things(given[d] + 1)),  # type: ignore
+            (d for d, time in enumerate(seconds) if time is not None),
+            key=lambda d: seconds[d](things(unit_counts[d] + 1)),  # type: ignore
         )
-        given[first] += 1
-    counts = [count * quantum for count in given]
+        unit_counts[first] += 1
+    counts = [count * quantum for count in unit_counts]
     largest = max(range(len(counts)), key=counts.__getitem__)
     counts[largest] -= sum(counts) - number
     return tuple(counts)

@@ -1,4 +1,4 @@
-"""What devices and links were measured to do with the layers of a model.
+"""Calibrations: measured times of layers on devices, and rates of links.
 
 All times are seconds, all sizes bytes.
 """
@@ -102,16 +102,16 @@ class Work(Checked):
         times = {}
         for which in PASSES:
             points = getattr(known, which)
-            there = known.at(which, most, on_shards=False)
+            known_s = known.at(which, most, on_shards=False)
             if most > known.samples[-1]:
-                there = max(there, points[-1])
-            slower = getattr(self, which)[-1] / there
+                known_s = max(known_s, points[-1])
+            slower = getattr(self, which)[-1] / known_s
             times[which] = tuple(slower * seconds for seconds in points)
         return dataclasses.replace(known, **times)
 
 
 def _times(work: Work, slower: float) -> Work:
-    """What a device takes that is so many times slower."""
+    """The times of a device that is `slower` times as slow."""
     return dataclasses.replace(
         work,
         forward=tuple(slower * s for s in work.forward),
@@ -128,27 +128,27 @@ def check_points(value: Checked, points: str, *measured: str) -> None:
         *measured: Fields with a number for each of them.
 
     Raises:
-        Unexpected: They do not, or there is not.
+        Unexpected: Points do not ascend, or their times are not as many.
     """
-    found = getattr(value, points)
-    if not found or list(found) != sorted(set(found)):
+    numbers = getattr(value, points)
+    if not numbers or list(numbers) != sorted(set(numbers)):
         raise Unexpected("numbers, each more than the one before,", points)
     for name in measured:
         count = len(getattr(value, name))
-        if count != len(found):
+        if count != len(numbers):
             raise Unexpected(
-                f"{len(found)} numbers, one for each of `{points}`,",
+                f"{len(numbers)} numbers, one for each of `{points}`,",
                 name,
                 received=f"{count}",
             )
 
 
 def on_line(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
-    """What is measured at `xs` to be `ys`, at any `x` above 0.
+    """Interpolates and extrapolates measured points `xs`, `ys`, at `x` above 0.
 
-    It is linear between measured points. Beyond them the line through the two
-    nearest points goes on, unless it falls. Below the first point it is at
-    least proportional to that point. With one point it is proportional.
+    It is linear between points. Beyond them the line through the two nearest
+    points goes on, unless it falls. Below the first point the value is at least
+    proportional to that point. With one point it is proportional.
     """
     if len(xs) == 1:
         return ys[0] * x / xs[0]
@@ -163,7 +163,7 @@ def on_line(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredDevice(Checked):
-    """One device.
+    """A device, with measured times.
 
     Attributes:
         name: TensorFlow's name of it, such as
@@ -185,7 +185,7 @@ class MeasuredDevice(Checked):
     memory_bytes: Natural | None = None
 
     def times(self, slower: float) -> MeasuredDevice:
-        """The same device, so many times slower at all that it computes."""
+        """The same device, `slower` times as slow in all that it computes."""
         return dataclasses.replace(
             self,
             works={
@@ -230,22 +230,24 @@ class Calibration(Checked):
     def among(
         self, devices: Sequence[str], slower: Mapping[str, float] | None = None
     ) -> Calibration:
-        """What these measurements say of some of the devices.
+        """The calibration of some of the devices, possibly slowed down.
 
         ```python
         calibration.among(strategy.devices, {strategy.devices[1]: 2.0})
         ```
 
         Args:
-            devices: Names of those that are there, the chief's first.
+            devices: Names of these devices, the chief's first.
             slower: How many times slower than measured a device computes; 1
-                where nothing is said.
+                for devices that are not in it.
         """
         slower = slower or {}
-        of = {device.name: device for device in self.devices}
+        by_name = {device.name: device for device in self.devices}
         return dataclasses.replace(
             self,
-            devices=tuple(of[d].times(slower.get(d, 1.0)) for d in devices),
+            devices=tuple(
+                by_name[d].times(slower.get(d, 1.0)) for d in devices
+            ),
             links=tuple(
                 link
                 for link in self.links

@@ -1,4 +1,4 @@
-"""Which way to train is the fastest: alone, split, replicas, or groups.
+"""Compares ways to train: alone, split, replicas, or groups.
 
 A step of replicas is predicted from the same measurements as that of a split
 model, and from the messages that `placement` says are sent. All ways have the
@@ -102,38 +102,40 @@ def ways_of(
     plan: Plan | None = None,
 ) -> tuple[Way, ...]:
     """The ways for a graph that has been read; see `compare`."""
-    found = []
+    ways = []
     batch = calibration.batch
-    whole = _balancing.whole(graph, calibration)
-    single = _plan.singles_of(Costs(graph, calibration, whole))
+    unsplit = _balancing.unsplit(graph, calibration)
+    single = _plan.singles_of(Costs(graph, calibration, unsplit))
     if ALONE in names and single:
         device = min(single, key=lambda name: single[name])
         seconds = single[device]
         alone = ((device,),)
-        found.append(Way(ALONE, None, alone, (batch,), seconds, 0, ONE_DEVICE))
+        ways.append(Way(ALONE, None, alone, (batch,), seconds, 0, ONE_DEVICE))
     if SPLIT in names:
         plan = plan or _plan.plan_graph(graph, calibration, settings)
-        found += _split(graph, plan, batch, settings)
-    # As many samples as there are at all, if not each can have one.
+        ways += _split(graph, plan, batch, settings)
+    # Each replica needs a sample.
     if 1 < len(single) <= batch:
         replicas = Computing(graph, calibration, list(single))
-        made = {
+        predictors = {
             "SyncSGD": lambda: sync_sgd(replicas, graph),
             "SyncEASGD": lambda: sync_easgd(replicas),
             "DiLoCo": lambda: diloco(replicas, arguments),
         }
         for name in METHODS:
             if name in names:
-                other = made.get(name)
-                found.append(
-                    other() if other else arrivals(replicas, name, arguments)
+                predictor = predictors.get(name)
+                ways.append(
+                    predictor()
+                    if predictor
+                    else arrivals(replicas, name, arguments)
                 )
     for number in _NUMBERS_OF_GROUPS if GROUPS in names else ():
         if number >= len(calibration.devices):
             break
         with contextlib.suppress(ValueError):
-            found.append(groups(graph, calibration, number, settings))
-    return tuple(sorted(found, key=lambda way: -way.samples_per_s))
+            ways.append(groups(graph, calibration, number, settings))
+    return tuple(sorted(ways, key=lambda way: -way.samples_per_s))
 
 
 def _split(
@@ -143,7 +145,7 @@ def _split(
     if plan.prediction is None or len(plan.used) < 2:
         return []
     most = max(plan.prediction.received().values(), default=0)
-    own = settings.moments != "all" and normalizes(graph)
+    own_moments = settings.moments != "all" and normalizes(graph)
     return [
         Way(
             SPLIT,
@@ -152,13 +154,13 @@ def _split(
             (batch,),
             plan.prediction.step_s,
             most,
-            OWN_MOMENTS if own else ONE_DEVICE,
+            OWN_MOMENTS if own_moments else ONE_DEVICE,
         )
     ]
 
 
 def advice(ways: Sequence[Way]) -> str:
-    """Says which way is the fastest, and which with whose numbers.
+    """Says which way is the fastest, for each value of `Way.numbers`.
 
     Args:
         ways: Ways of one cluster, the fastest first.
@@ -190,7 +192,7 @@ def advice(ways: Sequence[Way]) -> str:
 
 
 def legend(ways: Sequence[Way]) -> str:
-    """What the words for numbers mean, of those that these ways have."""
+    """Explains the values of `Way.numbers` that these ways have."""
     return "\n".join(
         f"{numbers}: {meaning}."
         for numbers, meaning in NUMBERS.items()

@@ -1,4 +1,4 @@
-"""What replicas compute: all of the model, each on its samples of a batch."""
+"""Times of replicas, which compute the whole model on samples of their own."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Computing:
     def passes(
         self, device: MeasuredDevice, samples: float
     ) -> tuple[float, float]:
-        """Seconds of the forward and of the backward pass of so many."""
+        """Seconds of the forward and of the backward pass of `samples`."""
         forward, backward = (
             sum(
                 device.works[key].at(which, samples, on_shards=False)
@@ -61,7 +61,7 @@ class Computing:
         return forward, backward
 
     def gradient(self, device: MeasuredDevice) -> Callable[[float], float]:
-        """Seconds of the gradient of so many samples."""
+        """Function from a number of samples to seconds of their gradient."""
         return lambda samples: sum(self.passes(device, samples))
 
     def update(self, device: MeasuredDevice) -> float:
@@ -69,10 +69,9 @@ class Computing:
         return self.weights * device.update_s
 
     def waiting(self, total: int) -> tuple[list[MeasuredDevice], list[int]]:
-        """Who takes part where all wait for one another, with which batches.
+        """Devices and batches of replicas that wait for one another.
 
-        As `fit` finds it when it begins: who would hold all others up is left
-        out.
+        As in `fit`, a device that would hold up all others is left out.
         """
         short, long = (
             [[self.gradient(device)(size)] for device in self.devices]

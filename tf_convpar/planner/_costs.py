@@ -1,4 +1,4 @@
-"""What each way of each call costs: the constants of the plan's program.
+"""Costs of each way of each call: the constants of the plan's program.
 
 Every number is for one cut of the work (`Cut`). What is left to decide is the
 way of each convolution.
@@ -38,7 +38,7 @@ _WIDTH = 4
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What one way of a call costs; times are seconds.
+    """Costs of one way of a call; times are seconds.
 
     Attributes:
         forward: Time that each device computes in the forward pass, with the
@@ -71,7 +71,7 @@ class Cost:
 
 @dataclasses.dataclass(frozen=True)
 class Sent:
-    """What the move of a tensor costs.
+    """Times of the move of a tensor.
 
     Attributes:
         forward: Seconds of the tensor in the forward pass.
@@ -173,9 +173,9 @@ class Costs:
         parts = self._parts_of(call, name)
         return tuple(
             part * maps
-            + _WIDTH * (2 + self.calibration.slots) * own * weights
+            + _WIDTH * (2 + self.calibration.slots) * stored_part * weights
             + (copies if name == SAMPLES and part else 0)
-            for part, own in zip(parts, stored, strict=True)
+            for part, stored_part in zip(parts, stored, strict=True)
         )
 
     def _parts_of(self, call: Call, name: str) -> Sequence[float]:
@@ -208,8 +208,8 @@ class Costs:
                 work.at(which, cut.batch * part)
                 for work, part in zip(works, parts, strict=True)
             )
-        own = works[0].at(which, cut.batch, on_shards=False)
-        return (own,) + (0.0,) * (len(devices) - 1)
+        chief_s = works[0].at(which, cut.batch, on_shards=False)
+        return (chief_s,) + (0.0,) * (len(devices) - 1)
 
     def _parts(self, call: Call) -> list[float]:
         """Fraction of the channels that each device works on."""
@@ -235,21 +235,23 @@ class Costs:
         Args:
             seconds: Time of computing alone, on each device.
             moves: Bytes over each link, for each thing that travels.
-            messages: In how many messages each of them does.
+            messages: Number of messages of each of these.
         """
-        found = list(seconds)
+        delayed = list(seconds)
         for bytes_, count in zip(moves, messages, strict=True):
             for pair, n in bytes_.items():
                 for d, device in enumerate(self.calibration.devices):
                     if n and device.name in pair:
-                        found[d] += device.byte_s * n + device.message_s * count
-        return tuple(found)
+                        delayed[d] += (
+                            device.byte_s * n + device.message_s * count
+                        )
+        return tuple(delayed)
 
 
 def _both(
     move: Move,
 ) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], int]]:
-    """Bytes of a move over each link, and of the gradient that returns."""
+    """Bytes of a move over each link, and of its gradient's return."""
     there = {k: move.width * n for k, n in move.numbers().items()}
     if not move.returns:
         return there, {}
@@ -257,7 +259,7 @@ def _both(
 
 
 def _messages(move: Move) -> float:
-    """Messages of what nobody waits for; weights travel in packs."""
+    """Number of messages of a move ahead of time; weights travel in packs."""
     if not move.packed:
         return 1.0
     return move.width * math.prod(move.shape) / PACK_BYTES
@@ -266,7 +268,7 @@ def _messages(move: Move) -> float:
 def _added(
     parts: Iterable[Mapping[tuple[str, str], int]],
 ) -> dict[tuple[str, str], int]:
-    found: collections.Counter[tuple[str, str]] = collections.Counter()
+    totals: collections.Counter[tuple[str, str]] = collections.Counter()
     for part in parts:
-        found.update(part)
-    return dict(found)
+        totals.update(part)
+    return dict(totals)

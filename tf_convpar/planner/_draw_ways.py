@@ -29,20 +29,20 @@ _LINES = {ONE_DEVICE: "-", OWN_MOMENTS: "--", OWN_STEPS: ":"}
 _MARKERS = "os^Dv<>P"
 
 
-def draw_ways(found: WaySimulation, path: str | os.PathLike[str]) -> None:
+def draw_ways(simulation: WaySimulation, path: str | os.PathLike[str]) -> None:
     """Draws the samples a second of each way to train.
 
     Args:
-        found: What was simulated.
+        simulation: Ways to draw.
         path: Image file to write. Its ending says in which format.
     """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.6, 4.4), layout="constrained", dpi=110)
     axes = figure.subplots()
-    xs = xs_of(found.sweep, found.rows)
-    for i, (name, numbers) in enumerate(found.names.items()):
-        ways = [row.of(name) for row in found.rows]
+    xs = xs_of(simulation.sweep, simulation.rows)
+    for i, (name, numbers) in enumerate(simulation.names.items()):
+        ways = [row.of(name) for row in simulation.rows]
         axes.plot(
             xs,
             [way.samples_per_s if way else float("nan") for way in ways],
@@ -53,7 +53,7 @@ def draw_ways(found: WaySimulation, path: str | os.PathLike[str]) -> None:
             lw=1.8,
             label=f"{name} ({numbers})",
         )
-    x_axis(axes, found.sweep, found.rows)
+    x_axis(axes, simulation.sweep, simulation.rows)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("samples a second")
     axes.spines[["top", "right"]].set_visible(False)
@@ -61,7 +61,7 @@ def draw_ways(found: WaySimulation, path: str | os.PathLike[str]) -> None:
     axes.set_axisbelow(True)
     figure.legend(frameon=False, loc="outside right upper", fontsize="small")
     figure.suptitle(
-        found.about, x=0.01, ha="left", fontsize="medium", color="0.25"
+        simulation.about, x=0.01, ha="left", fontsize="medium", color="0.25"
     )
     with whole(path) as part:
         ending = pathlib.Path(path).suffix.lstrip(".") or "png"

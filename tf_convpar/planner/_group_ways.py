@@ -26,10 +26,10 @@ from tf_convpar.sharding import Graph
 def groups(
     graph: Graph, calibration: Calibration, number: int, settings: Settings
 ) -> Way:
-    """SyncEASGD of so many groups, as equally fast as can be.
+    """Predicts SyncEASGD of `number` groups, as equally fast as possible.
 
-    The members' shards travel to the first device of the group and back, for
-    the exchange with the centre, which is with the first group.
+    For each exchange, shards of a group's weights travel to its first device
+    and back. The centre is on the first device of the first group.
 
     Raises:
         ValueError: The devices of a group lack the memory, or there are fewer
@@ -42,7 +42,7 @@ def groups(
         )
     parts = _alike(_balancing.alone(graph, calibration), number)
     total = calibration.batch
-    found = [
+    predictions = [
         _split(graph, calibration, part, max(1, total // number), settings)
         for part in parts
     ]
@@ -50,36 +50,37 @@ def groups(
     batches = _balancing.balanced(
         total - number,
         [
-            (lambda n, s=own.step_s: n * s)  # type: ignore[misc]
-            for own, _ in found
+            (lambda n, s=group.step_s: n * s)  # type: ignore[misc]
+            for group, _ in predictions
         ],
     )
     batches = tuple(1 + n for n in batches)
-    found = [
+    predictions = [
         _split(graph, calibration, part, n, settings)
         for part, n in zip(parts, batches, strict=True)
     ]
     names = [part[0] for part in parts]
-    over = TreeTimes(calibration.links, WIDTH * sum(weights_of(graph)))
+    tree = TreeTimes(calibration.links, WIDTH * sum(weights_of(graph)))
     rates = {k.target: k.bytes_per_s for k in calibration.links}
     gathered = max(
-        away / rates[name] for name, (_, away) in zip(names, found, strict=True)
+        away / rates[name]
+        for name, (_, away) in zip(names, predictions, strict=True)
     )
     exchange = gathered + max(
-        over.seconds(sum_pairs(names, names[0])),
-        over.seconds(copy_pairs(names, names[0])),
+        tree.seconds(sum_pairs(names, names[0])),
+        tree.seconds(copy_pairs(names, names[0])),
     )
     most = [
         max(prediction.received().values(), default=0) + away
-        for prediction, away in found
+        for prediction, away in predictions
     ]
     return Way(
         GROUPS,
         "SyncEASGD",
         tuple(map(tuple, parts)),
         batches,
-        max(exchange, *(own.step_s for own, _ in found)) + gathered,
-        over.received(names, names[0]) + max(most),
+        max(exchange, *(group.step_s for group, _ in predictions)) + gathered,
+        tree.received(names, names[0]) + max(most),
         OWN_STEPS,
     )
 
@@ -96,8 +97,8 @@ def _split(
     Raises:
         ValueError: The devices lack the memory.
     """
-    own = dataclasses.replace(_part(calibration, names), batch=batch)
-    plan = _plan.plan_graph(graph, own, settings)
+    group = dataclasses.replace(_part(calibration, names), batch=batch)
+    plan = _plan.plan_graph(graph, group, settings)
     if plan.prediction is None:
         raise ValueError(plan.reason)
     return plan.prediction, WIDTH * _stored_away(graph, plan)

@@ -1,4 +1,4 @@
-"""How long bytes travel between devices, each of which has one interface."""
+"""Times of transfers between devices, each of which has one interface."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class LinearProgram:
         for index, factor in self._cost.terms.items():
             cost[index] = factor
         with _messages_to_stderr():
-            found = optimize.milp(
+            result = optimize.milp(
                 cost,
                 integrality=np.array(self._integer, int),
                 bounds=optimize.Bounds(np.zeros(count), np.array(self._upper)),
@@ -137,18 +137,18 @@ class LinearProgram:
                     "mip_rel_gap": 0.0,
                 },
             )
-        if found.status == 2:
+        if result.status == 2:
             raise NoSolution
-        if found.status != 0:
+        if result.status != 0:
             gap = "no solution at all"
-            if found.x is not None and found.mip_gap is not None:
-                gap = f"a solution within {found.mip_gap:.2%} of the bound"
+            if result.x is not None and result.mip_gap is not None:
+                gap = f"a solution within {result.mip_gap:.2%} of the bound"
             raise RuntimeError(
                 f"Expected a proven allocation within {time_limit_s:.0f} s. "
-                f"Received {gap} ({found.message}). A larger quantum or fewer "
+                f"Received {gap} ({result.message}). A larger quantum or fewer "
                 "devices make it easier."
             )
-        return np.asarray(found.x)
+        return np.asarray(result.x)
 
     def _constraints(self, count: int) -> optimize.LinearConstraint:
         # The entries of all rows, one row after the other.

@@ -94,9 +94,9 @@ def plan_graph(
 ) -> Plan:
     """Plans a graph that has been read; see `plan`.
 
-    `worth` is which part of a step a split must be predicted to save.
+    `worth` is the part of a step that a split must be predicted to save.
     """
-    found: list[_Found] = []
+    candidates: list[_Candidate] = []
     singles: dict[str, float] = {}
     for cut in _balancing.cuts(graph, calibration, settings):
         costs = Costs(graph, calibration, cut)
@@ -104,10 +104,12 @@ def plan_graph(
         with contextlib.suppress(NoSolution):
             # Most cuts are worse than the best one so far: to prove that takes
             # little time.
-            known = min((f.seconds for f in found), default=None)
+            known = min((c.seconds for c in candidates), default=None)
             choice = _solver.choose(costs, below=known)
-            found.append(_Found(costs, choice, _step.step_s(costs, choice)))
-    if not found:
+            candidates.append(
+                _Candidate(costs, choice, _step.step_s(costs, choice))
+            )
+    if not candidates:
         limits = {d.name: d.memory_bytes for d in calibration.devices}
         raise ValueError(
             "Expected devices with the memory for a training step of "
@@ -115,7 +117,7 @@ def plan_graph(
             f"{limits} bytes, in which no split fits. Take smaller batches "
             "or more devices."
         )
-    best = min(found, key=lambda f: f.seconds)
+    best = min(candidates, key=lambda c: c.seconds)
     alone = singles.get(calibration.devices[0].name)
     splits = set(best.choice.values()) != {CHIEF}
     if alone is None or (splits and best.seconds <= (1 - worth) * alone):
@@ -130,7 +132,7 @@ def plan_graph(
         )
     else:
         reason += "and no split is predicted to be faster."
-    return _whole(graph, calibration, settings, singles, reason)
+    return _unsplit(graph, calibration, settings, singles, reason)
 
 
 def by_samples(
@@ -146,7 +148,7 @@ def by_samples(
         settings: What else changes what travels.
     """
     graph = calls_of(model)
-    found = []
+    candidates = []
     for cut in _balancing.cuts(graph, calibration, settings):
         costs = Costs(graph, calibration, cut)
         choice = {
@@ -159,15 +161,17 @@ def by_samples(
             device.memory_bytes is None or bytes_ <= device.memory_bytes
             for device, bytes_ in zip(calibration.devices, needed, strict=True)
         ):
-            found.append(_Found(costs, choice, _step.step_s(costs, choice)))
-    if not found:
+            candidates.append(
+                _Candidate(costs, choice, _step.step_s(costs, choice))
+            )
+    if not candidates:
         return None
-    best = min(found, key=lambda f: f.seconds)
+    best = min(candidates, key=lambda c: c.seconds)
     singles = singles_of(best.costs)
     return _plan(graph, calibration, best, singles, _reason(best, singles))
 
 
-def whole(
+def unsplit(
     model: keras.Model,
     calibration: Calibration,
     settings: Settings,
@@ -182,12 +186,12 @@ def whole(
         reason: Why, for the plan.
     """
     graph = calls_of(model)
-    cut = _balancing.whole(graph, calibration, settings)
+    cut = _balancing.unsplit(graph, calibration, settings)
     singles = singles_of(Costs(graph, calibration, cut))
-    return _whole(graph, calibration, settings, singles, reason)
+    return _unsplit(graph, calibration, settings, singles, reason)
 
 
-def _whole(
+def _unsplit(
     graph: Graph,
     calibration: Calibration,
     settings: Settings,
@@ -195,11 +199,11 @@ def _whole(
     reason: str,
 ) -> Plan:
     # A cut with one device, for which none has to wait.
-    cut = _balancing.whole(graph, calibration, settings)
+    cut = _balancing.unsplit(graph, calibration, settings)
     choice = {call.name: CHIEF for call in graph.convolutions}
     seconds = singles[calibration.devices[0].name]
-    found = _Found(Costs(graph, calibration, cut), choice, seconds)
-    return _plan(graph, calibration, found, singles, reason)
+    candidate = _Candidate(Costs(graph, calibration, cut), choice, seconds)
+    return _plan(graph, calibration, candidate, singles, reason)
 
 
 def singles_of(costs: Costs) -> dict[str, float]:
@@ -216,7 +220,7 @@ def singles_of(costs: Costs) -> dict[str, float]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Found:
+class _Candidate:
     """A choice of ways, its costs, and the seconds of its step."""
 
     costs: Costs
@@ -227,16 +231,16 @@ class _Found:
 def _plan(
     graph: Graph,
     calibration: Calibration,
-    found: _Found,
+    candidate: _Candidate,
     singles: Mapping[str, float],
     reason: str,
 ) -> Plan:
-    prediction = _step.predict(found.costs, found.choice)
-    cut = found.costs.cut
+    prediction = _step.predict(candidate.costs, candidate.choice)
+    cut = candidate.costs.cut
     allocation = {}
     splits = {}
     for call in graph.convolutions:
-        name = found.choice[call.name]
+        name = candidate.choice[call.name]
         filters = filters_of(graph, call)
         if name == SAMPLES:
             allocation[call.name] = cut.shares
@@ -260,10 +264,10 @@ def _plan(
     )
 
 
-def _reason(found: _Found, singles: Mapping[str, float]) -> str:
+def _reason(candidate: _Candidate, singles: Mapping[str, float]) -> str:
     """Says in a line what was chosen, and what it gains."""
-    prediction = _step.predict(found.costs, found.choice)
-    ways = list(found.choice.values())
+    prediction = _step.predict(candidate.costs, candidate.choice)
+    ways = list(candidate.choice.values())
     parts = [
         f"{ways.count(way)} by {way}"
         for way in (SAMPLES, FILTERS)
@@ -271,7 +275,7 @@ def _reason(found: _Found, singles: Mapping[str, float]) -> str:
     ]
     if CHIEF in ways:
         parts.append(f"{ways.count(CHIEF)} on the chief")
-    cut = found.costs.cut
+    cut = candidate.costs.cut
     shares = " : ".join(map(str, cut.shares))
     used = sum(n > 0 for n in cut.shares)
     most = max(prediction.received().values(), default=0)
@@ -279,12 +283,12 @@ def _reason(found: _Found, singles: Mapping[str, float]) -> str:
     if singles:
         name = min(singles, key=lambda d: singles[d])
         beside = (
-            f"{singles[name] / found.seconds:.2f} times as fast as "
+            f"{singles[name] / candidate.seconds:.2f} times as fast as "
             f"{seconds_text(singles[name])} on {short(name)} alone"
         )
     return (
         f"{len(ways)} convolutions over {used} device{'s' * (used > 1)}, "
         f"{', '.join(parts)} (shares {shares}): "
-        f"{seconds_text(found.seconds)} a step, {beside}; "
+        f"{seconds_text(candidate.seconds)} a step, {beside}; "
         f"{most / 1e6:.1f} MB into each device."
     )

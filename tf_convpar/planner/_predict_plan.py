@@ -107,42 +107,42 @@ def _cut(
             f"Expected the layers {', '.join(layers)}. Received a plan "
             f"without {missing}, and with {unknown} besides."
         )
-    whole = _balancing.whole(graph, calibration, settings)
-    shares, counts = whole.shares, dict(whole.counts)
+    unsplit = _balancing.unsplit(graph, calibration, settings)
+    shares, counts = unsplit.shares, dict(unsplit.counts)
     of_shares = ""
     of_counts: dict[int, str] = {}
     for name, filters in layers.items():
-        given, way = plan.allocation[name], plan.way(name)
+        numbers, way = plan.allocation[name], plan.way(name)
         by_samples = plan.splits.get(name) == SAMPLES
         wanted = calibration.batch if by_samples else filters
-        if sum(given) != wanted:
+        if sum(numbers) != wanted:
             raise ValueError(
                 f"Expected {wanted} {'samples' if by_samples else 'kernels'} "
-                f"in layer {name!r}. Received: {list(given)}, which sum to "
-                f"{sum(given)}."
+                f"in layer {name!r}. Received: {list(numbers)}, which sum to "
+                f"{sum(numbers)}."
             )
         if way == SAMPLES:
-            _same("samples", name, given, of_shares, shares)
-            shares, of_shares = given, name
+            _same("samples", name, numbers, of_shares, shares)
+            shares, of_shares = numbers, name
         elif way == FILTERS:
             first = of_counts.get(filters, "")
-            _same(f"{filters} kernels", name, given, first, counts[filters])
-            counts[filters], of_counts[filters] = given, name
-    return dataclasses.replace(whole, shares=shares, counts=counts)
+            _same(f"{filters} kernels", name, numbers, first, counts[filters])
+            counts[filters], of_counts[filters] = numbers, name
+    return dataclasses.replace(unsplit, shares=shares, counts=counts)
 
 
 def _same(
     what: str,
     layer: str,
-    given: tuple[int, ...],
+    numbers: tuple[int, ...],
     first: str,
     known: tuple[int, ...],
 ) -> None:
-    if first and given != known:
+    if first and numbers != known:
         raise ValueError(
             f"Expected all layers with {what} to be cut alike: feature maps "
             f"that are added must lie alike. Received: {list(known)} for "
-            f"{first!r}, {list(given)} for {layer!r}. Change both."
+            f"{first!r}, {list(numbers)} for {layer!r}. Change both."
         )
 
 

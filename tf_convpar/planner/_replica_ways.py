@@ -1,7 +1,7 @@
-"""Steps of replicas that exchange weights or gradients all at once.
+"""Predicts methods whose replicas exchange weights or gradients all at once.
 
-What is sent, from whom to whom, is what `placement` says to those that run:
-pieces and their trees for SyncSGD, messages of a wire's form for DiLoCo.
+Messages are the ones that replicas send when they run, from `placement`:
+pieces and their trees for SyncSGD, coded messages for DiLoCo.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from tf_convpar.planner._ways_to_train import Arguments
 from tf_convpar.planner._ways_to_train import Way
 from tf_convpar.sharding import Graph
 
-# How often an exchange of DiLoCo goes over the weights that it is about: their
-# difference, the sum of a piece of all, the outer step, and the move to it.
+# How often an exchange of DiLoCo goes over the weights of its fragment: their
+# difference, the sum over replicas, the outer step, and the move to the result.
 _PASSES_OF_AN_EXCHANGE = 4
 
 
@@ -52,7 +52,7 @@ def normalizes(graph: Graph) -> bool:
 def beside_backward(
     forward: float, backward: float, exchange: float, last: float
 ) -> float:
-    """Seconds of a step whose gradients travel as soon as they are there.
+    """Seconds of a step whose gradients travel while others are computed.
 
     ```python
     beside_backward(1.0, 2.0, 0.8, 0.1)  # 3.1: all but the last is hidden
@@ -62,8 +62,8 @@ def beside_backward(
     Args:
         forward: Seconds of the forward pass.
         backward: Seconds of the backward pass, with what travels beside it.
-        exchange: Seconds of the exchange, both of its legs.
-        last: Seconds of that part of it which nothing hides.
+        exchange: Seconds of the exchange, there and back.
+        last: Seconds of the exchange that no computing can hide.
     """
     return forward + max(backward, exchange - last) + last
 
@@ -171,7 +171,7 @@ def _way(
 
 
 def _latency(interfaces: Interfaces, leg: Messages) -> float:
-    """Seconds of the messages of no bytes that come one after another."""
+    """Latency of a leg: of the empty messages that follow one another."""
     devices = {name for pair in leg for name in pair}
     depth = (len(devices) - 1).bit_length()
     return depth * interfaces.latency(leg)
@@ -185,7 +185,7 @@ def _held(
     Args:
         device: The device.
         legs: Bytes from one device to another.
-        parts: In how many messages these are.
+        parts: Number of messages between each two devices.
     """
     return sum(
         device.byte_s * n + device.message_s * parts
@@ -197,8 +197,8 @@ def _held(
 
 def _received(legs: Sequence[Messages]) -> int:
     """Bytes into the device that receives most."""
-    found: collections.Counter[str] = collections.Counter()
+    totals: collections.Counter[str] = collections.Counter()
     for leg in legs:
         for (_, target), n in leg.items():
-            found[target] += n
-    return max(found.values(), default=0)
+            totals[target] += n
+    return max(totals.values(), default=0)

@@ -84,8 +84,8 @@ def simulate(
         ValueError: A description cannot be read, or the model has no graph.
         RuntimeError: There is no proof within half a minute.
     """
-    found = described(model, devices, link, latency, batch_size)
-    return _plan.plan(model, found, wire_dtype, moments)
+    calibration = described(model, devices, link, latency, batch_size)
+    return _plan.plan(model, calibration, wire_dtype, moments)
 
 
 def described(
@@ -199,9 +199,9 @@ def operations(graph: Graph, call: Call) -> tuple[float, float]:
     return forward, forward + read / BYTES_PER_OPERATION
 
 
-def _bytes(graph: Graph, tensor: int) -> int:
-    own = graph.tensors[tensor]
-    return own.width * math.prod(own.shape)
+def _bytes(graph: Graph, index: int) -> int:
+    tensor = graph.tensors[index]
+    return tensor.width * math.prod(tensor.shape)
 
 
 def multiplications(graph: Graph, call: Call) -> int:

@@ -1,4 +1,4 @@
-"""What a simulation found for the values of one setting."""
+"""Results of a simulation for the values of one setting."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class Simulation(Generic[R]):
     """Predicted steps for the values of one setting.
 
     ```python
-    found = star.simulate(star.describe(star.network()), "bandwidth")
-    rich.print(found.table())
-    found.csv("bandwidth.csv")
+    simulation = star.simulate(star.describe(star.network()), "bandwidth")
+    rich.print(simulation.table())
+    simulation.csv("bandwidth.csv")
     ```
 
     Attributes:
@@ -99,9 +99,8 @@ class Simulation(Generic[R]):
     def csv(self, path: str | os.PathLike[str]) -> None:
         """Writes all rows as CSV; times are seconds.
 
-        What a row has for each device, or for each of other things, is in
-        columns of their own, the last ones: `joules cpu:0`. A row that lacks
-        one has an empty cell there.
+        The last columns are values by device or by way, such as `joules cpu:0`;
+        a cell is empty where a row has no such value.
         """
         rows = [_flat(row.to_dict()) for row in self.rows]
         heads = [
@@ -114,21 +113,21 @@ class Simulation(Generic[R]):
         ):
             out = csv.writer(file)
             out.writerow([*heads[0], *heads[1]])
-            for own, parts in rows:
+            for values, parts in rows:
                 out.writerow(
-                    [own[name] for name in heads[0]]
+                    [values[name] for name in heads[0]]
                     + [parts.get(name, "") for name in heads[1]]
                 )
 
 
 def _flat(row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The numbers of a row, and those of what is in it, under longer names."""
-    own: dict[str, Any] = {}
+    """A row's plain values, and those of its mappings under longer names."""
+    values: dict[str, Any] = {}
     parts: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, Mapping):
             kind = name.removesuffix("_by_device")
             parts |= {f"{kind} {key}": one for key, one in value.items()}
         else:
-            own[name] = value
-    return own, parts
+            values[name] = value
+    return values, parts

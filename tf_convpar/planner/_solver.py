@@ -172,24 +172,24 @@ class _Model:
         nothing = Linear()
         states = [self._state(x) for x in inputs]
         if SAMPLES in possible:
-            given = [s.get(SAMPLES, nothing) for s in states]
-            if len(given) == 1:
-                ways[SAMPLES] = given[0]
+            in_state = [s.get(SAMPLES, nothing) for s in states]
+            if len(in_state) == 1:
+                ways[SAMPLES] = in_state[0]
             else:
                 ways[SAMPLES] = program.variable(upper=1)
-                for is_in in given:
+                for is_in in in_state:
                     program.at_least(ways[SAMPLES] - is_in, 0)
-                program.at_least(total(given) - ways[SAMPLES], 0)
+                program.at_least(total(in_state) - ways[SAMPLES], 0)
         if FILTERS in possible:
-            given = [s.get(FILTERS, nothing) for s in states]
-            if len(given) == 1:
-                ways[FILTERS] = given[0]
+            in_state = [s.get(FILTERS, nothing) for s in states]
+            if len(in_state) == 1:
+                ways[FILTERS] = in_state[0]
             else:
                 ways[FILTERS] = program.variable(upper=1)
-                for is_in in given:
+                for is_in in in_state:
                     program.at_least(is_in - ways[FILTERS], 0)
                 program.at_least(
-                    ways[FILTERS] - total(given) + (len(given) - 1), 0
+                    ways[FILTERS] - total(in_state) + (len(in_state) - 1), 0
                 )
         ways[CHIEF] = 1 - total(ways.values())
         return ways
@@ -235,21 +235,21 @@ class _Model:
         travelled = [self._sum(Linear()) for _ in range(2)]
         for i, ways in enumerate(self._ways):
             costs = self._costs.of[i]
-            for k, (own, hidden) in enumerate(
+            for k, (compute, transfer) in enumerate(
                 (("forward", "early"), ("backward", "late"))
             ):
-                hidden_s = total(
-                    getattr(costs[name], hidden) * way
+                transfer_s = total(
+                    getattr(costs[name], transfer) * way
                     for name, way in ways.items()
-                    if getattr(costs[name], hidden)
+                    if getattr(costs[name], transfer)
                 )
-                if hidden_s.terms:
-                    travelled[k] = self._sum(travelled[k] + hidden_s)
+                if transfer_s.terms:
+                    travelled[k] = self._sum(travelled[k] + transfer_s)
                     self._program.at_least(
                         waited[k] + computed[k] - travelled[k], 0
                     )
                 busy = total(
-                    max(getattr(costs[name], own)) * way
+                    max(getattr(costs[name], compute)) * way
                     for name, way in ways.items()
                 )
                 parts.append(busy)
@@ -262,6 +262,6 @@ class _Model:
 
     def _sum(self, value: Linear) -> Linear:
         """Adds a variable for a long sum, so that constraints stay short."""
-        found = self._program.variable()
-        self._program.equal(found - value, 0)
-        return found
+        variable = self._program.variable()
+        self._program.equal(variable - value, 0)
+        return variable

@@ -1,4 +1,4 @@
-"""How long a step takes, given the way of each convolution.
+"""Predicts a step, given the way of each convolution.
 
 Calls run one after the other, each on all devices that share it. What a call
 needs is sent before it runs:
@@ -17,7 +17,7 @@ Three kinds of transfers hide behind computing:
 - The gradient of a convolution's input travels while that of its kernel is
   computed.
 
-`_choose` minimises this very function.
+`_solver.choose` minimises this function.
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ def follow(costs: Costs, choice: Choice) -> tuple[list[str], list[str]]:
 
 def _follows(ways: Mapping[str, Any], call: Call, states: list[str]) -> str:
     """The way that execution takes for a call that is no convolution."""
-    given = [states[x] for x in call.inputs]
-    if SAMPLES in given:
+    input_states = [states[x] for x in call.inputs]
+    if SAMPLES in input_states:
         return SAMPLES if SAMPLES in ways else CHIEF
-    if FILTERS in ways and set(given) == {FILTERS}:
+    if FILTERS in ways and set(input_states) == {FILTERS}:
         return FILTERS
     return CHIEF
 
@@ -94,28 +94,30 @@ def sendings(
     costs: Costs, names: list[str], states: list[str]
 ) -> list[Sending]:
     """The tensors that move between calls, in the order of the calls."""
-    found: dict[Any, Sending] = {}
+    by_key: dict[Any, Sending] = {}
     for i, call in enumerate(costs.graph.calls):
         way = costs.ways.of[i][names[i]]
         for x, takes in zip(call.inputs, way.takes, strict=True):
             move = takes[states[x]]
             if move is not None and any(move.numbers().values()):
                 key = x, move.wanted, move.width
-                found.setdefault(key, Sending(x, move, [])).calls.append(i)
+                by_key.setdefault(key, Sending(x, move, [])).calls.append(i)
     for x in costs.graph.outputs:
         move = costs.ways.joined(x, states[x])
         if move is not None:
             key = x, move.wanted, move.width
-            found.setdefault(key, Sending(x, move, []))
-    return list(found.values())
+            by_key.setdefault(key, Sending(x, move, []))
+    return list(by_key.values())
 
 
 def memory_bytes(costs: Costs, choice: Choice) -> list[float]:
     """Bytes that each device needs for a step."""
     names, _ = follow(costs, choice)
-    used = [of[name].memory for of, name in zip(costs.of, names, strict=True)]
+    used = [
+        ways[name].memory for ways, name in zip(costs.of, names, strict=True)
+    ]
     return [
-        sum(own[d] for own in used if own)
+        sum(part[d] for part in used if part)
         for d in range(len(costs.calibration.devices))
     ]
 
@@ -210,10 +212,10 @@ class _Clock:
         self, seconds: tuple[float, ...], call: Call, phase: str
     ) -> None:
         what = "compute" if call.splits else "rest"
-        for device, own in zip(
+        for device, device_s in zip(
             self._costs.calibration.devices, seconds, strict=True
         ):
-            self._note(device.name, what, call.name, phase, own)
+            self._note(device.name, what, call.name, phase, device_s)
         self._now += max(seconds)
 
     def _early(self, index: int, seconds: float) -> None:
@@ -309,12 +311,12 @@ class _Clock:
         self._spans.append(span)
 
     def _sent(self) -> dict[str, int]:
-        found: collections.Counter[str] = collections.Counter()
+        totals: collections.Counter[str] = collections.Counter()
         for move in self._moves():
             for (a, b), n in move.links().items():
                 if n:
-                    found[f"{a} -> {b}"] += n
-        return dict(found)
+                    totals[f"{a} -> {b}"] += n
+        return dict(totals)
 
     def _moves(self) -> Iterator[Move]:
         for sending in self._sendings:

@@ -73,8 +73,10 @@ class SweepRow:
     @property
     def received_bytes(self) -> int:
         """Bytes of a step into the device that receives most."""
-        found = self.plan.prediction
-        return max(found.received().values(), default=0) if found else 0
+        prediction = self.plan.prediction
+        return (
+            max(prediction.received().values(), default=0) if prediction else 0
+        )
 
     @property
     def ways(self) -> dict[str, int]:
@@ -123,7 +125,7 @@ def with_batch(calibration: Calibration, value: float) -> Calibration:
     """The calibration with another number of samples.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The value is no number of samples.
     """
     batch = whole_number("batch", value, "sample")
     return dataclasses.replace(calibration, batch=batch)
@@ -187,11 +189,13 @@ def sweep(
             described[0], name=described[0].name.replace(":0", ":1")
         )
     rate, delay = descriptions.link(link, latency)
-    found = _simulate.describe(graph, described, rate, delay, batch_size)
+    calibration = _simulate.describe(graph, described, rate, delay, batch_size)
     wanted = VALUES.get(over, ()) if values is None else values
     rows = tuple(
         SweepRow(value, label, _plan.plan_graph(graph, changed, settings))
-        for value, label, changed in varied(found, over, SWEEPS, wanted, report)
+        for value, label, changed in varied(
+            calibration, over, SWEEPS, wanted, report
+        )
     )
     about = f"{model.name}, batch {batch_size}: {devices}, {link}"
     return Simulation(over, rows, about, COLUMNS)

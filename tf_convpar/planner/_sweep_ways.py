@@ -1,4 +1,4 @@
-"""Which way to train is the fastest, while one setting varies."""
+"""Compares ways to train while one setting varies."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class WaysRow:
         return next((way for way in self.ways if way.name == name), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data: what is of a way, by its name."""
+        """Plain data; values of ways are by the ways' names."""
         numbers = ("samples_per_s", "step_s", "received_bytes", "numbers")
         return {
             "value": self.label if self.value == math.inf else self.value,
@@ -72,16 +72,16 @@ class WaySimulation(Simulation[WaysRow]):
     @property
     def names(self) -> dict[str, str]:
         """Names of all ways, and whose numbers they give, in that order."""
-        found = {way.name: way for row in self.rows for way in row.ways}
+        by_name = {way.name: way for row in self.rows for way in row.ways}
         kinds = tuple(NUMBERS)
 
         def place(way: Way) -> tuple[int, int, int]:
             name = way.method if way.kind == "replicas" else way.kind
-            at = NAMES.index(name or way.kind)
-            return kinds.index(way.numbers), at, len(way.groups)
+            position = NAMES.index(name or way.kind)
+            return kinds.index(way.numbers), position, len(way.groups)
 
         return {
-            way.name: way.numbers for way in sorted(found.values(), key=place)
+            way.name: way.numbers for way in sorted(by_name.values(), key=place)
         }
 
     def table(self) -> Table:
@@ -135,8 +135,8 @@ def sweep_ways(
     """The ways to train for each value of one setting of a cluster.
 
     ```python
-    found = sweep_ways(model, calibration, "bandwidth", [1.25e6, 1.25e8])
-    found.rows[0].ways[0].name  # the fastest way at 10 Mbit/s
+    simulation = sweep_ways(model, calibration, "bandwidth", [1.25e6, 1.25e8])
+    simulation.rows[0].ways[0].name  # the fastest way at 10 Mbit/s
     ```
 
     Args:
@@ -185,14 +185,14 @@ def machines(
     ```
 
     Args:
-        calibration: Measurements of one device at least. What it takes to
-            serve bytes and messages is known if there were two.
+        calibration: Measurements of one device at least. The cost of serving
+            transfers is known only if there were two.
         speeds: How fast each machine is, relative to that device.
         bytes_per_s: Rate of each machine's interface.
         latency_s: Seconds of a small message.
 
     Raises:
-        ValueError: A speed is not above 0, or there is none.
+        ValueError: There are no speeds, or one is not above 0.
     """
     if not speeds or not all(0 < speed < math.inf for speed in speeds):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What the planner has found, as tables for people."""
+"""Tables of presets, links, layers and ways to train, for people."""
 
 from __future__ import annotations
 

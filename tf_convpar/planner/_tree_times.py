@@ -1,4 +1,4 @@
-"""One vector that goes along a tree of devices, message after message."""
+"""Times of a sum or a copy of one vector along a tree of devices."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TreeTimes:
         into: dict[str, float] = collections.defaultdict(float)
         for source, target in pairs:
             link = self._links[source, target]
-            # Who has not received all that it waits for sends later.
+            # A sender first receives all that it waits for.
             begin = max(out[source], into[source], into[target])
             end = begin + link.latency_s + self._bytes / link.bytes_per_s
             out[source] = into[target] = end

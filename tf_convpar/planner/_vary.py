@@ -1,7 +1,6 @@
-"""Sweeps: functions from a calibration, and a value, to a calibration.
+"""Sweeps: functions that change one setting of a calibration to a value.
 
-They change it in one setting, to what was not measured. A calibration is one
-of either kind: it has devices, links, and facts about itself.
+They take calibrations of whole models and of the star.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def varied(
     values: Sequence[Value],
     report: Callable[[str], None],
 ) -> Iterator[tuple[Value, str, C]]:
-    """Each value of a setting, in words too, and the calibration with it.
+    """Yields each value of a setting, its text, and the calibration with it.
 
     Args:
         calibration: Calibration that is changed.
@@ -105,9 +104,9 @@ def with_devices(calibration: C, value: float, between: bool = False) -> C:
         ValueError: It is no number of devices, or there is no device with a
             link to copy.
     """
-    given: Any = calibration
+    original: Any = calibration
     devices = whole_number("devices", value, "device")
-    have, links = given.devices, given.links
+    have, links = original.devices, original.links
     if devices > len(have) == 1:
         raise ValueError(
             f"Expected two or more devices, to know of links, to simulate "
@@ -121,7 +120,7 @@ def with_devices(calibration: C, value: float, between: bool = False) -> C:
     ]
     last = have[-1].name
     copied = [link for link in links if last in (link.source, link.target)]
-    for name in _new_names(given, devices - len(have)):
+    for name in _new_names(original, devices - len(have)):
         links += [_renamed(link, {last: name}) for link in copied]
         if between:
             chief = have[0].name
@@ -132,7 +131,9 @@ def with_devices(calibration: C, value: float, between: bool = False) -> C:
                         _renamed(link, {chief: other.name, last: name})
                     )
         kept.append(dataclasses.replace(have[-1], name=name))
-    return dataclasses.replace(given, devices=tuple(kept), links=tuple(links))
+    return dataclasses.replace(
+        original, devices=tuple(kept), links=tuple(links)
+    )
 
 
 def with_bandwidth(calibration: C, bytes_per_s: float) -> C:
@@ -143,7 +144,7 @@ def with_bandwidth(calibration: C, bytes_per_s: float) -> C:
     Raises:
         ValueError: The rate is negative.
     """
-    given: Any = calibration
+    original: Any = calibration
     if not bytes_per_s >= 0:
         raise ValueError(
             f"Expected bytes per second, at least 0. Received: {bytes_per_s}."
@@ -152,9 +153,9 @@ def with_bandwidth(calibration: C, bytes_per_s: float) -> C:
         return with_devices(calibration, 1)
     links = tuple(
         dataclasses.replace(link, bytes_per_s=bytes_per_s)
-        for link in given.links
+        for link in original.links
     )
-    return dataclasses.replace(given, links=links)
+    return dataclasses.replace(original, links=links)
 
 
 def _renamed(link: Link, names: Mapping[str, str]) -> Link:

@@ -1,4 +1,4 @@
-"""How each call of a graph can run, and what moves then.
+"""The ways in which each call of a graph can run, and their moves.
 
 A call runs on the chief, on shards of channels ("filters") or on shards of
 samples. Layouts and moves are those that parallel layers and rules state
@@ -33,7 +33,7 @@ STATES = (CHIEF, FILTERS, SAMPLES)
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What `parallelize` is given, besides a plan, that changes what travels.
+    """Arguments of `parallelize`, besides a plan, that change what travels.
 
     ```python
     parallelize(model, plan, **vars(Settings(moments="own")))
@@ -56,7 +56,7 @@ DEFAULTS = Settings()
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """How work is cut, wherever it is cut.
+    """How many samples, and how many filters, each device gets.
 
     Attributes:
         devices: Names of the devices, the chief's first.
@@ -65,7 +65,7 @@ class Cut:
         counts: Filters of each device, by the layer's number of filters.
             Layers with the same number are cut alike, so that feature maps
             that are added lie alike.
-        settings: What else changes what travels.
+        settings: Other arguments that change what travels.
     """
 
     devices: tuple[str, ...]
@@ -137,19 +137,19 @@ class Ways:
 
     def joined(self, tensor: int, state: str) -> Move | None:
         """The move that makes a tensor whole on the chief; None if it is."""
-        lies = self._lies(tensor, state)
+        lies = self._layout_of(tensor, state)
         if lies is None:
             return None
-        own = self._graph.tensors[tensor]
-        width = min(own.width, _width(lies.wire) or own.width)
-        shape = own.of(self._cut.batch)
-        return Move(shape, lies, None, self._cut.chief, width, own.learns)
+        spec = self._graph.tensors[tensor]
+        width = min(spec.width, _width(lies.wire) or spec.width)
+        shape = spec.of(self._cut.batch)
+        return Move(shape, lies, None, self._cut.chief, width, spec.learns)
 
     def by_channels(self, tensor: int) -> Layout | None:
         """The layout of a tensor in shards of channels; None if it has none."""
         return self._channels.get(tensor)
 
-    def _lies(self, tensor: int, state: str) -> AnyLayout | None:
+    def _layout_of(self, tensor: int, state: str) -> AnyLayout | None:
         if state == CHIEF:
             return None
         if state == SAMPLES:
@@ -166,14 +166,14 @@ class Ways:
             {s: self.joined(x, s) for s in self._states(x)} for x in call.inputs
         )
         first = tuple(float(d == 0) for d in range(len(self._cut.devices)))
-        found = {CHIEF: Way(CHIEF, takes, stored=first)}
+        ways = {CHIEF: Way(CHIEF, takes, stored=first)}
         if call.layer is None:
-            return found
+            return ways
         if call.splits:
-            return found | self._of_convolution(call)
-        return found | self._on_channels(call) | self._on_samples(call)
+            return ways | self._convolution_ways(call)
+        return ways | self._channel_ways(call) | self._sample_ways(call)
 
-    def _of_convolution(self, call: Call) -> dict[str, Way]:
+    def _convolution_ways(self, call: Call) -> dict[str, Way]:
         cut = self._cut
         (x,) = call.inputs
         filters = filters_of(self._graph, call)
@@ -184,7 +184,7 @@ class Ways:
         self.split[call.name] = splits
         wire = getattr(call.layer, "wire_dtype", None)
         wire = wire or cut.settings.wire_dtype
-        found = {}
+        ways = {}
         for name, split in splits.items():
             shape = self._graph.tensors[x].of(cut.batch)
             incoming = self._channels.get(x)
@@ -194,14 +194,18 @@ class Ways:
                 continue
             maps = layer.maps_lie(shape)
             moves = {
-                state: layer.moves(shape, self._lies(x, state), call.before)
+                state: layer.moves(
+                    shape, self._layout_of(x, state), call.before
+                )
                 for state in self._states(x)
             }
-            takes = {state: own[0] for state, own in moves.items()}
+            takes = {
+                state: state_moves[0] for state, state_moves in moves.items()
+            }
             others = tuple(moves[CHIEF][1:])
             if isinstance(maps, Layout):
                 self._channels[call.outputs[0]] = maps
-            found[name] = Way(
+            ways[name] = Way(
                 name if maps is not None else CHIEF,
                 (takes,),
                 during=() if name == SAMPLES else others,
@@ -210,17 +214,17 @@ class Ways:
             )
             if maps is None:
                 # Its activation needs joined feature maps.
-                during = (*found[name].during, self._out(call, layer))
-                found[name] = dataclasses.replace(found[name], during=during)
-        return found
+                during = (*ways[name].during, self._output_move(call, layer))
+                ways[name] = dataclasses.replace(ways[name], during=during)
+        return ways
 
-    def _out(self, call: Call, layer: Any) -> Move:
+    def _output_move(self, call: Call, layer: Any) -> Move:
         """The move of a convolution's feature maps to the chief."""
         (y,) = call.outputs
-        own = self._graph.tensors[y]
+        spec = self._graph.tensors[y]
         lies = layer._samples or layer._layout_of_maps(layer._layout, None)
-        shape = own.of(self._cut.batch)
-        return Move(shape, lies, None, self._cut.chief, own.width, True)
+        shape = spec.of(self._cut.batch)
+        return Move(shape, lies, None, self._cut.chief, spec.width, True)
 
     def _stored(self, layer: Any) -> tuple[float, ...]:
         """Fraction of the weights that each device stores."""
@@ -237,15 +241,15 @@ class Ways:
         tensors = self._graph.tensors
         return [tensors[x].of(self._cut.batch) for x in call.inputs]
 
-    def _on_channels(self, call: Call) -> dict[str, Way]:
+    def _channel_ways(self, call: Call) -> dict[str, Way]:
         inputs = [self._channels.get(x) for x in call.inputs]
         known = [layout for layout in inputs if layout is not None]
         if not known or len(known) < len(inputs):
             return {}
-        found = works_on_channels(call.node, known)
-        if found is None:
+        match = works_on_channels(call.node, known)
+        if match is None:
             return {}
-        rule, output = found
+        rule, output = match
         shapes = self._shapes(call)
         if output is not None:
             for y in call.outputs:
@@ -256,7 +260,7 @@ class Ways:
         gives = CHIEF if output is None else FILTERS
         return {FILTERS: Way(gives, takes, during=tuple(moves))}
 
-    def _on_samples(self, call: Call) -> dict[str, Way]:
+    def _sample_ways(self, call: Call) -> dict[str, Way]:
         rule = works_on_samples(call.node, self._cut.settings.moments)
         if rule is None:
             return {}
@@ -270,7 +274,9 @@ class Ways:
         by_state = {
             state: moves(
                 [
-                    self._lies(x, state) if state in self._states(x) else None
+                    self._layout_of(x, state)
+                    if state in self._states(x)
+                    else None
                     for x in call.inputs
                 ]
             )

@@ -12,7 +12,7 @@ from tf_convpar.placement import check_pushes
 from tf_convpar.placement import check_rounds
 from tf_convpar.placement import check_wire
 
-# Whose numbers a way gives; what it learns from a batch is theirs.
+# Which training a way reproduces number for number.
 ONE_DEVICE = "one device"
 OWN_MOMENTS = "own moments"
 OWN_STEPS = "own steps"
@@ -147,8 +147,8 @@ def check_names(names: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _listed(names: Iterable[str], between: str) -> str:
-    found = list(names)
-    if len(found) > _MOST_NAMED:
-        more = len(found) - _MOST_NAMED + 1
-        found = [*found[: _MOST_NAMED - 1], f"{more} more"]
-    return between.join(found)
+    shown = list(names)
+    if len(shown) > _MOST_NAMED:
+        more = len(shown) - _MOST_NAMED + 1
+        shown = [*shown[: _MOST_NAMED - 1], f"{more} more"]
+    return between.join(shown)

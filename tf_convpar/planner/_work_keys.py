@@ -1,4 +1,4 @@
-"""Which layers do the same work, so that it is measured once."""
+"""Keys of layers, the same for layers with the same work to measure."""
 
 from __future__ import annotations
 
@@ -71,18 +71,18 @@ def fingerprint(graph: Graph) -> str:
     return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
 
 
-def check(graph: Graph, found: str, what: str = "calibration") -> None:
-    """Checks that something was made for a graph, by its fingerprint.
+def check(graph: Graph, received: str, what: str = "calibration") -> None:
+    """Checks by its fingerprint that a calibration or plan is of a graph.
 
     Raises:
         ValueError: It was made for another model.
     """
     expected = fingerprint(graph)
-    if found != expected:
+    if received != expected:
         again = ": calibrate again" if what == "calibration" else ""
         raise ValueError(
             f"Expected a {what} of '{graph.name}', fingerprint {expected}. "
-            f"Received one of another model, {found}{again}."
+            f"Received one of another model, {received}{again}."
         )
 
 

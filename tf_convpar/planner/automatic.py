@@ -50,7 +50,7 @@ class Automatic:
         self._strategy = strategy
         self._layers = LayerByLayer(strategy)
         # By the fingerprints of models.
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _PlannedModel] = {}
 
     def devices_changed(self) -> None:
         """Layers are planned for other devices; models are known as before."""
@@ -73,10 +73,10 @@ class Automatic:
         algorithm: str | None = None,
         moments: str = "all",
     ) -> Plan:
-        """Plans a whole model, and holds a split against the clock.
+        """Plans a whole model, and times its steps before it is split.
 
-        Steps of the whole model are timed with the plan and on the chief
-        alone. Where the plan is not ahead, nothing is split.
+        Steps are timed with the plan and on the chief alone. Where the plan is
+        not ahead, nothing is split.
 
         Args:
             model: Sequential or functional model, built.
@@ -98,7 +98,7 @@ class Automatic:
             "takes up to a minute the first time"
         )
         with progress(doing, print_msg) as report:
-            found = _calibrate.calibrate(
+            calibration = _calibrate.calibrate(
                 model,
                 self._strategy,
                 batch,
@@ -110,12 +110,12 @@ class Automatic:
             )
             # Any split that is predicted to be ahead is tried: the clock errs
             # by less than a prediction.
-            plan = _kept_plan(model, found, settings, worth=0.0)
-            known = _Known(found, settings, plan, algorithm)
-            chief = found.devices[0].name
+            plan = _kept_plan(model, calibration, settings, worth=0.0)
+            known = _PlannedModel(calibration, settings, plan, algorithm)
+            chief = calibration.devices[0].name
             if chief in plan.single_s:
                 known = _by_the_clock(model, self._strategy, known, report)
-        self._known[found.model] = known
+        self._known[calibration.model] = known
         return known.plan
 
     def again(
@@ -158,21 +158,25 @@ class Automatic:
             f"Not split: {seconds_text(alone)} a step on {short(devices[0])} "
             "alone, and splits took longer than predicted when this was tried."
         )
-        return _plan.whole(model, calibration, known.settings, reason)
+        return _plan.unsplit(model, calibration, known.settings, reason)
 
-    def _measured_again(self, model: Any, known: _Known) -> _Known:
-        """With all of the strategy's devices, some of which are new."""
-        found = _calibrate.calibrate(
+    def _measured_again(
+        self, model: Any, known: _PlannedModel
+    ) -> _PlannedModel:
+        """Measures all of the strategy's devices, some of which are new."""
+        calibration = _calibrate.calibrate(
             model,
             self._strategy,
             known.calibration.batch,
             algorithm=known.algorithm,
         )
-        self._known[found.model] = dataclasses.replace(known, calibration=found)
-        return self._known[found.model]
+        self._known[calibration.model] = dataclasses.replace(
+            known, calibration=calibration
+        )
+        return self._known[calibration.model]
 
     def has_now(self, model: Any, plan: Plan) -> None:
-        """Notes with which plan a model goes on that was planned."""
+        """Notes the plan with which a planned model goes on."""
         known = self._of(model)
         if known is not None:
             self._known[known.calibration.model] = dataclasses.replace(
@@ -180,7 +184,7 @@ class Automatic:
             )
 
     def plan_now(self, model: Any) -> Plan | None:
-        """The last plan of a model that was planned; None if it was not."""
+        """The last plan of a model; None if it was not planned."""
         known = self._of(model)
         return None if known is None else known.plan
 
@@ -211,7 +215,7 @@ class Automatic:
             return None
         return 1 - known.seconds(new) / known.seconds(now)
 
-    def _of(self, model: Any) -> _Known | None:
+    def _of(self, model: Any) -> _PlannedModel | None:
         if not self._known:
             return None
         try:
@@ -222,8 +226,8 @@ class Automatic:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Known:
-    """How a model was measured, and the last plan that was made of that."""
+class _PlannedModel:
+    """A model's calibration and settings, and the last plan made from them."""
 
     calibration: Calibration
     settings: Settings
@@ -237,7 +241,7 @@ class _Known:
     by_samples: bool = False
 
     def seconds(self, plan: Plan) -> float:
-        """Seconds of a step with a plan, by what was seen of splits."""
+        """Predicted seconds of a step, corrected by how long splits took."""
         if plan.prediction is None:
             return math.inf
         split = plan.used != plan.devices[:1]
@@ -247,13 +251,13 @@ class _Known:
 def _by_the_clock(
     model: Any,
     strategy: ConvParallelStrategy,
-    known: _Known,
+    known: _PlannedModel,
     report: Callable[[str], None],
-) -> _Known:
-    """Takes what is shortest by the clock: a plan by samples, or no split.
+) -> _PlannedModel:
+    """Times the plan, a plan by samples only, and no split; takes the fastest.
 
-    Where a plan goes another way with a few layers, maps travel and less is
-    fused, which costs more than is predicted.
+    A plan that splits a few layers otherwise moves feature maps and fuses less,
+    which costs more than is predicted.
     """
     calibration, settings = known.calibration, known.settings
     chief = calibration.devices[0].name
@@ -272,7 +276,7 @@ def _by_the_clock(
     *split_s, alone_s = step_seconds(
         model,
         strategy,
-        [*tried.values(), _plan.whole(model, calibration, settings, "")],
+        [*tried.values(), _plan.unsplit(model, calibration, settings, "")],
         calibration,
         report=report,
         algorithm=known.algorithm,
@@ -298,7 +302,7 @@ def _by_the_clock(
         )
         if step_s > (1 - _AHEAD) * alone_s:
             step_s = alone_s
-            plan = _plan.whole(model, calibration, settings, "Not split.")
+            plan = _plan.unsplit(model, calibration, settings, "Not split.")
     else:
         step_s, plan = alone_s, known.plan
     plan = dataclasses.replace(

@@ -28,7 +28,7 @@ _ITEM = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Described:
-    """A device that nobody has.
+    """A device that is described rather than measured.
 
     Attributes:
         name: Kind of the device, and its number among devices of that kind,
@@ -65,15 +65,15 @@ def devices(
         ValueError: A device cannot be read, or has neither a rate nor a
             preset.
     """
-    made: list[Described] = []
+    described: list[Described] = []
     seen: dict[str, int] = {}
     for item in text.split(","):
         count, name, rate, power = _read(item.strip(), efficiency)
         for _ in range(count):
             number = seen.get(name, 0)
             seen[name] = number + 1
-            made.append(Described(f"{name}:{number}", rate, power))
-    return made
+            described.append(Described(f"{name}:{number}", rate, power))
+    return described
 
 
 def link(rate: str, latency: str) -> tuple[float, float]:
@@ -86,12 +86,12 @@ def link(rate: str, latency: str) -> tuple[float, float]:
     Raises:
         ValueError: One of them cannot be read, or the rate is 0.
     """
-    found, delay = units.bytes_per_s(rate), units.seconds(latency)
-    if found <= 0:
+    bytes_per_s, delay = units.bytes_per_s(rate), units.seconds(latency)
+    if bytes_per_s <= 0:
         raise ValueError(
             f"Expected links that carry something. Received: {rate!r}."
         )
-    return found, delay
+    return bytes_per_s, delay
 
 
 def _read(

@@ -1,7 +1,7 @@
-"""What a plan is: plain data, as mapping, file, table and picture.
+"""Plans as plain data: counts for each layer, as mapping, file and picture.
 
-The planner makes plans. Whatever takes them, from the strategy on, needs
-nothing of the planner: a plan is counts for each layer, whoever made them.
+The planner makes plans; what takes them, from the strategy on, does not need
+the planner.
 """
 
 from tf_convpar.plans._by_layer import ByLayer as ByLayer

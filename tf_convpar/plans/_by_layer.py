@@ -18,18 +18,18 @@ class ByLayer:
     ```
 
     Args:
-        argument: Name of the argument that they are given by, for errors.
-        given: The values.
+        argument: Name of the user's argument, for errors.
+        values: Values by names of layers, or by regular expressions.
 
     Raises:
         ValueError: A key is no regular expression.
     """
 
-    def __init__(self, argument: str, given: Mapping[str, Any]) -> None:
+    def __init__(self, argument: str, values: Mapping[str, Any]) -> None:
         self._argument = argument
-        self._given = given
+        self._values = values
         self._patterns = {}
-        for name in given:
+        for name in values:
             try:
                 self._patterns[name] = re.compile(name)
             except re.error as error:
@@ -40,7 +40,7 @@ class ByLayer:
 
     def values(self) -> list[Any]:
         """All values."""
-        return list(self._given.values())
+        return list(self._values.values())
 
     def names(self, name: str) -> bool:
         """Whether a key stands for this layer."""
@@ -49,7 +49,7 @@ class ByLayer:
     def find(self, name: str) -> Any:
         """The value for a layer; None if there is none."""
         key = self.key(name)
-        return None if key is None else self._given[key]
+        return None if key is None else self._values[key]
 
     def key(self, name: str) -> str | None:
         """The key that stands for a layer; None if there is none.
@@ -57,15 +57,15 @@ class ByLayer:
         Raises:
             ValueError: Several do.
         """
-        if name in self._given:
+        if name in self._values:
             return name
-        found = [k for k, p in self._patterns.items() if p.fullmatch(name)]
-        if len(found) > 1:
+        matching = [k for k, p in self._patterns.items() if p.fullmatch(name)]
+        if len(matching) > 1:
             raise ValueError(
                 f"Expected one key of `{self._argument}` for layer '{name}'. "
-                f"Received: {found}, all of which match."
+                f"Received: {matching}, all of which match."
             )
-        return found[0] if found else None
+        return matching[0] if matching else None
 
     def unused(self, model: str, layers: Collection[str]) -> str | None:
         """Says which keys stand for none of these layers; None if all do.
@@ -75,7 +75,7 @@ class ByLayer:
             layers: Names of its convolutions.
         """
         used = {self.key(name) for name in layers}
-        unused = [key for key in self._given if key not in used]
+        unused = [key for key in self._values if key not in used]
         if not unused:
             return None
         return (

@@ -1,8 +1,8 @@
-"""Shares of samples with which replicas that wait for one another end at once.
+"""Shares of samples with which all replicas end a step at the same time.
 
-Each is timed with few samples and with many: what counts is what one more
-sample takes, and what a step takes however few there are. Who would get less
-than a sample is left out.
+Each replica is timed with few samples and with many, which gives the fixed time
+of its step and the time of one more sample. A replica that would get less than
+a sample is left out.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ import numpy as np
 
 # Devices whose speeds differ by less are called equal: noise is as large.
 _ALIKE = 0.1
-# The part of what a step costs at all that is believed where a replica is to
-# be left out for it.
+# Part of the fixed time that is trusted where it leaves a replica out.
 _SURE = 0.5
-# The least part of a step of many samples that these are taken to take.
+# Least part of a step of many samples that is attributed to the samples.
 _LEAST = 0.1
 
 
 def apportioned(total: int, shares: Sequence[float]) -> list[int]:
-    """Whole numbers in proportion to shares, at least 1, of that sum."""
+    """Whole numbers in proportion to shares, at least 1, that sum to total."""
     exact = np.asarray(shares) / sum(shares) * total
     ends = np.rint(np.cumsum(exact)).astype(int)
     counts = np.maximum(1, np.diff(ends, prepend=0))
@@ -32,7 +31,7 @@ def apportioned(total: int, shares: Sequence[float]) -> list[int]:
 
 
 def sizes_to_time(total: int, replicas: int) -> tuple[int, int]:
-    """Few samples, and many, beside the equal share of so many in all."""
+    """Numbers of samples to time: half of an equal share, and twice it."""
     return max(1, total // replicas // 2), 2 * total // replicas
 
 
@@ -74,17 +73,17 @@ def even_shares(
 
 
 def evened(costs: Sequence[tuple[float, float]], total: int) -> list[float]:
-    """Shares with which all end at once, without whom one sample takes longer.
+    """Shares with which replicas end at once, without those that are too slow.
 
     Args:
-        costs: Of each the seconds of a step, and of each sample in it.
-        total: Samples of all.
+        costs: Fixed seconds of each replica's step, and those of a sample.
+        total: Samples of all replicas.
     """
 
-    def end(of: list[int]) -> float:
-        """When all of these end, i with (end - fixed_i) / sample_i samples."""
-        begun = sum(costs[i][0] / costs[i][1] for i in of)
-        return (total + begun) / sum(1 / costs[i][1] for i in of)
+    def end(replicas: list[int]) -> float:
+        """Time when these end, each with (end - fixed_i) / sample_i samples."""
+        begun = sum(costs[i][0] / costs[i][1] for i in replicas)
+        return (total + begun) / sum(1 / costs[i][1] for i in replicas)
 
     left = list(range(len(costs)))
     while len(left) > 1:
@@ -95,6 +94,6 @@ def evened(costs: Sequence[tuple[float, float]], total: int) -> list[float]:
         left = others
     counts = [0.0] * len(costs)
     for i in left:
-        # Who is not surely too slow has a sample.
+        # A replica that is not surely too slow gets a sample.
         counts[i] = max(1.0, (end(left) - costs[i][0]) / costs[i][1])
     return [round(count / sum(counts), 3) for count in counts]

@@ -30,31 +30,31 @@ def load(path: str | os.PathLike[str]) -> Plan:
             message says which.
         OSError: The file cannot be read.
     """
-    found = FORM.load(path)
-    allocation = {layer.name: layer.shards for layer in found.layers}
-    splits = {layer.name: layer.split for layer in found.layers}
+    content = FORM.load(path)
+    allocation = {layer.name: layer.shards for layer in content.layers}
+    splits = {layer.name: layer.split for layer in content.layers}
     reason = "Changed by hand; only a calibration can say what it takes."
     prediction = None
-    saved = found.prediction
+    saved = content.prediction
     if saved is not None and saved.of == digest(allocation, splits):
-        reason = found.reason
+        reason = content.reason
         prediction = Prediction(saved.step_s, saved.spans, saved.sent_bytes)
     return Plan(
         allocation=allocation,
-        devices=tuple(device.name for device in found.devices),
+        devices=tuple(device.name for device in content.devices),
         prediction=prediction,
         single_s={
             device.name: device.single_s
-            for device in found.devices
+            for device in content.devices
             if device.single_s is not None
         },
-        equal_s=found.equal_s,
+        equal_s=content.equal_s,
         reason=reason,
-        fingerprint=found.fingerprint,
-        memory_bytes=tuple(device.memory_bytes for device in found.devices),
+        fingerprint=content.fingerprint,
+        memory_bytes=tuple(device.memory_bytes for device in content.devices),
         layer_bytes={
             layer.name: (layer.bytes, layer.bytes_per_shard)
-            for layer in found.layers
+            for layer in content.layers
         },
         splits=splits,
     )

@@ -1,4 +1,4 @@
-"""What a plan's file holds. `docs/plan-files.md` has it as a table."""
+"""The content of a plan's file; `docs/plan-files.md` has it as a table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SAMPLES = "samples"
 
 
 @dataclasses.dataclass(frozen=True)
-class OfDevice(Checked):
+class DeviceEntry(Checked):
     """A device's limit, and a step on it alone."""
 
     name: Name
@@ -32,7 +32,7 @@ class OfDevice(Checked):
 
 
 @dataclasses.dataclass(frozen=True)
-class OfLayer(Checked):
+class LayerEntry(Checked):
     """A layer's split, which people may edit."""
 
     name: Name
@@ -43,13 +43,13 @@ class OfLayer(Checked):
     bytes_per_shard: Natural
 
     def check(self) -> None:
-        """There are two ways to split a layer."""
+        """Checks that the split is one of two."""
         if self.split not in (FILTERS, SAMPLES):
             raise Unexpected(f"{FILTERS!r} or {SAMPLES!r}", "split")
 
 
 @dataclasses.dataclass(frozen=True)
-class OfPrediction(Checked):
+class PredictionEntry(Checked):
     """A step, and the `digest` of the layers that it is of."""
 
     of: str
@@ -64,24 +64,24 @@ class PlanFile(Checked):
 
     fingerprint: Name
     reason: str
-    devices: Some[OfDevice]
-    layers: tuple[OfLayer, ...]
+    devices: Some[DeviceEntry]
+    layers: tuple[LayerEntry, ...]
     equal_s: Quantity | None
-    prediction: OfPrediction | None
+    prediction: PredictionEntry | None
 
     def check(self) -> None:
         """Shards are of these devices, sum up, and fit their memory."""
         check_distinct([d.name for d in self.devices], "devices", "devices")
         check_distinct([row.name for row in self.layers], "layers", "layers")
         for i, layer in enumerate(self.layers):
-            found = sum(layer.shards)
-            if len(layer.shards) != len(self.devices) or found != layer.of:
+            total = sum(layer.shards)
+            if len(layer.shards) != len(self.devices) or total != layer.of:
                 what = "kernels" if layer.split == FILTERS else "samples"
                 raise Unexpected(
                     f"{len(self.devices)} numbers of {what}, one per device, "
                     f"that sum to {layer.of},",
                     *("layers", i, "shards"),
-                    received=f"{list(layer.shards)}, which sum to {found}",
+                    received=f"{list(layer.shards)}, which sum to {total}",
                 )
         problem = over_memory(
             {layer.name: layer.shards for layer in self.layers},

@@ -108,7 +108,7 @@ def _layers(axes: Axes, plan: Plan) -> None:
     ways = [plan.way(layer) for layer in plan]
     for way, colour in _WAYS.items():
         axes.broken_barh(
-            [(i, 1) for i, own in enumerate(ways) if own == way],
+            [(i, 1) for i, layer_way in enumerate(ways) if layer_way == way],
             (0, 1),
             color=colour,
             edgecolor="white",
@@ -170,7 +170,7 @@ def _runs(ways: Sequence[str]) -> Iterator[tuple[str, int, int]]:
 def _steps(
     axes: Axes, rows: Sequence[_Row], prediction: Prediction
 ) -> set[str]:
-    """Draws who is busy when; the kinds of work that were drawn."""
+    """Draws who is busy when; returns the kinds of work that were drawn."""
     step = max(prediction.step_s, 1e-9)
     busy = prediction.busy()
     middles = []

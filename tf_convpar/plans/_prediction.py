@@ -16,7 +16,7 @@ BACKWARD = "backward"
 
 @dataclasses.dataclass(frozen=True)
 class PredictedSpan(Checked):
-    """Something that keeps a device or a link busy.
+    """A time in which a device or a link is busy.
 
     Attributes:
         where: Name of the device; `"source -> target"` for a link.
@@ -56,7 +56,7 @@ class Prediction:
     sent_bytes: Mapping[str, int]
 
     def taking(self, step_s: float) -> Prediction:
-        """The same step, all of which takes as much longer as it does."""
+        """The same step, stretched to take `step_s` seconds."""
         longer = step_s / self.step_s
         spans = tuple(
             dataclasses.replace(
@@ -77,11 +77,11 @@ class Prediction:
 
     def received(self) -> dict[str, int]:
         """Bytes that each device receives, by name."""
-        found: dict[str, int] = {}
+        totals: dict[str, int] = {}
         for link, count in self.sent_bytes.items():
             _, target = link.split(" -> ")
-            found[target] = found.get(target, 0) + count
-        return found
+            totals[target] = totals.get(target, 0) + count
+        return totals
 
 
 def busiest(prediction: Prediction, *, links: bool) -> tuple[str, float] | None:

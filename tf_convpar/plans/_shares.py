@@ -8,40 +8,40 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def check_shares(argument: str, given: Any) -> tuple[int | float, ...] | None:
-    """Checks numbers of which there is one per device; they become plain ones.
+def check_shares(argument: str, shares: Any) -> tuple[int | float, ...] | None:
+    """Checks shares, one number per device, and returns them as plain numbers.
 
     ```python
     check_shares("shards", [3, 1])  # (3, 1)
     ```
 
     Args:
-        argument: Name of the argument that they are given by, for errors.
-        given: The numbers; None stands for equal ones, and is returned.
+        argument: Name of the user's argument, for errors.
+        shares: The numbers; None stands for equal ones, and is returned.
 
     Raises:
         ValueError: They are not numbers, or one is negative or not finite, or
             all are 0.
     """
-    if given is None:
+    if shares is None:
         return None
-    if not isinstance(given, Sequence) or isinstance(given, str):
-        given = list(given) if hasattr(given, "__iter__") else [given]
+    if not isinstance(shares, Sequence) or isinstance(shares, str):
+        shares = list(shares) if hasattr(shares, "__iter__") else [shares]
     good = all(
         isinstance(s, numbers.Real)
         and not isinstance(s, bool)
         and math.isfinite(s)
         and float(s) >= 0
-        for s in given
+        for s in shares
     )
-    if not good or not given or not sum(given):
+    if not good or not shares or not sum(shares):
         raise ValueError(
             f"Expected `{argument}` to be one number per device, none negative "
             "and not all 0: kernel counts such as (300, 200), or weights such "
-            f"as (3, 2) or (2.5, 1.0). Received: {argument}={given!r}."
+            f"as (3, 2) or (2.5, 1.0). Received: {argument}={shares!r}."
         )
     return tuple(
-        int(s) if isinstance(s, numbers.Integral) else float(s) for s in given
+        int(s) if isinstance(s, numbers.Integral) else float(s) for s in shares
     )
 
 

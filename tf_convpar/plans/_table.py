@@ -32,20 +32,20 @@ def table(plan: Plan) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    made = Table(
+    top = Table(
         title="Kernels, or samples, of each device",
         title_justify="left",
         title_style="bold",
     )
-    made.add_column("Layer", no_wrap=True)
-    made.add_column("Split")
-    made.add_column("Of", justify="right")
+    top.add_column("Layer", no_wrap=True)
+    top.add_column("Split")
+    top.add_column("Of", justify="right")
     order = [d for d, name in enumerate(plan.devices) if name in plan.used]
     first, more = order[:_COLUMNS], order[_COLUMNS:]
     for d in first:
-        made.add_column(escape(short(plan.devices[d])), justify="right")
+        top.add_column(escape(short(plan.devices[d])), justify="right")
     if more:
-        made.add_column(f"{len(more)} more, each", justify="right")
+        top.add_column(f"{len(more)} more, each", justify="right")
     for layers in _groups(plan):
         counts = plan.allocation[layers[0]]
         cells = [_count(counts[d]) for d in first]
@@ -57,13 +57,13 @@ def table(plan: Plan) -> Table:
         if len(layers) > 1:
             name += f"\n  to {layers[-1]}, {len(layers)} layers"
         way = plan.way(layers[0])
-        made.add_row(escape(name), way, str(sum(counts)), *cells)
+        top.add_row(escape(name), way, str(sum(counts)), *cells)
     below = Table.grid(padding=(0, 2))
     for label, text in summary(plan):
         below.add_row(label, escape(text))
     # This is not a caption of the table, which would be cut to its width.
     both = Table.grid()
-    both.add_row(made)
+    both.add_row(top)
     both.add_row(below)
     return both
 
@@ -91,10 +91,10 @@ def summary(plan: Plan) -> list[tuple[str, str]]:
         step = plan.prediction.step_s
         rows.append(("Predicted step", seconds_text(step)))
         for label, links in (("Busiest device", False), ("Busiest link", True)):
-            found = busiest(plan.prediction, links=links)
-            if found and step:
+            busy = busiest(plan.prediction, links=links)
+            if busy and step:
                 rows.append(
-                    (label, f"{short(found[0])}, {found[1] / step:.0%} of it")
+                    (label, f"{short(busy[0])}, {busy[1] / step:.0%} of it")
                 )
     if plan.best_single is None:
         rows.append(("Best single device", "none has the memory"))

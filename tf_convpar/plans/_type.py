@@ -11,10 +11,10 @@ from typing import Any
 from tf_convpar.plans._form import FILTERS
 from tf_convpar.plans._form import FORM
 from tf_convpar.plans._form import SAMPLES
-from tf_convpar.plans._form import OfDevice
-from tf_convpar.plans._form import OfLayer
-from tf_convpar.plans._form import OfPrediction
+from tf_convpar.plans._form import DeviceEntry
+from tf_convpar.plans._form import LayerEntry
 from tf_convpar.plans._form import PlanFile
+from tf_convpar.plans._form import PredictionEntry
 from tf_convpar.plans._form import digest
 from tf_convpar.plans._prediction import Prediction
 
@@ -128,20 +128,20 @@ class Plan(Mapping[str, Any]):
     def _file(self) -> PlanFile:
         prediction = None
         if self.prediction is not None:
-            prediction = OfPrediction(
+            prediction = PredictionEntry(
                 digest(self.allocation, self.splits), **vars(self.prediction)
             )
         return PlanFile(
             fingerprint=self.fingerprint,
             reason=self.reason,
             devices=tuple(
-                OfDevice(name, memory, self.single_s.get(name))
+                DeviceEntry(name, memory, self.single_s.get(name))
                 for name, memory in zip(
                     self.devices, self.memory_bytes, strict=True
                 )
             ),
             layers=tuple(
-                OfLayer(
+                LayerEntry(
                     name,
                     self.splits.get(name, FILTERS),
                     sum(counts),

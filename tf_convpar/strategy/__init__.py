@@ -1,1 +1,1 @@
-"""The strategy, as `tf.distribute` and Keras meet it."""
+"""`ConvParallelStrategy`, and what connects it to `tf.distribute` and Keras."""

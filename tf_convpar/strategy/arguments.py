@@ -1,4 +1,4 @@
-"""What a `ConvParallelStrategy` is given, read and checked."""
+"""Reads and checks the arguments of `ConvParallelStrategy`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def check_wire_dtype(wire_dtype: str | None) -> None:
         )
 
 
-def chief_device(names: Sequence[str], given: str | None) -> str:
+def chief_device(names: Sequence[str], chosen: str | None) -> str:
     """The device for all that is not split."""
-    if given is not None:
-        return devices_lib.check([given])[0]
+    if chosen is not None:
+        return devices_lib.check([chosen])[0]
     here = f"{devices_lib.here_prefix()}/"
-    own = [name for name in names if name.startswith(here)]
-    return (own or devices_lib.available())[0]
+    local = [name for name in names if name.startswith(here)]
+    return (local or devices_lib.available())[0]
 
 
 def read_plan(

@@ -1,4 +1,4 @@
-"""What ends with a call of `fit`, `evaluate` or `predict`, however that ends.
+"""Calls functions when `fit`, `evaluate` or `predict` ends, even by an error.
 
 Keras tells callbacks of the end only where it is reached: not after an error,
 of the data or of another callback, nor after Ctrl-C in a notebook, where the
@@ -18,13 +18,13 @@ import keras
 
 from tf_convpar._compat.patches import replace
 
-# Those that run in a thread, each within the one before it.
+# The calls that run in each thread, innermost last.
 _running = threading.local()
 
 
 @contextlib.contextmanager
 def call() -> Iterator[None]:
-    """A call of `fit` or the like, as long as the context lasts."""
+    """Context of a call of `fit` or the like."""
     calls = vars(_running).setdefault("calls", [])
     with contextlib.ExitStack() as undone:
         calls.append(undone)
@@ -42,11 +42,11 @@ def when_over(undo: Callable[[], object]) -> None:
         when_over(self._close)
     ```
 
-    The function that was given last goes first. In a program's own loop there
-    is no such call, and nobody but the program knows when it is over.
+    The last function is called first. In a program's own loop there is no such
+    call, and the function is never called.
 
     Args:
-        undo: What to call. It may find that nothing is left to be done.
+        undo: Function to call; there may be nothing left for it to do.
     """
     calls = vars(_running).get("calls")
     if calls:

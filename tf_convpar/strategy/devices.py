@@ -35,12 +35,12 @@ def canonical(device: str) -> str:
 
 def here_prefix() -> str:
     """The job and task of this process: `"/job:chief/replica:0/task:0"`."""
-    own = tf.config.list_logical_devices("CPU")[0].name
-    return own.rsplit("/", 1)[0] or "/job:localhost/replica:0/task:0"
+    cpu = tf.config.list_logical_devices("CPU")[0].name
+    return cpu.rsplit("/", 1)[0] or "/job:localhost/replica:0/task:0"
 
 
 def available() -> list[str]:
-    """All CPUs and GPUs that can be named now, this process' own first."""
+    """Names of all CPUs and GPUs, those of this process first."""
     here = here_prefix()
     names = [
         device.name if "/job:" in device.name else here + device.name
@@ -64,9 +64,9 @@ def default_devices() -> list[str]:
     if len(by_task) == 1:
         return sorted(names, key=lambda name: "GPU" not in name)
     chosen = []
-    for own in by_task.values():
-        gpus = [name for name in own if ":GPU:" in name]
-        chosen.extend(gpus or own[:1])
+    for task_names in by_task.values():
+        gpus = [name for name in task_names if ":GPU:" in name]
+        chosen.extend(gpus or task_names[:1])
     return sorted(chosen, key=lambda name: not name.startswith(here))
 
 
@@ -79,11 +79,11 @@ def check(devices: Sequence[str]) -> list[str]:
         )
     known = available()
     names = [canonical(device) for device in devices]
-    for given, name in zip(devices, names, strict=True):
+    for text, name in zip(devices, names, strict=True):
         if name not in known:
             raise ValueError(
                 f"Expected each of `devices` to be one of {known}. Received: "
-                f"{given!r} ({name}). Logical CPUs are made with "
+                f"{text!r} ({name}). Logical CPUs are made with "
                 "tf.config.set_logical_device_configuration; other machines "
                 "are reached through TF_CONFIG."
             )

@@ -1,4 +1,4 @@
-"""What TensorFlow calls of a strategy: variables, steps, updates."""
+"""The strategy's methods that TensorFlow calls: variables, steps, updates."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Extended(OneDeviceExtended):
 
     @contextlib.contextmanager
     def colocate_vars_with(self, colocate_with_variable: Any) -> Iterator[None]:
-        """Within it, slots are made beside a variable, in any scope."""
+        """Context in which slots are made beside a variable, in any scope."""
         strategy = self._container_strategy()
         with contextlib.ExitStack() as stack:
             if tf.distribute.get_strategy() is not strategy:
@@ -176,11 +176,11 @@ class Extended(OneDeviceExtended):
         # An eager program comes here in every step, with the same code, so the
         # answer is kept, for each optimizer. TensorFlow wraps all updates in
         # the same code.
-        own = inspect.unwrap(fn)
-        cells = getattr(own, "__closure__", None) or ()
+        code = inspect.unwrap(fn)
+        cells = getattr(code, "__closure__", None) or ()
         key = (
-            getattr(own, "__code__", own),
-            tuple(_known_by(cell.cell_contents) for cell in cells),
+            getattr(code, "__code__", code),
+            tuple(_cache_key(cell.cell_contents) for cell in cells),
             unique_id(var),
         )
         if key not in self._elementwise:
@@ -195,8 +195,8 @@ class Extended(OneDeviceExtended):
         )
 
 
-def _known_by(value: Any) -> Any:
-    """By what a value of a closure is known: itself if it is an optimizer."""
+def _cache_key(value: Any) -> Any:
+    """The part of a cache key for a closure's value: optimizer or type."""
     if isinstance(value, keras.optimizers.Optimizer):
         return weakref.ref(value)
     return type(value)

@@ -21,7 +21,7 @@ from tf_convpar._compat.patches import replace
 from tf_convpar.placement import ShardedVariable
 from tf_convpar.strategy.keras_training import before_steps
 
-# Those of models that this package makes as fast as it can.
+# Optimizers whose updates are fused.
 _fused: weakref.WeakSet[keras.optimizers.Optimizer] = weakref.WeakSet()
 
 
@@ -37,7 +37,7 @@ def fuse_updates(ours: Callable[[keras.Model], bool]) -> None:
     does it.
 
     Args:
-        ours: Whether it is done for a model.
+        ours: Function that returns whether to do it for a model.
     """
 
     def note(model: keras.Model) -> None:
@@ -49,7 +49,7 @@ def fuse_updates(ours: Callable[[keras.Model], bool]) -> None:
 
 
 def fuse_updates_of(optimizer: keras.optimizers.Optimizer) -> None:
-    """Fuses the updates by an optimizer, whatever it steps."""
+    """Fuses the updates by an optimizer."""
     # One that scales losses has another inside.
     _fused.add(getattr(optimizer, "inner_optimizer", optimizer))
 
@@ -88,7 +88,7 @@ def _if_fused(
 
 
 def _written(variable: Any) -> tf.Variable | None:
-    """What an update of a weight or of a slot writes to, if it is one."""
+    """The variable that an update of a weight or slot writes to, if any."""
     if isinstance(variable, ShardedVariable):
         return variable.updated_now()
     return variable if isinstance(variable, tf.Variable) else None

@@ -24,21 +24,21 @@ from tf_convpar._compat.tensorflow import function_names
 from tf_convpar.ops import release_functions
 from tf_convpar.strategy.devices import here_prefix
 
-_of: weakref.WeakKeyDictionary[Any, weakref.WeakSet[Any]] = (
+_graphs_of: weakref.WeakKeyDictionary[Any, weakref.WeakSet[Any]] = (
     weakref.WeakKeyDictionary()
 )
-# Functions that were there, by the runtime's names.
-_known: set[str] = set()
+# Names of functions that the runtime had at the last look.
+_known_names: set[str] = set()
 
 
 def note(step: Callable[..., Any]) -> None:
-    """Remembers the graph that is being traced, if any, for whose step it is.
+    """Remembers a graph that is being traced as one of a model's step.
 
     `free` frees it.
 
     Args:
-        step: A method of a model, or a function inside of one, as Keras has
-            for `predict`.
+        step: A method of the model, or a function within one, as Keras has for
+            `predict`.
     """
     if tf.executing_eagerly():
         return
@@ -49,12 +49,12 @@ def note(step: Callable[..., Any]) -> None:
         owner = inspect.getclosurevars(step).nonlocals.get("self")
     if owner is None:
         return
-    _of.setdefault(owner, weakref.WeakSet()).add(graph)
+    _graphs_of.setdefault(owner, weakref.WeakSet()).add(graph)
 
 
 def look() -> None:
-    """Remembers which functions there are, before some of them go."""
-    _known.update(function_names())
+    """Remembers which functions exist, before some are freed."""
+    _known_names.update(function_names())
 
 
 def free(model: Any, devices: Iterable[str]) -> None:
@@ -63,26 +63,26 @@ def free(model: Any, devices: Iterable[str]) -> None:
     Nobody may call functions any more that were traced for it.
 
     Args:
-        model: It was laid out anew.
-        devices: Devices of its strategy, on whose tasks parts of them are.
+        model: Model that was laid out anew.
+        devices: Devices of its strategy, whose tasks have parts of the graphs.
     """
-    for graph in list(_of.pop(model, ())):
+    for graph in list(_graphs_of.pop(model, ())):
         dismantle(graph)
     release(devices)
 
 
 def release(devices: Iterable[str]) -> None:
-    """Frees what TensorFlow has left of functions that are gone.
+    """Frees what TensorFlow has left of functions that no longer exist.
 
-    Of those that were there when this was last called, or `look`. Call it when
-    what is going to be replaced is still there.
+    These existed at the last call of this function, or of `look`. Call `look`
+    while the functions that will be replaced still exist.
     """
     # Functions and their graphs refer to one another.
     gc.collect()
     now = function_names()
-    gone = _known - now
-    _known.clear()
-    _known.update(now)
+    gone = _known_names - now
+    _known_names.clear()
+    _known_names.update(now)
     tasks = {d.partition("/device")[0] for d in devices}
     cpus = {f"{task}/device:CPU:0" for task in (here_prefix(), *tasks)}
     release_functions(gone, sorted(cpus))

@@ -23,7 +23,7 @@ from tf_convpar._compat.keras import trained_by
 from tf_convpar._compat.keras import without_strategy
 from tf_convpar._compat.patches import replace
 
-# What is done with a model before its step is made.
+# Functions that are called with a model before its step is made.
 _before_steps: list[Callable[[keras.Model], None]] = []
 
 
@@ -93,13 +93,14 @@ def before_steps(do: Callable[[keras.Model], None]) -> None:
     ```
 
     Args:
-        do: What to do. It is called more often than steps are made.
+        do: Function that takes the model. It is called more often than steps
+            are made.
     """
     _before_steps.append(do)
 
 
-def _after_what_comes_first(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Does what `before_steps` was given before `Model.make_train_function`."""
+def _after_before_steps(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Calls the functions of `before_steps` in `Model.make_train_function`."""
 
     @functools.wraps(make)
     def wrapped(self: keras.Model, *args: Any, **kwargs: Any) -> Any:
@@ -122,7 +123,7 @@ def make_slots_first(ours: Callable[[keras.Model], bool]) -> None:
     only some of the variables; there the optimizer makes its slots itself.
 
     Args:
-        ours: Whether it is done for a model.
+        ours: Function that returns whether to do it for a model.
     """
 
     def make(model: keras.Model) -> None:
@@ -146,7 +147,7 @@ def make_slots_first(ours: Callable[[keras.Model], bool]) -> None:
 def _adopt(
     optimizer: keras.optimizers.Optimizer, strategy: tf.distribute.Strategy
 ) -> None:
-    """Makes `strategy` that of an optimizer, and of one within it."""
+    """Sets the strategy of an optimizer, and of one within it."""
     for one in (optimizer, getattr(optimizer, "inner_optimizer", None)):
         if one is not None:
             adopt(one, strategy)
@@ -246,4 +247,4 @@ def _in_scope_still(
     return wrapped
 
 
-replace("keras:Model.make_train_function", by=_after_what_comes_first)
+replace("keras:Model.make_train_function", by=_after_before_steps)

@@ -107,14 +107,14 @@ class ConvParallelStrategy(tf.distribute.Strategy):
             else devices_lib.check(devices)
         )
         self.devices = tuple(names)
-        self._all = devices is None
+        self._uses_all_devices = devices is None
         self.chief_device = arguments.chief_device(names, chief_device)
         self.plan = dict(plan)
         self._share_of = arguments.by_device(shares, names)
-        # Convolutions as they were laid out; keys of the plan that are told
-        # of no more.
+        # Names of convolutions that were laid out, and unused keys of the plan
+        # that were warned of.
         self._built: dict[str, None] = {}
-        self._said: set[str | None] = set()
+        self._reported_keys: set[str | None] = set()
         self._automatic: Any = None
         self.wire_dtype = wire_dtype
         self.cluster = cluster
@@ -143,14 +143,14 @@ class ConvParallelStrategy(tf.distribute.Strategy):
     def shares(self) -> tuple[float, ...] | None:
         """The weight of each device; None for equal ones.
 
-        Devices that joined later have the mean of what was given.
+        Devices that joined later have the mean of the given weights.
         """
-        given = self._share_of
-        if not given:
+        by_device = self._share_of
+        if not by_device:
             return None
-        mean = sum(given.values()) / len(given)
-        found = tuple(given.get(name, mean) for name in self.devices)
-        return found if any(found) else None
+        mean = sum(by_device.values()) / len(by_device)
+        shares = tuple(by_device.get(name, mean) for name in self.devices)
+        return shares if any(shares) else None
 
     def planner(self) -> Any:
         """The object that measures and plans for this strategy, made once."""
@@ -163,7 +163,7 @@ class ConvParallelStrategy(tf.distribute.Strategy):
         return self._automatic
 
     def change_devices(self, devices: Sequence[str]) -> None:
-        """Makes these the devices, as workers leave and return.
+        """Replaces the devices, as workers leave and return.
 
         Models that exist stay where they are.
         """
@@ -172,11 +172,11 @@ class ConvParallelStrategy(tf.distribute.Strategy):
             self._automatic.devices_changed()
 
     def new_devices(self) -> list[str]:
-        """Devices of tasks that have joined, if it was to use all there are."""
-        if not self._all:
+        """Devices of tasks that have joined, if the strategy uses all."""
+        if not self._uses_all_devices:
             return []
-        found = devices_lib.default_devices()
-        return [name for name in found if name not in self.devices]
+        names = devices_lib.default_devices()
+        return [name for name in names if name not in self.devices]
 
     @property
     def plans_layers(self) -> bool:
@@ -195,40 +195,42 @@ class ConvParallelStrategy(tf.distribute.Strategy):
             `"split"` and `"shards"`; `"chief"` if it is not split; None if
             there is no plan for the layer.
         """
-        found: Any = self.entry(layer.name)
-        if found is not None or not self._plans:
-            return found
-        found = self.planner().counts(layer, input_shape)
-        if found is not None:
-            self.plan[layer.name] = found
-        return found
+        entry: Any = self.entry(layer.name)
+        if entry is not None or not self._plans:
+            return entry
+        entry = self.planner().counts(layer, input_shape)
+        if entry is not None:
+            self.plan[layer.name] = entry
+        return entry
 
     def entry(self, name: str) -> Any:
-        """What `plan` says of a layer; `"chief"` where it says None.
+        """The value of `plan` for a layer; None if it has none.
 
-        None if it says nothing.
+        A value of None becomes `"chief"`.
         """
         plan = ByLayer("plan", self.plan)
         if not plan.names(name):
             return None
-        found = plan.find(name)
-        return CHIEF if found is None else found
+        value = plan.find(name)
+        return CHIEF if value is None else value
 
     def note(self, name: str) -> None:
         """Notes that a convolution of this name has been laid out."""
         self._built[name] = None
 
     def unused(self) -> str | None:
-        """Says which keys of `plan` stand for no layer, once of each key."""
+        """A warning of keys of `plan` that fit no layer, once for each."""
         if self._plans or not self._built:
             return None
-        new = {k: v for k, v in self.plan.items() if k not in self._said}
+        new = {
+            k: v for k, v in self.plan.items() if k not in self._reported_keys
+        }
         plan = ByLayer("plan", new)
         problem = plan.unused("this strategy's models so far", self._built)
         if problem is None:
             return None
         used = {plan.key(name) for name in self._built}
-        self._said |= set(new) - used
+        self._reported_keys |= set(new) - used
         return (
             f"{problem} Look for misspelt names, unless a model that is made "
             "later has them."

@@ -1,4 +1,4 @@
-"""Who computed what, and when: the spans of every task of a cluster."""
+"""Timelines of steps: the operations of every task of a cluster, as spans."""
 
 from tf_convpar.timeline._chrome import to_chrome as to_chrome
 from tf_convpar.timeline._course import CHANGES as CHANGES

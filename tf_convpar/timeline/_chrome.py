@@ -36,7 +36,7 @@ def to_chrome(
     Args:
         spans: Spans of any tasks.
         path: The file to write.
-        course: That of the `fit`, on the time axis of the spans.
+        course: Course of the `fit`, on the time axis of the spans.
     """
     rows = rows_of(spans)
     events: list[dict[str, Any]] = []
@@ -48,7 +48,7 @@ def to_chrome(
             course.steps[0].start_s,
             *(event.start_s for event in course.events[:1]),
         )
-        events += _of_course(course, len(rows), begin_s)
+        events += _course_events(course, len(rows), begin_s)
     for pid, row in enumerate(rows):
         events.append(_named("process_name", row.label, pid))
         for lane, members in enumerate(row.lanes):
@@ -68,7 +68,7 @@ def to_chrome(
     pathlib.Path(path).write_text(text, encoding="utf-8")
 
 
-def _of_course(
+def _course_events(
     course: Course, pid: int, begin_s: float
 ) -> Iterable[dict[str, Any]]:
     yield _named("process_name", "fit", pid)
@@ -90,8 +90,8 @@ def _of_course(
         }
     tid = 0
     for row in (CHANGES, COPIES):
-        own = [event for event in course.events if event.row == row]
-        for lane in lanes_of(own):
+        row_events = [event for event in course.events if event.row == row]
+        for lane in lanes_of(row_events):
             tid += 1
             yield _named("thread_name", row, pid, tid)
             for event in lane:
@@ -111,7 +111,7 @@ def _named(what: str, name: str, pid: int, tid: int = 0) -> dict[str, Any]:
 
 
 def _when(what: Span | Steps | Event, begin_s: float) -> dict[str, float]:
-    """Microseconds since `begin_s`, and how many."""
+    """Start in microseconds since `begin_s`, and duration in microseconds."""
     return {
         "ts": (what.start_s - begin_s) * 1e6,
         "dur": (what.end_s - what.start_s) * 1e6,

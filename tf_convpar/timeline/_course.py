@@ -1,4 +1,4 @@
-"""What happened in a whole `fit`: how long its steps took, and events.
+"""The course of a whole `fit`: its step times and events.
 
 A trace is of a few steps. What callbacks change (`Rebalance`, `Elastic`)
 happens at any time, so it is noted here, and `Timeline` draws it beside the
@@ -24,12 +24,12 @@ _MOST_STEPS = 2000
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """Something that happened between steps, or in one.
+    """An event between the steps of a `fit`, or in one.
 
     Attributes:
-        text: What.
-        start_s: When it began, in seconds.
-        end_s: When it ended.
+        text: What happened, in a few words.
+        start_s: Time when it began, in seconds.
+        end_s: Time when it ended.
         row: `CHANGES` or `COPIES`.
     """
 
@@ -44,10 +44,10 @@ class Steps:
     """One step of a `fit`, or several that follow one another.
 
     Attributes:
-        start_s: When the first began, in seconds.
-        end_s: When the last ended.
-        count: How many.
-        each_s: What one took, in the mean.
+        start_s: Time when the first began, in seconds.
+        end_s: Time when the last ended.
+        count: Number of steps.
+        each_s: Mean seconds of a step.
     """
 
     start_s: float
@@ -56,10 +56,10 @@ class Steps:
     each_s: float
 
     def and_(self, later: Steps) -> Steps:
-        """These and later ones."""
+        """These steps and later ones as one entry."""
         count = self.count + later.count
-        took = self.count * self.each_s + later.count * later.each_s
-        return Steps(self.start_s, later.end_s, count, took / count)
+        total_s = self.count * self.each_s + later.count * later.each_s
+        return Steps(self.start_s, later.end_s, count, total_s / count)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,14 +68,14 @@ class Course:
 
     Attributes:
         steps: All its steps, in order.
-        events: What happened meanwhile, in the order of their start.
+        events: Events meanwhile, in the order of their start.
     """
 
     steps: Sequence[Steps]
     events: Sequence[Event]
 
     def later(self, by_s: float) -> Course:
-        """The same, as if all had been so many seconds later."""
+        """The same course, shifted by `by_s` seconds."""
         return Course(
             [_later(entry, by_s) for entry in self.steps],
             [_later(event, by_s) for event in self.events],
@@ -97,7 +97,7 @@ class Counted:
         self._each = 1
 
     def add(self, start_s: float, end_s: float) -> None:
-        """One step more."""
+        """Adds a step."""
         step = Steps(start_s, end_s, 1, end_s - start_s)
         if self.entries and self.entries[-1].count < self._each:
             self.entries[-1] = self.entries[-1].and_(step)
@@ -125,8 +125,8 @@ def note(text: str, start_s: float | None = None, row: str = CHANGES) -> None:
     ```
 
     Args:
-        text: What, in a few words.
-        start_s: When it began, by `time.time`; None: it took no time.
+        text: What happened, in a few words.
+        start_s: Time when it began, by `time.time`; None if it took no time.
         row: `CHANGES` or `COPIES`.
     """
     now = time.time()
@@ -135,9 +135,9 @@ def note(text: str, start_s: float | None = None, row: str = CHANGES) -> None:
 
 
 def noted(since_s: float) -> list[Event]:
-    """What was noted since a time, in the order of the events' start."""
-    found = [e for row in _noted.values() for e in row if e.end_s >= since_s]
-    return sorted(found, key=lambda event: event.start_s)
+    """Events that were noted since a time, in the order of their start."""
+    events = [e for row in _noted.values() for e in row if e.end_s >= since_s]
+    return sorted(events, key=lambda event: event.start_s)
 
 
 def _later(what: _T, by_s: float) -> _T:

@@ -57,7 +57,7 @@ def draw(
         path: The image to write; its ending says in which format.
         steps: Number of training steps to show, the last ones of the trace.
         title: Title of the picture.
-        course: That of the `fit`, on the time axis of the spans.
+        course: Course of the `fit`, on the time axis of the spans.
 
     Raises:
         ValueError: There are no spans.

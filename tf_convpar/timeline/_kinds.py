@@ -1,4 +1,4 @@
-"""What an operation does in a training step, by its name in a trace."""
+"""Kinds of operations in a training step, by their names in a trace."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _T = TypeVar("_T", Span, Event)
 
 @dataclasses.dataclass(frozen=True)
 class DeviceRow:
-    """What one device did.
+    """The spans of one device, in lanes.
 
     Attributes:
         label: Task and device, such as `"worker 0, GPU:1"`.
@@ -35,13 +35,15 @@ def rows_of(spans: Iterable[Span]) -> list[DeviceRow]:
     [row.label for row in rows_of(spans)]  # ["chief, CPU", "worker 0, CPU"]
     ```
     """
-    found: dict[tuple[str, str], list[Span]] = {}
+    by_device: dict[tuple[str, str], list[Span]] = {}
     for span in sorted(spans, key=lambda s: s.start_s):
         if span.kind != STEP:
-            found.setdefault((span.task, span.device), []).append(span)
+            by_device.setdefault((span.task, span.device), []).append(span)
     return [
-        DeviceRow(f"{_in_words(task)}, {device}", lanes_of(found[task, device]))
-        for task, device in sorted(found, key=lambda key: _order(*key))
+        DeviceRow(
+            f"{_in_words(task)}, {device}", lanes_of(by_device[task, device])
+        )
+        for task, device in sorted(by_device, key=lambda key: _order(*key))
     ]
 
 
@@ -55,7 +57,7 @@ def _order(task: str, device: str) -> tuple[str, int, str]:
 
 
 def lanes_of(spans: Iterable[_T]) -> tuple[tuple[_T, ...], ...]:
-    """Lanes of what began one after the other; within one nothing overlaps."""
+    """Lanes of spans in order of start; within a lane none overlap."""
     lanes: list[list[_T]] = []
     for span in spans:
         free = (lane for lane in lanes if lane[-1].end_s <= span.start_s)

@@ -17,7 +17,7 @@ _DEVICE = re.compile(r"/host:(CPU)|/device:(\w+:\d+)")
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """What one device did for a while.
+    """One operation, or a whole step, on one device.
 
     Attributes:
         task: Name of the task, such as `"/job:worker/task:0"`.
@@ -40,7 +40,7 @@ class Span:
 
 @dataclasses.dataclass(frozen=True)
 class Recording:
-    """What all tasks did while they were recorded.
+    """The spans of all tasks in one recording.
 
     Attributes:
         spans: In the order of their start.
@@ -55,7 +55,7 @@ class Recording:
 def last_steps(
     spans: Iterable[Span], count: int
 ) -> tuple[list[Span], tuple[float, float]]:
-    """What happened in the last whole steps of a trace.
+    """The spans of the last whole steps of a trace.
 
     ```python
     spans, (start_s, end_s) = last_steps(spans, 3)
@@ -76,9 +76,9 @@ def last_steps(
     steps = sorted(
         (s for s in spans if s.kind == STEP), key=lambda s: s.start_s
     )[-count:]
-    whole = steps or spans
-    start = min(span.start_s for span in whole)
-    end = max(span.end_s for span in whole)
+    shown = steps or spans
+    start = min(span.start_s for span in shown)
+    end = max(span.end_s for span in shown)
     inside = [s for s in spans if s.end_s > start and s.start_s < end]
     return inside, (start, end)
 
@@ -95,7 +95,7 @@ def from_traces(traces: Mapping[str, Any]) -> Recording:
         span
         for task, space in traces.items()
         for plane in space.planes
-        for span in _of_plane(task, plane, begins[task] - first)
+        for span in _plane_spans(task, plane, begins[task] - first)
     ]
     spans.sort(key=lambda span: span.start_s)
     return Recording(spans, first / 1e9)
@@ -113,7 +113,7 @@ def _begin_ns(space: Any) -> int:
     )
 
 
-def _of_plane(task: str, plane: Any, begin_ns: int) -> Iterable[Span]:
+def _plane_spans(task: str, plane: Any, begin_ns: int) -> Iterable[Span]:
     device = _DEVICE.fullmatch(plane.name)
     if device is None:
         return

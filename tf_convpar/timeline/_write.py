@@ -26,9 +26,9 @@ def write(
 
     Args:
         recording: What any tasks did.
-        path: Where to, without an ending; its folder is made if it is missing.
+        path: Files to write, without an ending; the folder is made if missing.
         steps: Number of training steps in the picture, the last ones.
-        course: That of the `fit` meanwhile, by the chief's clock.
+        course: Course of the `fit` meanwhile, by the chief's clock.
 
     Raises:
         ValueError: There are no spans.

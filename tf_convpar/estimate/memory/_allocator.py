@@ -1,4 +1,4 @@
-"""What a training step really takes, by TensorFlow's allocator and the clock.
+"""Measures a training step: memory by TensorFlow's allocator, and time.
 
 On a GPU the allocator always counts its memory. On a CPU it does so while
 oneDNN is on, which it is unless `TF_ENABLE_ONEDNN_OPTS=0`. There are two
@@ -48,9 +48,9 @@ class Measured:
     def beside(self, estimate: Memory) -> str:
         """Both figures beside those of an estimate, in a line each."""
         return "\n".join(
-            f"TensorFlow's allocator {words} {found / MIB:.1f} MiB; estimate "
-            f"{expected / MIB:.1f}, {expected / found - 1:+.1%}"
-            for words, expected, found in (
+            f"TensorFlow's allocator {words} {measured / MIB:.1f} MiB; "
+            f"estimate {expected / MIB:.1f}, {expected / measured - 1:+.1%}"
+            for words, expected, measured in (
                 ("was asked for", estimate.asked_bytes, self.asked_bytes),
                 ("handed out", estimate.peak_bytes, self.peak_bytes),
             )
@@ -211,12 +211,12 @@ def _events(trace: bytes, device: str) -> Iterator[tuple[int, int]]:
                 sign = signs[event.metadata_id]
                 if not sign:
                     continue
-                said = {stats[s.metadata_id]: s for s in event.stats}
-                where = said["allocator_name"]
+                values = {stats[s.metadata_id]: s for s in event.stats}
+                where = values["allocator_name"]
                 name = where.str_value or stats.get(where.ref_value, "")
                 if name.startswith("GPU") != device.startswith("GPU"):
                     continue
-                size = said["requested_bytes"]
+                size = values["requested_bytes"]
                 yield (
                     1000 * line.timestamp_ns + event.offset_ps,
                     sign * (size.int64_value or size.uint64_value),

@@ -51,7 +51,7 @@ class Size:
     power: int
 
     def at(self, batch: int) -> int:
-        """Bytes for a batch of so many images."""
+        """Bytes for a number of images."""
         return self.each * batch**self.power
 
 
@@ -122,9 +122,9 @@ def trace(model: Any, optimizer: Any) -> StepGraph:
     specs = [
         tf.TensorSpec((_MANY, *_shape(x)), x.dtype) for x in _inputs(model)
     ]
-    own = optimizer.__class__.from_config(optimizer.get_config())
-    own.build(model.trainable_variables)
-    slots = _slots(own, model)
+    fresh = optimizer.__class__.from_config(optimizer.get_config())
+    fresh.build(model.trainable_variables)
+    slots = _slots(fresh, model)
 
     # The number of operations after the forward pass, and after the gradients.
     ends: list[int] = []
@@ -147,11 +147,11 @@ def trace(model: Any, optimizer: Any) -> StepGraph:
         ends.append(_count())
         gradients = tape.gradient(loss, model.trainable_variables)
         ends.append(_count())
-        own.apply(gradients, model.trainable_variables)
+        fresh.apply(gradients, model.trainable_variables)
 
     # Whatever still refers to the graph keeps these variables alive, so their
     # memory is given back here.
-    for variable in own.variables:
+    for variable in fresh.variables:
         tf.raw_ops.AssignVariableOp(
             resource=variable.value.handle, value=tf.zeros((), variable.dtype)
         )
@@ -181,16 +181,16 @@ def trace(model: Any, optimizer: Any) -> StepGraph:
 
 def _inputs(model: Any) -> list[Any]:
     try:
-        found = list(model.inputs or ())
+        inputs = list(model.inputs or ())
     except (AttributeError, ValueError):
-        found = []
-    if not found:
+        inputs = []
+    if not inputs:
         raise ValueError(
             "Expected a Sequential or functional model that is built, so that "
             f"the sizes of its inputs are known. Received: '{model.name}', a "
             f"{type(model).__name__} without."
         )
-    return found
+    return inputs
 
 
 def _shape(tensor: Any) -> tuple[int, ...]:
@@ -212,13 +212,15 @@ def _slots(optimizer: Any, model: Any) -> dict[str, int]:
         weight.path.replace("/", "_") + "_": weight.path
         for weight in model.trainable_variables
     }
-    found: dict[str, int] = {}
+    by_path: dict[str, int] = {}
     for variable in optimizer.variables:
         name = variable.path.rpartition("/")[2]
-        of = max((n for n in names if name.startswith(n)), key=len, default="")
-        path = names.get(of, "")
-        found[path] = found.get(path, 0) + variable_bytes(variable)
-    return found
+        prefix = max(
+            (n for n in names if name.startswith(n)), key=len, default=""
+        )
+        path = names.get(prefix, "")
+        by_path[path] = by_path.get(path, 0) + variable_bytes(variable)
+    return by_path
 
 
 def variable_bytes(variable: Any) -> int:
@@ -313,18 +315,18 @@ class _Reader:
             for output, tensor in zip(op.outputs, same, strict=False):
                 self._tensors[output.name] = tensor
             return
-        made = []
+        outputs = []
         for output in op.outputs:
             size = Size(0, 0) if op.type in _FREE else _size(output)
             self._tensors[output.name] = self._new(size)
-            made.append(self._tensors[output.name])
+            outputs.append(self._tensors[output.name])
         if op.type == "ReadVariableOp":
             before = self.reads.get(read[0], ())
-            self.reads[read[0]] = (*before, made[0])
+            self.reads[read[0]] = (*before, outputs[0])
         elif op.type == "MaxPool":
             note = _size(op.outputs[0], each=1)
-            self._notes[made[0]] = self._new(note)
-            made.append(self._notes[made[0]])
+            self._notes[outputs[0]] = self._new(note)
+            outputs.append(self._notes[outputs[0]])
         elif op.type == "MaxPoolGrad" and read[1] in self._notes:
             read.append(self._notes[read[1]])
         after = [
@@ -341,7 +343,7 @@ class _Reader:
                 part > 0,
                 part > 1,
                 tuple(dict.fromkeys(read)),
-                tuple(made),
+                tuple(outputs),
                 tuple(after),
             )
         )

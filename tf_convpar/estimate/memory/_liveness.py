@@ -72,18 +72,18 @@ def most_live(graph: StepGraph, batch: int) -> Live:
 
 def kept(graph: StepGraph) -> dict[int, TracedOperation]:
     """The tensors that gradients read, with the operation that made each."""
-    made = {
+    made_by = {
         tensor: operation
         for operation in graph.operations
         if not operation.is_backward
         for tensor in operation.outputs
     }
     return {
-        tensor: made[tensor]
+        tensor: made_by[tensor]
         for operation in graph.operations
         if operation.is_backward
         for tensor in operation.inputs
-        if tensor in made
+        if tensor in made_by
     }
 
 

@@ -167,7 +167,7 @@ class Memory:
 
     @property
     def peak_text(self) -> str:
-        """What is in memory when most is, in a line."""
+        """A line about the peak: its layer, and its bytes by kind."""
         parts = (f"{kind} {_mib(size)}" for kind, size in self.peak.items())
         return (
             f"At the peak {_mib(self.peak_bytes)} MiB, in layer "
@@ -233,7 +233,7 @@ class Step:
             optimizer = getattr(model, "optimizer", None) or "sgd"
         self.model = model
         self.graph: StepGraph = trace(model, keras.optimizers.get(optimizer))
-        self._own = list(_own_weights(model))
+        self._layer_weights = list(_weights_by_layer(model))
 
     def memory(self, batch: int, algorithm: str | None = None) -> Memory:
         """Memory of the step with a batch; see `training_memory`."""
@@ -243,7 +243,7 @@ class Step:
         peak["workspace"] = max(workspaces.values(), default=0)
         rows = tuple(row for row in self._rows(batch, workspaces) if row.total)
         place = live.operation.layer
-        where = OTHER if place is None else self._own[place][0].name
+        where = OTHER if place is None else self._layer_weights[place][0].name
         return Memory(batch, rows, peak, where)
 
     def peak_bytes(self, batch: int) -> int:
@@ -254,7 +254,9 @@ class Step:
     def _peak(self, batch: int, live: _liveness.Live) -> dict[str, int]:
         asked = {
             "weights": sum(
-                variable_bytes(weight) for _, own in self._own for weight in own
+                variable_bytes(weight)
+                for _, weights in self._layer_weights
+                for weight in weights
             ),
             "slots": sum(self.graph.slots.values()),
             "input": self.graph.inputs.at(batch),
@@ -277,8 +279,8 @@ class Step:
 
         if algorithm is not None:
             algorithms.check_algorithm(algorithm)
-        layers = {layer.name: layer for layer, _ in self._own}
-        found = {}
+        layers = {layer.name: layer for layer, _ in self._layer_weights}
+        sizes = {}
         for name, geometry in convolutions(self.model, batch):
             named = algorithm or getattr(layers[name], "algorithm", None)
             if named is None:
@@ -287,11 +289,11 @@ class Step:
                 choice = algorithms.choose(geometry)
             else:
                 choice = algorithms.by_name(named, geometry)
-            found[name] = max(
+            sizes[name] = max(
                 getattr(choice, which).workspace(geometry, which)
                 for which in algorithms.PASSES
             )
-        return found
+        return sizes
 
     def _rows(
         self, batch: int, workspaces: dict[str, int]
@@ -300,12 +302,12 @@ class Step:
         for tensor, operation in _liveness.kept(self.graph).items():
             kept[operation.layer] += self.graph.sizes[tensor].at(batch)
         slots = self.graph.slots
-        for place, (layer, own) in enumerate(self._own):
-            trained = [w for w in own if w.trainable]
+        for place, (layer, weights) in enumerate(self._layer_weights):
+            trained = [w for w in weights if w.trainable]
             yield LayerRow(
                 layer.name,
                 feature_maps=kept[place],
-                weights=sum(map(variable_bytes, own)),
+                weights=sum(map(variable_bytes, weights)),
                 gradients=sum(map(variable_bytes, trained)),
                 slots=sum(slots.get(w.path, 0) for w in trained),
                 workspace=workspaces.get(layer.name, 0),
@@ -327,16 +329,16 @@ def check_batch(batch: Any) -> int:
     return batch
 
 
-def _own_weights(model: Any) -> Iterator[tuple[Any, list[Any]]]:
+def _weights_by_layer(model: Any) -> Iterator[tuple[Any, list[Any]]]:
     """The layers, each with the weights that no layer before or in it has."""
     seen: set[int] = set()
     for layer in layers_of(model):
         inner = {
             id(weight) for part in layers_of(layer) for weight in part.weights
         }
-        own = [w for w in layer.weights if id(w) not in inner | seen]
-        seen.update(map(id, own))
-        yield layer, own
+        unseen = [w for w in layer.weights if id(w) not in inner | seen]
+        seen.update(map(id, unseen))
+        yield layer, unseen
 
 
 def _mib(size: int) -> str:

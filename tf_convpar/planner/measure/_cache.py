@@ -22,23 +22,20 @@ from tf_convpar.files import cache_folder
 
 Kept = TypeVar("Kept")
 
-# Counts changes of what is measured, or how: what was kept before one is not
-# used after it.
+# Version of what is measured, and how: files of another version are not used.
 _METHOD = 2
 
 
 def path(name: str, key: Any, folder: str = "calibrations") -> pathlib.Path:
-    """The file in which measurements, or what follows from them, are kept.
-
-    It is in the `cache_folder`.
+    """Path in the `cache_folder` of measurements, or of what follows from them.
 
     Args:
         name: Start of the file's name.
         key: Everything that the measurements depend on.
         folder: Folder for files of their kind.
     """
-    known = repr((_METHOD, key))
-    digest = hashlib.sha256(known.encode()).hexdigest()[:16]
+    text = repr((_METHOD, key))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return cache_folder() / folder / f"{name}-{digest}.json"
 
 

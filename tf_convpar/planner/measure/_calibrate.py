@@ -28,7 +28,7 @@ from tf_convpar.planner.measure import _updates
 from tf_convpar.planner.measure._clock import Clock
 from tf_convpar.planner.measure._layers import Works
 from tf_convpar.planner.measure._own_thread import Report
-from tf_convpar.planner.measure._own_thread import apart
+from tf_convpar.planner.measure._own_thread import in_own_thread
 from tf_convpar.sharding import Graph
 from tf_convpar.sharding import calls_of
 from tf_convpar.strategy.strategy import ConvParallelStrategy
@@ -128,7 +128,7 @@ def calibrate_graph(
         if known is not None:
             return known
     with _cache.alone(report):
-        found = apart(
+        calibration = in_own_thread(
             _measured,
             graph,
             devices,
@@ -139,8 +139,8 @@ def calibrate_graph(
             report=report,
         )
     if keep:
-        _cache.keep(found, file, _calibration_file.save)
-    return found
+        _cache.keep(calibration, file, _calibration_file.save)
+    return calibration
 
 
 def chief_first(strategy: ConvParallelStrategy) -> tuple[str, ...]:
@@ -177,11 +177,11 @@ def _measured(
         chief, others, clock, min(rates, default=math.inf)
     )
     message_s = _links.message_s(chief, others, clock)
-    found = []
+    measured_devices = []
     for name in devices:
         memory = machines.memory_bytes(name)
         slower = _slower(name, chief, works)
-        found.append(
+        measured_devices.append(
             MeasuredDevice(
                 name,
                 works[name],
@@ -194,7 +194,7 @@ def _measured(
     return Calibration(
         _work_keys.fingerprint(graph),
         batch,
-        tuple(found),
+        tuple(measured_devices),
         tuple(links),
         _updates.slots_of(optimizer),
         _facts(devices),
@@ -211,8 +211,8 @@ def _works_on(
     """The times of all layers on each device.
 
     Devices that share no cores are measured at the same time. Of several with
-    equal processors only the first one's curves are measured: how long parts
-    take beside the whole. The others have its curves, at their own speed.
+    equal processors, only the first one's curves over samples and filters are
+    measured. The others get these curves, scaled to their own speed.
     """
     report("reading the model")
     chosen = algorithm == "auto" or any(
@@ -226,11 +226,11 @@ def _works_on(
     # For each device the first one of its kind of processor.
     of_kind = {_kind(name, True): name for name in reversed(devices)}
     first = {name: of_kind[_kind(name, True)] for name in devices}
-    found: dict[str, Mapping[str, Work]] = {}
+    works: dict[str, Mapping[str, Work]] = {}
 
     def measure(names: Sequence[str]) -> None:
         for name in names:
-            found[name] = traced[kinds[name]].on(
+            works[name] = traced[kinds[name]].on(
                 name, batch, report, curves=first[name] == name
             )
 
@@ -239,11 +239,11 @@ def _works_on(
         for done in [threads.submit(measure, group) for group in groups]:
             done.result()
     return {
-        name: found[name]
+        name: works[name]
         if first[name] == name
         else {
-            key: work.along(found[first[name]][key])
-            for key, work in found[name].items()
+            key: work.along(works[first[name]][key])
+            for key, work in works[name].items()
         }
         for name in devices
     }
@@ -252,17 +252,17 @@ def _works_on(
 def _slower(
     name: str, chief: str, works: Mapping[str, Mapping[str, Work]]
 ) -> float:
-    """How many times as long as the chief an equal processor takes.
+    """Time of a device for all layers, relative to the chief's.
 
-    Of processors that differ it is not known for what travels: 1.
+    It is 1 for another kind of processor: what its transfers cost is not known.
     """
     if _kind(name, True) != _kind(chief, True):
         return 1.0
-    own, there = (
+    seconds, chief_seconds = (
         sum(work.forward[-1] + work.backward[-1] for work in works[d].values())
         for d in (name, chief)
     )
-    return own / there
+    return seconds / chief_seconds
 
 
 def _measured_links(devices: Sequence[str], clock: Clock) -> list[Link]:
@@ -273,28 +273,28 @@ def _measured_links(devices: Sequence[str], clock: Clock) -> list[Link]:
         for b in devices
         if a != b and (len(devices) <= _ALL_LINKS or chief in (a, b))
     ]
-    found = {(a, b): _links.measure_link(a, b, clock) for a, b in pairs}
+    measured = {(a, b): _links.measure_link(a, b, clock) for a, b in pairs}
     for a in devices:
         for b in devices:
-            if a != b and (a, b) not in found:
+            if a != b and (a, b) not in measured:
                 # A device has one interface, whatever is at the other end.
-                there, then = found[a, chief], found[chief, b]
-                found[a, b] = Link(
+                there, then = measured[a, chief], measured[chief, b]
+                measured[a, b] = Link(
                     a,
                     b,
                     min(there.bytes_per_s, then.bytes_per_s),
                     max(there.latency_s, then.latency_s),
                 )
-    return list(found.values())
+    return list(measured.values())
 
 
 def _kind(device: str, chosen: bool) -> tuple[str, ...]:
-    """What devices have in common that run the same graph.
+    """Key that is the same for devices that can run the same traced graph.
 
     Args:
-        device: Name of one.
-        chosen: Whether algorithms are chosen for it: the same ones for equal
-            processors.
+        device: Name of the device.
+        chosen: Whether algorithms are chosen by measurement: then only equal
+            processors have the same graph.
     """
     kind = machines.kind_of(device)
     if not chosen:

@@ -28,13 +28,13 @@ from tf_convpar.sharding import Call
 from tf_convpar.sharding import Graph
 from tf_convpar.sharding import works_on_samples
 
-# Parts of a layer's filters that are measured, beside all of them.
+# Fractions of a layer's filters that are measured, besides 1.
 PARTS = (0.25, 0.5)
 # Seconds that one run of all layers may take. A run is repeated for a quarter
 # of the second number.
 _RUN_S = 5.0
 _RUNS_S = 4.0
-# Numbers of samples that tell how many fit into the time of a run.
+# Numbers of samples from which the time of more is estimated.
 _FIRST = (2, 4)
 _MOST_RUNS = 7
 # Bytes: more than a core's share of the caches.
@@ -64,8 +64,8 @@ class Works:
     ) -> None:
         self._graph = graph
         self._device = device
-        # What is traced once is run on every device of this kind. A device that
-        # it named would be sent the maps of all the others.
+        # A traced function runs on every device of this kind, so it must not
+        # name one: that device would be sent the maps of all the others.
         kind = device_type(device)
         self._kind = "" if kind == "CPU" else f"/device:{kind}:*"
         self._algorithm = algorithm
@@ -75,9 +75,11 @@ class Works:
                 self._calls.setdefault(_work_keys.key(graph, call), call)
         self._cut = [k for k, c in self._calls.items() if _has_filters(c)]
         self._whole = self._traced([(c, 1.0) for c in self._calls.values()])
-        self._own = [k for k, c in self._calls.items() if _rule(c) is not None]
+        self._shard_keys = [
+            k for k, c in self._calls.items() if _rule(c) is not None
+        ]
         self._on_shards = self._traced(
-            [(self._calls[k], 1.0) for k in self._own], on_shards=True
+            [(self._calls[k], 1.0) for k in self._shard_keys], on_shards=True
         )
         self._parts = [
             self._traced([(self._calls[k], part) for k in self._cut])
@@ -112,41 +114,41 @@ class Works:
             times[n] = self._medians(self._whole, device, n)
         parts = []
         cut = self._cut if curves else []
-        own_rule = self._own if curves else []
+        shard_keys = self._shard_keys if curves else []
         for part, function in zip(PARTS, self._parts, strict=True):
             if cut:
                 report(f"{device}: {part:.0%} of the filters")
                 parts.append(self._medians(function, device, most))
-        if own_rule:
+        if shard_keys:
             report(f"{device}: on shards")
-            own_rows = self._medians(self._on_shards, device, most)
-        found = {}
+            shard_rows = self._medians(self._on_shards, device, most)
+        works = {}
         for i, key in enumerate(self._calls):
             rows = np.array([times[n][i] for n in points])
             rows = np.maximum(rows, 1e-7)
-            own = Work(
+            work = Work(
                 tuple(points),
                 tuple(map(float, rows[:, 0])),
                 tuple(map(float, rows[:, 1])),
             )
             if key in cut:
-                at = cut.index(key)
-                ratios = np.array([p[at] for p in parts]) / rows[-1]
-                own = Work(
-                    own.samples,
-                    own.forward,
-                    own.backward,
+                place = cut.index(key)
+                ratios = np.array([p[place] for p in parts]) / rows[-1]
+                work = Work(
+                    work.samples,
+                    work.forward,
+                    work.backward,
                     (*PARTS, 1.0),
                     (*map(float, ratios[:, 0]), 1.0),
                     (*map(float, ratios[:, 1]), 1.0),
                 )
-            if key in own_rule:
-                ratios = own_rows[own_rule.index(key)] / rows[-1]
-                own = dataclasses.replace(
-                    own, on_shards=tuple(map(float, ratios))
+            if key in shard_keys:
+                ratios = shard_rows[shard_keys.index(key)] / rows[-1]
+                work = dataclasses.replace(
+                    work, on_shards=tuple(map(float, ratios))
                 )
-            found[key] = own
-        return found
+            works[key] = work
+        return works
 
     def _most(
         self, device: str, batch: int, report: Callable[[str], None]
@@ -171,16 +173,15 @@ class Works:
 
         They are medians, or the minimum if there is time for two runs only.
         """
-        found: list[np.ndarray] = []
+        runs: list[np.ndarray] = []
         begin = time.perf_counter()
-        while len(found) < 2 or (
-            len(found) < _MOST_RUNS
-            and time.perf_counter() - begin < _RUNS_S / 4
+        while len(runs) < 2 or (
+            len(runs) < _MOST_RUNS and time.perf_counter() - begin < _RUNS_S / 4
         ):
-            found.append(self._run(function, device, samples))
-        if len(found) == 2:
-            return np.minimum(*found)
-        return np.median(found, axis=0)
+            runs.append(self._run(function, device, samples))
+        if len(runs) == 2:
+            return np.minimum(*runs)
+        return np.median(runs, axis=0)
 
     def _run(self, function: Any, device: str, samples: int) -> np.ndarray:
         with tf.device(device):
@@ -197,10 +198,12 @@ class Works:
             stamps: list[tf.Tensor] = []
             used: list[tf.Tensor] = []
             for call, part in calls:
-                own = on_shards or self._is_fused(call)
-                called = self._on_one if own else self._called
-                self._timed(call, part, samples, value, stamps, used, called)
-            # TensorFlow leaves out of a graph what nobody reads.
+                on_one = on_shards or self._is_fused(call)
+                call_layer = self._on_one if on_one else self._called
+                self._timed(
+                    call, part, samples, value, stamps, used, call_layer
+                )
+            # TensorFlow prunes what nobody reads.
             numbers = [
                 tf.cast(tf.reshape(x, [-1])[:1], tf.float32)
                 for x in used
@@ -222,7 +225,7 @@ class Works:
         value: tf.Tensor,
         stamps: list[tf.Tensor],
         used: list[tf.Tensor],
-        called: Callable[..., Any],
+        call_layer: Callable[..., Any],
     ) -> None:
         """Adds a call, and four readings of the clock.
 
@@ -231,7 +234,7 @@ class Works:
 
         def stamp(after: Sequence[tf.Tensor]) -> tf.Tensor:
             used.extend(after)
-            with tf.control_dependencies(self._there(after)):
+            with tf.control_dependencies(self._known_after(after)):
                 stamps.append(tf.timestamp())
             return stamps[-1]
 
@@ -266,11 +269,11 @@ class Works:
         with tf.control_dependencies([begin]), tf.GradientTape() as tape:
             tape.watch(sources)
             state = list(zip(variables, weights, strict=True))
-            outputs = keras.tree.flatten(called(call, inputs, state))
+            outputs = keras.tree.flatten(call_layer(call, inputs, state))
         forward = stamp(outputs)
         with tf.control_dependencies([forward]):
             # In a step all later layers run before this one's gradients are
-            # computed: what they read is no longer in a cache.
+            # computed, whose inputs are then no longer in a cache.
             others = tf.reduce_sum(fill([_CACHE // 4], tf.float32))
             used.append(others)
         with tf.control_dependencies([others]):
@@ -278,17 +281,14 @@ class Works:
             upstream = [fill(tf.shape(y), y.dtype) for y in outputs]
         again = stamp(upstream or [forward])
         with tf.control_dependencies([again]):
-            found: list[Any] = []
+            gradients: list[Any] = []
             if sources and outputs:
                 upstream = [tf.identity(dy) for dy in upstream]
-                found = tape.gradient(outputs, sources, upstream)
-        stamp([g for g in found if g is not None] or [again])
+                gradients = tape.gradient(outputs, sources, upstream)
+        stamp([g for g in gradients if g is not None] or [again])
 
     def _is_fused(self, call: Call) -> bool:
-        """Whether a layer on the chief is computed by this package's ops.
-
-        With what surrounds it, when a model runs: it is a little faster then.
-        """
+        """Whether this package's ops compute a layer that is on the chief."""
         on_cpu = (
             self._algorithm == "auto" and device_type(self._device) == "CPU"
         )
@@ -303,8 +303,8 @@ class Works:
             )
         )
 
-    def _there(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Tensors that are known only when the given ones are computed."""
+    def _known_after(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Tensors that are known once the given ones are computed."""
         if device_type(self._device) == "CPU":
             return list(tensors)
         # A GPU computes while the program goes on, until a number of the
@@ -322,8 +322,10 @@ class Works:
         layer = call.layer
         if call.splits:
             values = {variable.name: value for variable, value in state}
-            own = {"algorithm": self._algorithm} if self._algorithm else {}
-            twin: Any = sharding.planned(layer, **own)
+            overrides = (
+                {"algorithm": self._algorithm} if self._algorithm else {}
+            )
+            twin: Any = sharding.planned(layer, **overrides)
             y = inputs[0]
             for compute, names in twin._stages():
                 y = twin._run_shard(
@@ -334,12 +336,12 @@ class Works:
                     first=0,
                 )
             return y if layer.activation is None else layer.activation(y)
-        given = {
+        input_values = {
             id(x): value
             for x, value in zip(call.node.input_tensors, inputs, strict=True)
         }
         args, kwargs = keras.tree.map_structure(
-            lambda x: given.get(id(x), x),
+            lambda x: input_values.get(id(x), x),
             (call.node.arguments.args, call.node.arguments.kwargs),
         )
         if takes_training(layer):
@@ -352,10 +354,7 @@ class Works:
     def _on_one(
         self, call: Call, inputs: Sequence[tf.Tensor], state: Any
     ) -> Any:
-        """Computes what a device does of a layer on shards, with these weights.
-
-        Only for layers with a rule that computes otherwise than the layer.
-        """
+        """Computes a layer as its rule does on shards, with these weights."""
         values = {variable.name: value for variable, value in state}
         return _rule(call).on_one(call.layer, inputs[0], values, self._kind)
 
@@ -373,7 +372,7 @@ def _seconds(run: Callable[[], Any]) -> float:
 
 
 def _has_filters(call: Call) -> bool:
-    """Whether its work shrinks with the number of filters alone."""
+    """Whether a call's work is in proportion to its filters."""
     return call.splits and hasattr(call.layer, "filters")
 
 

@@ -22,13 +22,13 @@ def noise(model: keras.Model, batch: int) -> Any:
     tensor.
     """
     if isinstance(model, keras.Sequential):
-        (given,) = model.inputs  # It has no `input` before it is called.
+        (inputs,) = model.inputs  # It has no `input` before it is called.
     else:
-        given = model.input
-    made = keras.tree.map_structure(
-        lambda x: _tensor(sharding.shape_for(x, batch), x.dtype), given
+        inputs = model.input
+    samples = keras.tree.map_structure(
+        lambda x: _tensor(sharding.shape_for(x, batch), x.dtype), inputs
     )
-    return tuple(made) if isinstance(made, list) else made
+    return tuple(samples) if isinstance(samples, list) else samples
 
 
 def _tensor(shape: tuple[int, ...], dtype: str) -> tf.Tensor:

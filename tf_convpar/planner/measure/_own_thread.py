@@ -8,7 +8,7 @@ from concurrent import futures
 from typing import Any
 from typing import TypeVar
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 Report = Callable[[str], None]
 
 
@@ -16,11 +16,13 @@ class Stopped(Exception):
     """Nobody waits for what is measured."""
 
 
-def apart(measure: Callable[..., Found], *args: Any, report: Report) -> Found:
-    """What a function returns that runs in another thread.
+def in_own_thread(
+    measure: Callable[..., Result], *args: Any, report: Report
+) -> Result:
+    """Runs a function in another thread, and returns its result.
 
     ```python
-    found = apart(measured, graph, devices, report=report)
+    calibration = apart(measured, graph, devices, report=report)
     ```
 
     The caller may be in the scope of a strategy, under a tape, or tracing a

@@ -1,8 +1,8 @@
 """Times training steps of a whole model, as they run with a plan.
 
-Layers that are measured one by one do not add up to a step: what runs beside
-one another, what TensorFlow, XLA or a card's queue make of the whole, and what
-devices wait for one another is only in the step itself.
+The times of single layers do not add up to a step: only a step shows what runs
+at the same time, what TensorFlow or XLA fuse, a card's queue, and how long
+devices wait for one another.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tf_convpar.planner._calibration_file import to_json
 from tf_convpar.planner.measure import _cache
 from tf_convpar.planner.measure._clock import settle
 from tf_convpar.planner.measure._own_thread import Report
-from tf_convpar.planner.measure._own_thread import apart
+from tf_convpar.planner.measure._own_thread import in_own_thread
 from tf_convpar.plans import Plan
 from tf_convpar.sharding import parallelize
 from tf_convpar.strategy import graphs
@@ -53,16 +53,16 @@ def step_seconds(
     step_seconds(model, strategy, [plan, whole], calibration, report=print)
     ```
 
-    The steps are those of a copy. They compute on made-up samples, of which the
-    mean square of what comes out is the loss, and update by the model's
-    optimizer if it is compiled, by SGD otherwise. XLA compiles them if it would
-    compile those of `fit`. The result is kept in the user's cache folder.
+    A copy of the model is trained on random samples. Its loss is the mean
+    square of its outputs, its optimizer the model's if that is compiled, SGD
+    otherwise. XLA compiles the steps if it would compile those of `fit`. The
+    result is kept in the user's cache folder.
 
     Args:
         model: Functional or Sequential model, built.
-        strategy: Strategy on whose devices it is to be.
+        strategy: Strategy whose devices are used.
         plans: Plans, which are timed one after the other.
-        calibration: What the plans were made of.
+        calibration: Calibration that the plans were made from.
         report: Function that is called with what is timed next.
         how: Other arguments of `parallelize`.
 
@@ -79,16 +79,16 @@ def step_seconds(
         ),
         "steps",
     )
-    found = _cache.find(file, _load)
-    if found is None:
+    seconds = _cache.find(file, _load)
+    if seconds is None:
         with _cache.alone(report):
-            found = apart(
+            seconds = in_own_thread(
                 _timed,
                 *(model, strategy, plans, calibration.batch, how),
                 report=report,
             )
-        _cache.keep(found, file, _save)
-    return found
+        _cache.keep(seconds, file, _save)
+    return seconds
 
 
 def _load(file: pathlib.Path) -> list[float]:
@@ -111,7 +111,7 @@ def _timed(
         lambda x: _samples(x, batch),
         structure_of(functional_of(model) or model)[0],
     )
-    found = []
+    medians = []
     for plan in plans:
         report(f"steps on {len(plan.used)} of {len(plan.devices)} devices")
         with strategy.scope():
@@ -120,15 +120,15 @@ def _timed(
                 copy.compile("sgd")
         steps = _Steps(copy)
         try:
-            found.append(_median(steps, inputs))
+            medians.append(_median(steps, inputs))
         except tf.errors.ResourceExhaustedError:
-            found.append(float("inf"))
+            medians.append(float("inf"))
         graphs.look()
         del copy
         vars(steps).clear()
         graphs.free(steps, strategy.devices)
         memory.trim()
-    return found
+    return medians
 
 
 class _Steps:
@@ -174,10 +174,10 @@ def _median(steps: _Steps, inputs: Any) -> float:
         run()
     if any("GPU" in x.device for x in keras.tree.flatten(inputs)):
         settle(run)
-    took = [run(), run()]
-    while len(took) < _STEPS and sum(took) < _ENOUGH_S:
-        took.append(run())
-    return statistics.median(took)
+    seconds = [run(), run()]
+    while len(seconds) < _STEPS and sum(seconds) < _ENOUGH_S:
+        seconds.append(run())
+    return statistics.median(seconds)
 
 
 def _samples(x: Any, batch: int) -> tf.Tensor:

@@ -20,7 +20,7 @@ from tf_convpar._compat.keras import print_msg
 from tf_convpar.planner._link import Link
 from tf_convpar.planner.measure import progress
 from tf_convpar.planner.measure._calibrate import calibrate_graph
-from tf_convpar.planner.measure._own_thread import apart
+from tf_convpar.planner.measure._own_thread import in_own_thread
 from tf_convpar.planner.star._calibrate import with_joins
 from tf_convpar.planner.star._network import Network
 from tf_convpar.planner.star._network import StarConvolution
@@ -78,8 +78,8 @@ class LayerByLayer:
         doing = f"Measuring layer '{layer.name}'"
         with progress(doing, print_msg) as report:
             # Where no strategy is in scope that would plan this one, too.
-            graph = apart(_alone, layer, input_shape, report=report)
-            found = calibrate_graph(
+            graph = in_own_thread(_alone, layer, input_shape, report=report)
+            calibration = calibrate_graph(
                 graph,
                 self._strategy,
                 batch,
@@ -87,9 +87,11 @@ class LayerByLayer:
                 links=self._links,
                 report=report,
             )
-            self._links = found.links
+            self._links = calibration.links
             largest = geometry, layer.algorithm
-            star = with_joins(graph, network, found, largest, report=report)
+            star = with_joins(
+                graph, network, calibration, largest, report=report
+            )
         (counts,) = allocate(star).values()
         return counts
 

@@ -24,7 +24,7 @@ from tf_convpar.planner.measure import _calibrate
 from tf_convpar.planner.measure import _links
 from tf_convpar.planner.measure import _updates
 from tf_convpar.planner.measure._own_thread import Report
-from tf_convpar.planner.measure._own_thread import apart
+from tf_convpar.planner.measure._own_thread import in_own_thread
 from tf_convpar.planner.star import _calibration
 from tf_convpar.planner.star._calibration import StarCalibration
 from tf_convpar.planner.star._network import Network
@@ -99,7 +99,7 @@ def calibrate(
     )
     graph = calls_of(model)
     keep = throughput in ("auto", "eval")
-    found = _calibrate.calibrate_graph(
+    calibration = _calibrate.calibrate_graph(
         graph,
         strategy,
         batch_size,
@@ -118,14 +118,14 @@ def calibrate(
     )
     largest = geometry, algorithm
     return with_joins(
-        graph, network, found, largest, quantum, rates, keep, report
+        graph, network, calibration, largest, quantum, rates, keep, report
     )
 
 
 def with_joins(
     graph: Graph,
     network: Network,
-    found: Calibration,
+    calibration: Calibration,
     largest: tuple[Geometry, str | None],
     quantum: int | None = None,
     rates: Sequence[float] | None = None,
@@ -137,17 +137,17 @@ def with_joins(
     Args:
         graph: Graph that was measured.
         network: Its convolutions.
-        found: Measurements of it.
+        calibration: Measurements of it.
         largest: Geometry and algorithm of the convolution with most to do.
         quantum: As for `calibrate`.
         rates: As for `star_of`.
         keep: Whether the cache has it, or gets it.
         report: Function that is called with the name of what is measured next.
     """
-    chief, *others = (device.name for device in found.devices)
+    chief, *others = (device.name for device in calibration.devices)
     file = _cache.path(
-        f"{graph.name}-{found.batch}",
-        (_calibration_file.to_json(found), network, largest, quantum),
+        f"{graph.name}-{calibration.batch}",
+        (_calibration_file.to_json(calibration), network, largest, quantum),
         "stars",
     )
     known = _cache.find(file, _calibration.load) if keep else None
@@ -160,13 +160,13 @@ def with_joins(
         return joins, quantum or quantum_of(*largest, chief, clock)
 
     with _cache.alone(report):
-        join_s, steps = apart(measure, report=report)
-    made = star_of(
-        graph, network, found, join_s=join_s, quantum=steps, rates=rates
+        join_s, steps = in_own_thread(measure, report=report)
+    star_calibration = star_of(
+        graph, network, calibration, join_s=join_s, quantum=steps, rates=rates
     )
     if keep:
-        _cache.keep(made, file, _calibration.save)
-    return made
+        _cache.keep(star_calibration, file, _calibration.save)
+    return star_calibration
 
 
 def _rates(

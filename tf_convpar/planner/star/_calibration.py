@@ -1,4 +1,4 @@
-"""What devices and links were measured to do, and files of that.
+"""Calibrations for the star: times of devices, rates of links, and their files.
 
 All times are seconds, all sizes bytes. The numbers come from
 `tf_convpar.planner.star.calibrate`, from a file, or from a description of
@@ -102,7 +102,7 @@ def proportional(
 
 @dataclasses.dataclass(frozen=True)
 class StarDevice(Checked):
-    """One device.
+    """A device, with measured times.
 
     Attributes:
         name: TensorFlow's name of it, such as

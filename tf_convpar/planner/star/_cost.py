@@ -1,4 +1,4 @@
-"""How long a step takes, for a given number of kernels on each device.
+"""Predicts a step, for a given number of kernels on each device.
 
 The step is the star of paper 1 (Marques et al., 2018), as the layers run it. It
 has two phases for each convolution, one after the other:
@@ -23,7 +23,7 @@ and adding. It is 0 where the chief has all kernels. A step is `rest_s` and the
 sum of its phases. No device goes on to the next phase before the slowest one is
 done: the network needs all feature maps.
 
-`_optimum.allocate` minimises this very function.
+`_optimum.allocate` minimises this function.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ def compute_s(
     times = device.times[convolution.name]
     # Time grows in steps of the quantum.
     quantum = calibration.quantum
-    whole = -(-filters // quantum) * quantum
+    rounded = -(-filters // quantum) * quantum
     if phase == FORWARD:
-        return times.at("forward", whole)
-    seconds = times.at("kernel_gradient", whole)
+        return times.at("forward", rounded)
+    seconds = times.at("kernel_gradient", rounded)
     if convolution.input_gradient:
-        seconds += times.at("input_gradient", whole)
+        seconds += times.at("input_gradient", rounded)
     return seconds + device.update_s * convolution.parameters(filters)
 
 
@@ -155,12 +155,16 @@ class _Clock:
         inputs = convolution.input_values(batch)
         inputs *= convolution.input_gradient or not gradient
         wire = calibration.network.wire_bytes
-        whole = [wire * inputs if n and d else 0 for d, n in enumerate(counts)]
-        parts = [
+        input_bytes = [
+            wire * inputs if n and d else 0 for d, n in enumerate(counts)
+        ]
+        map_bytes = [
             wire * convolution.output_values(batch, n) if d else 0
             for d, n in enumerate(counts)
         ]
-        there, back = (parts, whole) if gradient else (whole, parts)
+        there, back = (
+            (map_bytes, input_bytes) if gradient else (input_bytes, map_bytes)
+        )
         shared_in = sum(there) / self.out_rate
         shared_out = sum(back) / self.in_rate
         ends = [self.now]

@@ -97,8 +97,8 @@ class Curve:
                     for row in self.seconds
                 ]
             )
-            found = np.array(self.seconds)[:, keep[-1] + 1 : i + 1]
-            if (abs(line - found) > _SAME_TIME * found).any():
+            seconds = np.array(self.seconds)[:, keep[-1] + 1 : i + 1]
+            if (abs(line - seconds) > _SAME_TIME * seconds).any():
                 keep.append(i)
         keep += [len(self.kernels) - 1] if len(self.kernels) > 1 else []
         return Curve(
@@ -148,17 +148,17 @@ def curve(
     ).simplified()
 
 
-def reach(found: Curve, chain: np.ndarray, limit: float) -> int | None:
+def reach(curve: Curve, chain: np.ndarray, limit: float) -> int | None:
     """The most kernels for which a time is within a limit; None if none are.
 
     Args:
-        found: Curve whose points have that time.
+        curve: Curve whose points have that time.
         chain: Time at each of the curve's points, linear between them.
         limit: Longest time that is allowed.
     """
     if chain[-1] <= limit:
-        return found.kernels[-1]
-    pairs = list(itertools.pairwise(zip(found.kernels, chain, strict=True)))
+        return curve.kernels[-1]
+    pairs = list(itertools.pairwise(zip(curve.kernels, chain, strict=True)))
     for (x0, y0), (x1, y1) in reversed(pairs):
         if y0 <= limit:  # And y1 is above it.
             return int(x0 + (x1 - x0) * (limit - y0) / (y1 - y0))

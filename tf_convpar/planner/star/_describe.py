@@ -37,7 +37,7 @@ def describe(
     idle: float = 0.0,
     efficiency: Mapping[str, float] = EFFICIENCY,
 ) -> StarCalibration:
-    """The calibration that would be measured on devices that nobody has.
+    """The calibration of described devices, which nobody needs to have.
 
     ```python
     describe(network((500, 1500)), "1xi7-6700k,2xgpu:5TFLOPS@180W", "10Gbit")
@@ -75,7 +75,7 @@ def describe(
             "Expected idle to be a part of the power, from 0 to 1. Received: "
             f"{idle}."
         )
-    made = [
+    star_devices = [
         StarDevice(
             device.name,
             {
@@ -87,13 +87,15 @@ def describe(
         )
         for device in described
     ]
-    chief = made[0].name
+    chief = star_devices[0].name
     links = [
         Link(*ends, bytes_per_s=rate, latency_s=delay)
-        for other in made[1:]
+        for other in star_devices[1:]
         for ends in ((chief, other.name), (other.name, chief))
     ]
-    bare = StarCalibration(network, tuple(made), tuple(links), rest_s=0.0)
+    bare = StarCalibration(
+        network, tuple(star_devices), tuple(links), rest_s=0.0
+    )
     rest_s = _rest_s(bare, rest, conv_share)
     facts = {
         SOURCE: DESCRIPTION,

@@ -61,7 +61,9 @@ def guesses(
     """
     alone = list(singles(calibration))
     name, filters = convolution.name, convolution.filters
-    found = [counts[name] for counts in alone] if least_devices == 1 else []
+    allocations = (
+        [counts[name] for counts in alone] if least_devices == 1 else []
+    )
     seconds = [_cost.predict(calibration, counts).step_s for counts in alone]
     if min(seconds) > 0:
         order = sorted(range(len(seconds)), key=seconds.__getitem__)
@@ -69,12 +71,12 @@ def guesses(
             speeds = [0.0] * len(seconds)
             for d in order[:count]:
                 speeds[d] = 1 / seconds[d]
-            found.append(_proportional(speeds, filters, quantum))
+            allocations.append(_proportional(speeds, filters, quantum))
         # The best split where one device is far faster than all others.
-        found.append(_all_but_one(order, filters, quantum))
+        allocations.append(_all_but_one(order, filters, quantum))
     return [
         counts
-        for counts in found
+        for counts in allocations
         if sum(n > 0 for n in counts) >= least_devices
         and all(n <= most for n, most in zip(counts, highest, strict=True))
     ]
@@ -86,12 +88,14 @@ def _proportional(
     """Gives out units by largest remainder, the short one to the fastest."""
     units = -(-filters // quantum)
     exact = [units * speed / sum(speeds) for speed in speeds]
-    found = [int(share) for share in exact]
-    by_remainder = sorted(range(len(speeds)), key=lambda d: found[d] - exact[d])
-    for d in by_remainder[: units - sum(found)]:
-        found[d] += 1
-    fastest = max(range(len(speeds)), key=lambda d: (found[d], speeds[d]))
-    counts = [quantum * n for n in found]
+    unit_counts = [int(share) for share in exact]
+    by_remainder = sorted(
+        range(len(speeds)), key=lambda d: unit_counts[d] - exact[d]
+    )
+    for d in by_remainder[: units - sum(unit_counts)]:
+        unit_counts[d] += 1
+    fastest = max(range(len(speeds)), key=lambda d: (unit_counts[d], speeds[d]))
+    counts = [quantum * n for n in unit_counts]
     counts[fastest] -= sum(counts) - filters
     return tuple(counts)
 

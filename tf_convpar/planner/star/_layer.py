@@ -1,7 +1,4 @@
-"""The part of the allocation's program that describes one layer.
-
-The docstring of `_optimum` derives it, and explains its names.
-"""
+"""One layer in the allocation's linear program, which `_optimum` derives."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ class Shares:
 
     def counts(self, values: np.ndarray) -> tuple[int, ...]:
         """Kernels of each device in a solution."""
-        # The m_d and w_d are whole numbers, within HiGHS' tolerances.
+        # Whole numbers, within HiGHS' tolerances.
         whole = np.round(values)
         return tuple(round(kernels.of(whole)) for kernels in self.kernels)
 
@@ -51,11 +48,11 @@ class _Device:
     """A device in a layer's program; times are in the program's unit.
 
     Attributes:
-        index: Index of the device in the calibration.
+        index: Index in the calibration.
         latency: Latency of both transfers, for each phase.
         fixed: Time of a whole input to or from the device, for each phase.
         each: Time of one kernel's feature maps, for each phase.
-        update: Time of one kernel's update, in the backward phase.
+        update: Time of one kernel's update, backward.
         curve: Compute time over kernels; None if it can have no kernels.
         kernels: Its kernels, the n_d.
         used: Whether it has any kernels, the u_d.
@@ -78,17 +75,17 @@ class _Device:
 
     def never_slower(self, other: _Device) -> bool:
         """Whether the other is never faster, and can have no more kernels."""
-        own, its = self.curve, other.curve
-        if own is None or its is None:
+        curve, other_curve = self.curve, other.curve
+        if curve is None or other_curve is None:
             return False
         pairs = itertools.chain(
             zip(self.latency, other.latency, strict=True),
             # `fixed` depends on the same rates.
             zip(self.each, other.each, strict=True),
             [(self.update, other.update)],
-            [(its.kernels[-1], own.kernels[-1])],
+            [(other_curve.kernels[-1], curve.kernels[-1])],
         )
-        return all(x <= y for x, y in pairs) and own.below(its)
+        return all(x <= y for x, y in pairs) and curve.below(other_curve)
 
 
 def add(
@@ -112,8 +109,8 @@ def add(
         quantum: Kernels in a unit of the allocation, q.
         highest: The most kernels that each device may have.
         unit: Seconds in the program's unit of time.
-        limit: Time that the layer surely does not exceed, in that unit.
-        least_devices: Least number of devices that must have kernels.
+        limit: Upper bound of the layer's time, in that unit.
+        least_devices: Fewest devices with kernels.
         ordered: Whether to order devices of which one is never slower.
 
     Raises:
@@ -121,7 +118,7 @@ def add(
     """
     layer = _Layer(program, calibration, convolution, quantum, unit)
     devices = [layer.device(d, most, limit) for d, most in enumerate(highest)]
-    layer.whole(devices, least_devices)
+    layer.totals(devices, least_devices)
     if ordered:
         layer.order(devices)
     return Shares(
@@ -132,7 +129,7 @@ def add(
 
 
 class _Layer:
-    """Adds the devices one by one, and then what ties them together."""
+    """Adds devices one by one, then the constraints between them."""
 
     def __init__(
         self,
@@ -160,30 +157,32 @@ class _Layer:
 
     def device(self, d: int, most: int, limit: float) -> _Device:
         """Adds a device that may have `most` kernels, and its compute time."""
-        program, made = self.program, self._transfers(d)
+        program, device = self.program, self._transfers(d)
         lowest = self.quantum - self.short
         if most >= lowest:
-            made.curve = self._curve(made, lowest, most, limit)
-        curve = made.curve
+            device.curve = self._curve(device, lowest, most, limit)
+        curve = device.curve
         if curve is None:
-            return made
+            return device
         most = min(most, curve.kernels[-1])
         most_units = (most + self.short) // self.quantum
         units = program.variable(most_units, integer=True)
-        made.used = program.binary()
-        program.at_least(units - made.used)
-        program.at_least(most_units * made.used - units)
-        made.kernels = self.quantum * units
+        device.used = program.binary()
+        program.at_least(units - device.used)
+        program.at_least(most_units * device.used - units)
+        device.kernels = self.quantum * units
         if self.short:
-            made.short_one = program.binary()
-            program.at_least(made.used - made.short_one)
-            made.kernels -= self.short * made.short_one
-        program.at_least(most * made.used - made.kernels)
-        made.times = self._times(curve, made.used, self._computed(units, made))
-        return made
+            device.short_one = program.binary()
+            program.at_least(device.used - device.short_one)
+            device.kernels -= self.short * device.short_one
+        program.at_least(most * device.used - device.kernels)
+        device.times = self._times(
+            curve, device.used, self._computed(units, device)
+        )
+        return device
 
-    def whole(self, devices: Sequence[_Device], least_devices: int) -> None:
-        """Demands that the kernels of all devices are those of the layer."""
+    def totals(self, devices: Sequence[_Device], least_devices: int) -> None:
+        """Demands that kernels of all devices sum to the layer's."""
         if all(device.curve is None for device in devices):
             raise NoSolution
         program, filters = self.program, self.convolution.filters
@@ -196,9 +195,9 @@ class _Layer:
 
     def order(self, devices: Sequence[_Device]) -> None:
         """Allows kernels on a device only after one that is never slower."""
-        found = [d for d in devices[1:] if d.curve is not None]
-        found.sort(key=lambda d: (self._full(d), d.index))
-        for one, other in itertools.pairwise(found):
+        ranked = [d for d in devices[1:] if d.curve is not None]
+        ranked.sort(key=lambda d: (self._full(d), d.index))
+        for one, other in itertools.pairwise(ranked):
             worse = one.never_slower(other)
             if worse:
                 self.program.at_least(one.used - other.used)
@@ -207,7 +206,7 @@ class _Layer:
                 self.program.at_least(one.kernels - other.kernels)
 
     def seconds(self, devices: Sequence[_Device]) -> Linear:
-        """Adds both phases and the joins; returns the layer's time."""
+        """Adds phases and joins; returns the layer's time."""
         program, calibration = self.program, self.calibration
         join = 4 * calibration.join_s / self.unit
         batch = calibration.network.batch
@@ -258,9 +257,9 @@ class _Layer:
                 chain += device.update * device.kernels
             fixed = device.fixed[phase] * device.used
             each = device.each[phase] * device.kernels
-            own = (each, fixed) if backward else (fixed, each)
-            for way_in in (own[0], shared[0]):
-                for way_out in (own[1], shared[1]):
+            transfers = (each, fixed) if backward else (fixed, each)
+            for way_in in (transfers[0], shared[0]):
+                for way_out in (transfers[1], shared[1]):
                     yield chain + way_in + way_out
 
     def _transfers(self, d: int) -> _Device:
@@ -291,35 +290,34 @@ class _Layer:
         )
 
     def _curve(
-        self, made: _Device, lowest: int, most: int, limit: float
+        self, device: _Device, lowest: int, most: int, limit: float
     ) -> Curve | None:
-        """Compute time, up to the most kernels that the limit allows."""
-        device = self.calibration.devices[made.index]
-        about = self.calibration, device, self.convolution, lowest
-        found = _curves.curve(*about, most)
-        # The least it can take: only its own transfers, and the fewest kernels
-        # with that compute time.
-        least = np.array(found.kernels) - (self.calibration.quantum - 1)
-        chain = np.sum(found.seconds, axis=0) / self.unit
-        chain = chain + sum(made.latency) + sum(made.fixed)
-        chain = chain + (sum(made.each) + made.update) * least
-        last = _curves.reach(found, chain, limit * _MARGIN)
+        """Compute time, up to the kernels that the limit allows."""
+        spec = self.calibration.devices[device.index]
+        about = self.calibration, spec, self.convolution, lowest
+        curve = _curves.curve(*about, most)
+        # Lower bounds: own transfers, and the fewest kernels of each time.
+        least = np.array(curve.kernels) - (self.calibration.quantum - 1)
+        chain = np.sum(curve.seconds, axis=0) / self.unit
+        chain = chain + sum(device.latency) + sum(device.fixed)
+        chain = chain + (sum(device.each) + device.update) * least
+        last = _curves.reach(curve, chain, limit * _MARGIN)
         if last is None or last < lowest:
             return None
         return (
-            found if last >= found.kernels[-1] else _curves.curve(*about, last)
+            curve if last >= curve.kernels[-1] else _curves.curve(*about, last)
         )
 
-    def _computed(self, units: Linear, made: _Device) -> Linear:
+    def _computed(self, units: Linear, device: _Device) -> Linear:
         """Kernels rounded up to the calibration's quantum, the x_d."""
-        step, curve = self.calibration.quantum, made.curve
+        step, curve = self.calibration.quantum, device.curve
         if self.quantum % step == 0 or curve is None:
             missing = step * (self.short // step)
-            return self.quantum * units - missing * made.short_one
+            return self.quantum * units - missing * device.short_one
         steps = self.program.variable(curve.kernels[-1] // step, integer=True)
         computed = step * steps
-        self.program.at_least(computed - made.kernels)
-        self.program.at_least(made.kernels + (step - 1) - computed)
+        self.program.at_least(computed - device.kernels)
+        self.program.at_least(device.kernels + (step - 1) - computed)
         return computed
 
     def _times(
@@ -355,17 +353,17 @@ class _Layer:
             self.program.at_least(time - line)
         return time
 
-    def _full(self, made: _Device) -> float:
+    def _full(self, device: _Device) -> float:
         """Time of a device that has all kernels, transfers included."""
-        device = self.calibration.devices[made.index]
-        times = device.times[self.convolution.name]
+        spec = self.calibration.devices[device.index]
+        times = spec.times[self.convolution.name]
         filters = self.convolution.filters
         compute = times.at("forward", filters) + times.at(
             "kernel_gradient", filters
         )
         return (
             compute / self.unit
-            + filters * (sum(made.each) + made.update)
-            + sum(made.latency)
-            + sum(made.fixed)
+            + filters * (sum(device.each) + device.update)
+            + sum(device.latency)
+            + sum(device.fixed)
         )

@@ -1,4 +1,4 @@
-"""What the layers of an allocation take of devices' memory."""
+"""Memory of devices that the layers of an allocation take."""
 
 from __future__ import annotations
 
@@ -72,15 +72,15 @@ def highest(
 
     Devices that are not `allowed` to have kernels can hold none.
     """
-    found = []
+    limits = []
     fixed, each = line(calibration, convolution)
     for device, may in zip(calibration.devices, allowed, strict=True):
         most = convolution.filters if may else 0
         if device.memory_bytes is not None:
             room = (device.memory_bytes - fixed) // each
             most = max(0, min(most, room))
-        found.append(most)
-    return found
+        limits.append(most)
+    return limits
 
 
 def message(

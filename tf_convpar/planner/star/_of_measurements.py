@@ -1,4 +1,4 @@
-"""The star's view of what was measured for plans of whole models."""
+"""Makes the star's calibration from one for plans of whole models."""
 
 from __future__ import annotations
 
@@ -27,41 +27,43 @@ _KERNELS_PART = 0.5
 
 
 def of_measurements(
-    model: Any, found: Calibration, wire_dtype: str | None = None
+    model: Any, calibration: Calibration, wire_dtype: str | None = None
 ) -> StarCalibration:
-    """The calibration of the star, by one of `convpar.calibrate`.
+    """The star's calibration, made from one of `convpar.calibrate`.
 
     ```python
     star.plan(star.of_measurements(model, calibration))
     ```
 
-    To join feature maps is taken to cost nothing, as it was not measured, and
-    time to grow with each kernel.
+    Joining feature maps, which was not measured, is taken to cost nothing. Time
+    is taken to grow with each kernel.
 
     Args:
         model: Model that was measured.
-        found: Measurements of it.
+        calibration: Measurements of it.
         wire_dtype: Dtype in which tensors travel; None for float32.
 
     Raises:
         ValueError: They are of another model, or it has no convolution.
     """
     graph = calls_of(model)
-    _work_keys.check(graph, found.model)
-    network = of_model(model, found.batch, wire_bytes(wire_dtype), found.slots)
-    return star_of(graph, network, found)
+    _work_keys.check(graph, calibration.model)
+    network = of_model(
+        model, calibration.batch, wire_bytes(wire_dtype), calibration.slots
+    )
+    return star_of(graph, network, calibration)
 
 
 def star_of(
     graph: Graph,
     network: Network,
-    found: Calibration,
+    calibration: Calibration,
     *,
     join_s: float = 0.0,
     quantum: int = 1,
     rates: Sequence[float] | None = None,
 ) -> StarCalibration:
-    """The calibration of the star, by one of a graph.
+    """The star's calibration, made from one of a graph.
 
     All calls of layers that are no convolutions of the network are the rest of
     a step, and run on the chief. The loss, which no plan moves, is left out.
@@ -69,7 +71,7 @@ def star_of(
     Args:
         graph: Graph that was measured.
         network: Its convolutions.
-        found: Measurements of it.
+        calibration: Measurements of it.
         join_s: Seconds that the chief takes for one byte that it joins.
         quantum: Number of kernels that are computed in the time of one.
         rates: Operations per second of each device, in place of the measured
@@ -83,11 +85,11 @@ def star_of(
         if call.layer is not None
     }
     devices = []
-    for d, device in enumerate(found.devices):
+    for d, device in enumerate(calibration.devices):
         times = {
-            c.name: proportional(c, found.batch, rates[d])
+            c.name: proportional(c, calibration.batch, rates[d])
             if rates
-            else _times(c, device.works[keys[c.name]], found.batch)
+            else _times(c, device.works[keys[c.name]], calibration.batch)
             for c in network
         }
         devices.append(
@@ -96,12 +98,12 @@ def star_of(
     return StarCalibration(
         network,
         tuple(devices),
-        found.links,
-        rest_s=_rest_s(graph, names, found),
+        calibration.links,
+        rest_s=_rest_s(graph, names, calibration),
         join_s=join_s,
-        transfer_s=found.devices[0].byte_s,
+        transfer_s=calibration.devices[0].byte_s,
         quantum=quantum,
-        facts=found.facts,
+        facts=calibration.facts,
     )
 
 
@@ -123,8 +125,8 @@ def _times(convolution: StarConvolution, work: Work, batch: int) -> Times:
     )
 
 
-def _rest_s(graph: Graph, names: set[str], found: Calibration) -> float:
-    chief = found.devices[0]
+def _rest_s(graph: Graph, names: set[str], calibration: Calibration) -> float:
+    chief = calibration.devices[0]
     calls = [
         call
         for call in graph.calls
@@ -137,7 +139,7 @@ def _rest_s(graph: Graph, names: set[str], found: Calibration) -> float:
     )
     return weights * chief.update_s + sum(
         chief.works[_work_keys.key(graph, call)].at(
-            which, found.batch, on_shards=False
+            which, calibration.batch, on_shards=False
         )
         for call in calls
         for which in PASSES

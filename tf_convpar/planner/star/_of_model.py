@@ -66,7 +66,7 @@ def of_model(
             f"'{model.name}', whose layers are "
             f"{[layer.name for layer in model.layers]}."
         )
-    needs = _after_what_learns(model)
+    needs = _needs_input_gradient(model)
     convolutions = [
         dataclasses.replace(one, input_gradient=needs.get(one.name, True))
         for one in convolutions
@@ -95,10 +95,12 @@ def _known(name: str, pixels: Sequence[int | None]) -> tuple[int, ...]:
     return known
 
 
-def _after_what_learns(model: Any) -> dict[str, bool]:
-    """Whether a layer before each one learns, at any of its calls, by name."""
-    found: dict[str, bool] = {}
+def _needs_input_gradient(model: Any) -> dict[str, bool]:
+    """Whether a layer before it learns, at any of its calls, by layer name."""
+    learns_before: dict[str, bool] = {}
     if sharding.is_graph(model):
         for call in sharding.calls_of(model).calls:
-            found[call.name] = found.get(call.name, False) or call.before
-    return found
+            learns_before[call.name] = (
+                learns_before.get(call.name, False) or call.before
+            )
+    return learns_before

@@ -133,18 +133,18 @@ def best_split(
     best, shortest = None, float("inf")
     for convolution in calibration.network:
         try:
-            found = counts | _alone(problem, convolution, least_devices=2)
+            candidate = counts | _alone(problem, convolution, least_devices=2)
         except ValueError:  # It has one unit, or there is no memory.
             continue
-        seconds = _cost.predict(calibration, found).step_s
-        if seconds < shortest and _memory.fits(calibration, found):
-            best, shortest = found, seconds
+        seconds = _cost.predict(calibration, candidate).step_s
+        if seconds < shortest and _memory.fits(calibration, candidate):
+            best, shortest = candidate, seconds
     return best
 
 
 @dataclasses.dataclass(frozen=True)
 class _Problem:
-    """What `allocate` was asked for.
+    """Arguments of `allocate`, checked.
 
     Attributes:
         calibration: Measurements of the devices.
@@ -204,15 +204,15 @@ def _alone(
     step = shortest
     # Else there is nothing to split, or nothing to gain.
     if not known or (len(highest) > 1 and units > 1 and shortest > 0):
-        found = _solve(
+        solution = _solve(
             problem, [convolution], [highest], least_devices, shortest
         )
-        step = _cost.predict(alone, {name: found[name]}).step_s
+        step = _cost.predict(alone, {name: solution[name]}).step_s
     for counts, seconds in zip(known, steps, strict=True):
         # Allocations to one device come first.
         if seconds <= step * (1 + _TIE):
             return {name: counts}
-    return found
+    return solution
 
 
 def _together(problem: _Problem) -> Counts:
@@ -225,8 +225,8 @@ def _together(problem: _Problem) -> Counts:
     ]
     spare = [0] * len(calibration.devices)
     for _ in range(3):
-        found = _solve(problem, network, highest, spare=spare)
-        over = _memory.excess(calibration, found)
+        solution = _solve(problem, network, highest, spare=spare)
+        over = _memory.excess(calibration, solution)
         if not any(over):
             break
         # The excess is within HiGHS' tolerances: as much is left free.
@@ -234,9 +234,9 @@ def _together(problem: _Problem) -> Counts:
     else:
         raise RuntimeError(
             "Expected an allocation that fits the memory of devices. Received "
-            f"{found}. This is a bug."
+            f"{solution}. This is a bug."
         )
-    step = _cost.predict(calibration, found).step_s
+    step = _cost.predict(calibration, solution).step_s
     for counts, allowed in zip(
         _first_guesses.singles(calibration), problem.allowed, strict=True
     ):
@@ -244,7 +244,7 @@ def _together(problem: _Problem) -> Counts:
             seconds = _cost.predict(calibration, counts).step_s
             if seconds <= step * (1 + _TIE):
                 return counts
-    return found
+    return solution
 
 
 def _solve(
@@ -258,7 +258,7 @@ def _solve(
     """Solves the program of some layers.
 
     Args:
-        problem: What was asked for.
+        problem: Calibration, unit, devices and deadline.
         layers: Layers of the program.
         highest: For each layer, the most kernels of each device.
         least_devices: Least number of devices that must have kernels of each

@@ -33,10 +33,10 @@ def plan(
     """The plan with the shortest step that this calibration allows.
 
     ```python
-    found = plan(calibration)
-    found["conv2d"]  # (300, 200)
-    found.prediction.step_s  # 0.512
-    found.reason  # "2 devices take 512 ms, 1.7 times as fast as ..."
+    best = plan(calibration)
+    best["conv2d"]  # (300, 200)
+    best.prediction.step_s  # 0.512
+    best.reason  # "2 devices take 512 ms, 1.7 times as fast as ..."
     ```
 
     Args:
@@ -60,12 +60,12 @@ def plan(
     alone = single_s(calibration)
     used = _used(counts)
     if len(used) > 1:
-        reason = _of_split(calibration, used, prediction, alone)
+        reason = _split_reason(calibration, used, prediction, alone)
     elif len(calibration.devices) == 1 or (devices and len(set(devices)) == 1):
         reason = "There is one device only."
     else:
         split = best_split(calibration, counts, quantum, devices)
-        reason = _of_one(calibration, used[0], prediction, split)
+        reason = _single_reason(calibration, used[0], prediction, split)
     return _plan(calibration, counts, prediction, alone, reason)
 
 
@@ -102,19 +102,19 @@ def plan_of(
     }
     prediction = _cost.predict(calibration, counts)
     alone = single_s(calibration)
-    reason = "As given: " + _of_split(
+    reason = "As given: " + _split_reason(
         calibration, _used(counts), prediction, alone
     )
-    found = _plan(calibration, counts, prediction, alone, reason)
+    plan = _plan(calibration, counts, prediction, alone, reason)
     problem = over_memory(
-        found.allocation, found.devices, found.memory_bytes, found.layer_bytes
+        plan.allocation, plan.devices, plan.memory_bytes, plan.layer_bytes
     )
     if problem:
         raise ValueError(
             f"Expected kernels that fit the memory of devices. Received "
             f"counts for which {problem}."
         )
-    return found
+    return plan
 
 
 def load_plan(
@@ -138,27 +138,27 @@ def load_plan(
             is of another network or other devices. The message says which.
         OSError: The file cannot be read.
     """
-    found = plans.load(path)
+    stored = plans.load(path)
     expected = fingerprint(calibration.network)
-    if expected != found.fingerprint:
+    if expected != stored.fingerprint:
         layers = ", ".join(c.name for c in calibration.network)
         raise ValueError(
             f"Expected {expected!r}, as of the calibration's network, whose "
             f"layers are {layers}, at fingerprint of {os.fspath(path)}. "
-            f"Received: {found.fingerprint!r}."
+            f"Received: {stored.fingerprint!r}."
         )
     names = tuple(device.name for device in calibration.devices)
-    if names != found.devices:
+    if names != stored.devices:
         raise ValueError(
             f"Expected the calibration's devices, {', '.join(names)}, at "
             f"devices of {os.fspath(path)}. Received: "
-            f"{', '.join(found.devices)}."
+            f"{', '.join(stored.devices)}."
         )
-    predicted = plan_of(calibration, found.allocation)
+    predicted = plan_of(calibration, stored.allocation)
     # A file whose counts were edited has no prediction, and a reason that no
     # longer holds.
-    if predicted.prediction == found.prediction:
-        return dataclasses.replace(predicted, reason=found.reason)
+    if predicted.prediction == stored.prediction:
+        return dataclasses.replace(predicted, reason=stored.reason)
     return predicted
 
 
@@ -210,7 +210,7 @@ def _used(counts: Mapping[str, Sequence[int]]) -> list[int]:
     return [d for d, column in enumerate(columns) if any(column)]
 
 
-def _of_split(
+def _split_reason(
     calibration: StarCalibration,
     used: Sequence[int],
     prediction: Prediction,
@@ -243,7 +243,7 @@ def _of_split(
     return f"{text}."
 
 
-def _of_one(
+def _single_reason(
     calibration: StarCalibration,
     used: int,
     prediction: Prediction,
@@ -261,11 +261,11 @@ def _of_one(
         f", the best split over several devices {seconds_text(other.step_s)}"
     )
     for links in (True, False):
-        found = busiest(other, links=links)
-        if found:
+        busy = busiest(other, links=links)
+        if busy:
             what = "link" if links else "device"
             text += (
                 f"{', in which' if links else ' and'} {what} "
-                f"{short(found[0])} is busy for {seconds_text(found[1])}"
+                f"{short(busy[0])} is busy for {seconds_text(busy[1])}"
             )
     return f"{text}."

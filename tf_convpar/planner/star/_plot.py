@@ -29,7 +29,7 @@ _AXES = {
 
 
 def draw(
-    found: Simulation[SimulationRow], path: str | os.PathLike[str]
+    simulation: Simulation[SimulationRow], path: str | os.PathLike[str]
 ) -> None:
     """Draws the speedup, with Amdahl's law as a dashed line.
 
@@ -38,12 +38,12 @@ def draw(
     energy of a step is drawn beside it.
 
     Args:
-        found: What was simulated.
+        simulation: Rows to draw.
         path: Image file to write. Its ending says in which format.
     """
     from matplotlib.figure import Figure
 
-    sweep, rows, about = found.sweep, found.rows, found.about
+    sweep, rows, about = simulation.sweep, simulation.rows, simulation.about
     energy = all(row.joules is not None for row in rows)
     figure = Figure(
         figsize=(10 if energy else 7, 4.4), layout="constrained", dpi=110
@@ -75,11 +75,11 @@ def _draw_speedups(
         alone = [row.chief_s / row.single_s for row in rows]
         label = "best single device"
         axes.plot(xs, alone, color=_BEST, lw=1.2, ls=":", label=label)
-    found = [row.speedup for row in rows]
-    _line(axes, xs, found, _PLAN, "planned split")
+    speedups = [row.speedup for row in rows]
+    _line(axes, xs, speedups, _PLAN, "planned split")
     axes.annotate(
-        f"{found[-1]:.2f}",
-        (xs[-1], found[-1]),
+        f"{speedups[-1]:.2f}",
+        (xs[-1], speedups[-1]),
         xytext=(6, -3),
         textcoords="offset points",
         color=_PLAN,
@@ -127,7 +127,7 @@ def _line(
 
 
 def xs_of(sweep: str, rows: Sequence[Any]) -> list[float]:
-    """Where the rows of a sweep are on the x axis."""
+    """Positions of the rows of a sweep on the x axis."""
     if sweep == "kernels":
         return [float(i) for i in range(len(rows))]
     xs = [float(row.value) for row in rows]

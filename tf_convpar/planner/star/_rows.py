@@ -1,4 +1,4 @@
-"""One simulated cluster of a sweep, and what tables say of it."""
+"""The row of one simulated cluster in a sweep, and its columns in tables."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def row_of(
         for d in devices
         if d.watts is not None
     }
-    whole = convolutions_s(calibration, devices[0])
+    chief_conv_s = convolutions_s(calibration, devices[0])
     return SimulationRow(
         value=value if isinstance(value, (int, float)) else label,
         label=label,
@@ -147,7 +147,9 @@ def row_of(
         single=single,
         equal_s=predict(calibration, equal(calibration)).step_s,
         ideal=amdahl(calibration),
-        capacity=sum(whole / convolutions_s(calibration, d) for d in devices),
+        capacity=sum(
+            chief_conv_s / convolutions_s(calibration, d) for d in devices
+        ),
         sent_bytes=sum(prediction.sent_bytes.values()),
         busiest_device=device,
         device_busy=device_busy,
@@ -190,7 +192,7 @@ def columns(
     sweep: str, rows: Sequence[SimulationRow]
 ) -> Columns[SimulationRow]:
     """Columns for the rows of a sweep; with the value they fit 80 columns."""
-    found: list[tuple[str, Callable[[SimulationRow], str]]] = [
+    chosen: list[tuple[str, Callable[[SimulationRow], str]]] = [
         ("Step,\nms", lambda r: _number(1e3 * r.step_s)),
         ("Speed-\nup", lambda r: f"{r.speedup:.2f}"),
         ("Ideal", lambda r: f"{r.ideal:.2f}"),
@@ -209,7 +211,7 @@ def columns(
         ("Links\nbusy", lambda r: f"{r.link_busy:.0%}"),
     ]
     if sweep == "heterogeneity":
-        found[2:4] = [
+        chosen[2:4] = [
             ("Equal\nsplit, ms", lambda r: _number(1e3 * r.equal_s)),
             ("Gain", lambda r: _number(r.gain)),
         ]
@@ -217,10 +219,10 @@ def columns(
     if len({row.single for row in rows}) > 1 or any(
         row.single_s < row.chief_s for row in rows
     ):
-        found.insert(2, ("Over\nbest", lambda r: f"{r.speedup_of_best:.2f}"))
+        chosen.insert(2, ("Over\nbest", lambda r: f"{r.speedup_of_best:.2f}"))
     if any(row.joules is not None for row in rows):
-        found.append(("Joules", lambda r: _number(r.joules)))
-    return found
+        chosen.append(("Joules", lambda r: _number(r.joules)))
+    return chosen
 
 
 def _number(value: float | None) -> str:
@@ -236,7 +238,7 @@ def _most(
     prediction: Prediction,
     among: Callable[[str], bool],
 ) -> tuple[str, float]:
-    """What is busy longest, and for which part of the step."""
+    """Name of the busiest device or link, and the busy part of the step."""
     where = max(filter(among, busy), key=lambda w: busy[w], default="")
     if not where:
         return "", 0.0

@@ -112,8 +112,8 @@ def with_spread(calibration: StarCalibration, ratio: float) -> StarCalibration:
             "Expected a ratio of speeds of at least 1, of two or more "
             f"devices. Received: {ratio}, of {len(devices)}."
         )
-    whole = convolutions_s(calibration, calibration.chief)
-    speeds = [whole / convolutions_s(calibration, d) for d in devices]
+    chief_s = convolutions_s(calibration, calibration.chief)
+    speeds = [chief_s / convolutions_s(calibration, d) for d in devices]
     shape = [ratio ** (-i / (len(devices) - 1)) for i in range(len(devices))]
     shares = [s / sum(shape) for s in shape]
     return dataclasses.replace(
@@ -151,8 +151,8 @@ def _share(share: float, watts: Sequence[float | None]) -> float | None:
 
 def _scaled(times: Mapping[str, Times], factor: float) -> dict[str, Times]:
     return {
-        name: own.map(lambda _, seconds: seconds * factor)
-        for name, own in times.items()
+        name: layer_times.map(lambda _, seconds: seconds * factor)
+        for name, layer_times in times.items()
     }
 
 
