@@ -91,7 +91,7 @@ def test_activations_of_products(activation, native):
         kernel = tf.ones([1, 1, 1, filters])
         y, dx = value_and_slope(
             lambda x, kernel=kernel: ops.convolution(
-                x, kernel, activation=activation, native=native
+                x, kernel, ops.Epilogue(activation=activation), native=native
             ),
             images(1),
         )

@@ -8,61 +8,64 @@ how that is made, for a normalization that finds it.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from collections.abc import Collection
-from collections.abc import Mapping
 from collections.abc import Sequence
-from types import MappingProxyType
 from typing import Any
 from typing import NamedTuple
-from typing import Protocol
 
 import tensorflow as tf
 
+from tf_convpar import ops
 from tf_convpar._compat.keras import training_of_call
 from tf_convpar.algorithms import ASSUMED_BATCH
+from tf_convpar.ops import Epilogue
 
 # Where a tensor has its note, and where an image with zeros around it has one.
 _NOTE, _UNPADDED = "_convpar_scaled", "_convpar_unpadded"
 
 
-class Scaled(Protocol):
-    """Makes feature maps again, with a factor and a summand of each.
+class Fusable(NamedTuple):
+    """Recomputes a result with the following op fused into it.
+
+    ```python
+    y = fusable.run(Epilogue(activation="relu"))
+    ```
 
     Attributes:
-        activations: Names of those that it computes in the same pass.
-        adds: Whether it adds other feature maps in the same pass.
+        run: Takes an `Epilogue`, of which it does what the other attributes
+            say. If it is the note of `note_of`, it does a factor and a bias
+            too.
+        activations: Names of the activations that it computes.
+        adds: Whether it adds other feature maps.
     """
 
-    activations: Collection[str]
-    adds: bool
-
-    def __call__(
-        self,
-        factor: tf.Tensor,
-        summand: tf.Tensor,
-        activation: str = ...,
-        added: tf.Tensor | None = ...,
-    ) -> tf.Tensor:
-        """The feature maps, and what else it computes in the same pass."""
+    run: Callable[[Epilogue], tf.Tensor]
+    activations: Collection[str] = ops.ACTIVATIONS
+    adds: bool = False
 
 
-class Again(NamedTuple):
-    """Of what a layer is computed again, with its feature maps scaled.
+class Source(NamedTuple):
+    """Inputs and epilogue needed to recompute a layer with its channels scaled.
 
     Attributes:
-        inputs: What it is computed of.
-        extra: What else its last stage then takes.
-        activations: Names of those that this stage computes in its pass.
-        by_itself: Whether that stage takes factors by themselves, and feature
-            maps to add. Elsewhere factors scale the kernel.
+        inputs: The inputs, for all stages of the layer.
+        zeros: Zeros above, below, left and right of them, which the last stage
+            adds in its pass.
+        joined: How the last stage may make the inputs in its pass.
+        activations: Names of those that the last stage computes in its pass. It
+            takes an epilogue if there are any.
+        in_one_pass: Whether that stage takes factors, and feature maps to add.
+            Elsewhere factors scale the kernel.
     """
 
     inputs: tf.Tensor
-    extra: Mapping[str, Any] = MappingProxyType({})
+    zeros: Sequence[int] = (0, 0, 0, 0)
+    joined: ops.Joined | None = None
     activations: Collection[str] = ()
-    by_itself: bool = False
+    in_one_pass: bool = False
 
 
 def is_inference() -> bool:
@@ -76,7 +79,7 @@ def is_inference() -> bool:
 def leave_note(
     maps: tf.Tensor,
     run: Callable[..., tf.Tensor],
-    again: Again,
+    source: Source,
     kernels: Sequence[tf.Tensor],
     bias: Sequence[tf.Tensor],
     shape: Sequence[int],
@@ -88,8 +91,9 @@ def leave_note(
 
     Args:
         maps: The feature maps, channels last.
-        run: What was called with the inputs, the kernels and the bias.
-        again: Of what the layer is computed.
+        run: What was called with the inputs, the kernels with the bias, and
+            maybe an epilogue and zeros.
+        source: What the layer is recomputed of.
         kernels: Its kernels; the last one is scaled.
         bias: Its bias, if it has one.
         shape: The shape in which factors scale the last kernel.
@@ -97,32 +101,41 @@ def leave_note(
     batch = maps.shape[0] or ASSUMED_BATCH
     numbers = batch * math.prod(n or 1 for n in maps.shape[1:])
     *others, kernel = kernels
-    inputs, extra, activations, by_itself = again
-    large = not by_itself and numbers < math.prod(kernel.shape)
+    large = not source.in_one_pass and numbers < math.prod(kernel.shape)
     if tf.executing_eagerly() or large:
         return
 
-    def scaled(
-        factor: tf.Tensor,
-        summand: tf.Tensor,
-        activation: str = "linear",
-        added: tf.Tensor | None = None,
-    ) -> tf.Tensor:
+    def scaled(epilogue: Epilogue) -> tf.Tensor:
+        last, factor, summand = kernel, epilogue.factor, epilogue.bias
         if bias:
             summand += bias[0] * factor
-        more = dict(extra)
-        if activations:
-            more["activation"] = activation
-        if by_itself:
-            more |= {"factor": factor, "added": added}
-            return run(inputs, *others, kernel, summand, **more)
-        last = kernel * tf.reshape(factor, shape)
-        return run(inputs, *others, last, summand, **more)
+        if not source.in_one_pass:
+            last, factor = kernel * tf.reshape(factor, shape), None
+        # The bias goes with the weights.
+        epilogue = dataclasses.replace(
+            epilogue, factor=factor, bias=None, joined=source.joined
+        )
+        return run(
+            source.inputs,
+            [*others, last, summand],
+            epilogue if source.activations else None,
+            source.zeros,
+        )
 
-    found: Any = scaled
-    found.activations = activations
-    found.adds = by_itself
-    setattr(maps, _NOTE, found)
+    note = Fusable(scaled, source.activations, adds=source.in_one_pass)
+    setattr(maps, _NOTE, note)
+
+
+def completed(epilogue: Epilogue, bias: Sequence[tf.Tensor]) -> Epilogue:
+    """An epilogue with a layer's own part of it.
+
+    Args:
+        epilogue: What else follows.
+        bias: The layer's bias, if it has one.
+    """
+    return dataclasses.replace(
+        epilogue, bias=bias[0] if bias else None, remember=is_inference()
+    )
 
 
 def leave_unpadded(
@@ -141,10 +154,10 @@ def leave_unpadded(
 
 def unpadded(x: tf.Tensor) -> tuple[tf.Tensor, tuple[int, ...]]:
     """An image and the zeros around it; as far as a note says so."""
-    found: tuple[tf.Tensor, tuple[int, ...]] = getattr(
+    note: tuple[tf.Tensor, tuple[int, ...]] = getattr(
         x, _UNPADDED, (x, (0, 0, 0, 0))
     )
-    return found
+    return note
 
 
 def has_note(x: Any) -> bool:
@@ -152,7 +165,7 @@ def has_note(x: Any) -> bool:
     return hasattr(x, _NOTE) or hasattr(x, _UNPADDED)
 
 
-def note_of(maps: Any) -> Scaled | None:
+def note_of(maps: Any) -> Fusable | None:
     """The note on feature maps, if there is one."""
-    found: Scaled | None = getattr(maps, _NOTE, None)
-    return found
+    note: Fusable | None = getattr(maps, _NOTE, None)
+    return note

@@ -25,9 +25,9 @@ def join(parts: Sequence[tf.Tensor]) -> tf.Tensor:
     What is joined itself is joined anew of its parts, so that it need not be
     computed.
     """
-    found = tf.concat(_parts_of(parts), -1)
-    setattr(found, _PARTS, _parts_of(parts))
-    return found
+    maps = tf.concat(_parts_of(parts), -1)
+    setattr(maps, _PARTS, _parts_of(parts))
+    return maps
 
 
 def leave_joined(maps: tf.Tensor, of: tf.Tensor, *change: Any) -> None:
@@ -49,8 +49,8 @@ def is_joined(x: Any) -> bool:
 
 def joined_of(images: tf.Tensor) -> ops.Joined | None:
     """How images were made, if a note says so."""
-    found: ops.Joined | None = getattr(images, _JOINED, None)
-    return found
+    note: ops.Joined | None = getattr(images, _JOINED, None)
+    return note
 
 
 def _parts_of(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
