@@ -97,7 +97,7 @@ def windows(native):
         ),
         "depthwise": (
             lambda x, k, b, **move: ops.depthwise(
-                x, k, b, activation="gelu", **move, **how
+                x, k, Epilogue(bias=b, activation="gelu"), **move, **how
             ),
             lambda n: [(3, 3, n), (n,)],
         ),
@@ -307,11 +307,10 @@ def test_offsets_alone(native):
     y = ops.depthwise(
         tf.zeros([1, 0, 4, 3]),
         tf.ones([2, 2, 3]),
-        offset,
+        Epilogue(bias=offset, activation="silu"),
         1,
         "valid",
         [2, 0, 0, 0],
-        "silu",
         native=native,
     )
     np.testing.assert_allclose(y, np.broadcast_to(expected, (1, 1, 3, 3)), 1e-5)

@@ -165,7 +165,8 @@ def _by_own_ops(
 
     @tf.custom_gradient
     def run(x: tf.Tensor, kernel: tf.Tensor) -> Any:
-        nothing = tf.zeros(kernel.shape[2], kernel.dtype)
+        # One for both directions.
+        nothing = Epilogue(bias=tf.zeros(kernel.shape[2], kernel.dtype))
         y = ops.depthwise(x, kernel[..., 0], nothing, stride, padding)
 
         def gradient(dy: tf.Tensor) -> list[tf.Tensor]:

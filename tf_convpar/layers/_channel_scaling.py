@@ -67,6 +67,12 @@ class Source(NamedTuple):
     activations: Collection[str] = ()
     in_one_pass: bool = False
 
+    def epilogue(self, activation: str) -> Epilogue | None:
+        """What follows the last stage at first; None if that takes none."""
+        if not self.activations:
+            return None
+        return Epilogue(activation=activation, joined=self.joined)
+
 
 def is_inference() -> bool:
     """Whether Keras says that this is no training step, but inference.

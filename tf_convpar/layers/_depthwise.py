@@ -15,6 +15,7 @@ from tf_convpar.algorithms import depthwise_conv
 from tf_convpar.algorithms import is_own_depthwise
 from tf_convpar.layers._base import ConvParallel
 from tf_convpar.layers._channel_scaling import Source
+from tf_convpar.layers._channel_scaling import completed
 from tf_convpar.layers._channel_scaling import unpadded
 from tf_convpar.layers._channels import add_bias
 from tf_convpar.layers._channels import data_format
@@ -83,8 +84,12 @@ class Depthwise(ConvParallel):
     ) -> tf.Tensor:
         if epilogue is not None:
             return ops.depthwise(
-                *(x, kernel[..., 0], bias[0], self.strides[0], self.padding),
-                *(zeros, epilogue.activation),
+                x,
+                kernel[..., 0],
+                completed(epilogue, bias),
+                self.strides[0],
+                self.padding,
+                zeros,
             )
         algorithm = self._algorithm_on(device)
         y = depthwise(self, x, kernel, channels_last, algorithm)

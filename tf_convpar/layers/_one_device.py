@@ -87,12 +87,11 @@ class OneDevice(InShards):
         first = source
         if not source.in_one_pass:
             first = Source(inputs, activations=self._activations(device))
-        activation = op_activation(self.activation)
-        epilogue = Epilogue(joined=first.joined) if first.joined else None
-        if activation is not None and activation in first.activations:
-            epilogue = Epilogue(activation=activation, joined=first.joined)
-            return run(first.inputs, weights, epilogue, first.zeros)
-        outputs = run(first.inputs, weights, epilogue, first.zeros)
+        name = op_activation(self.activation) or "linear"
+        fused = name if name in first.activations else "linear"
+        outputs = run(first.inputs, weights, first.epilogue(fused), first.zeros)
+        if fused != "linear":
+            return outputs
         if self.activation not in (None, keras.activations.linear):
             return self.activation(outputs)
         if shape is not None:
