@@ -213,7 +213,7 @@ def _in_groups(
     algorithm: str,
     device: str | None,
 ) -> tf.Tensor:
-    """A convolution, in groups or not, a bias and `relu`."""
+    """A convolution in any number of groups, with a bias and `relu`."""
     run = functools.partial(
         _ungrouped, windows=windows, algorithm=algorithm, device=device
     )

@@ -154,14 +154,14 @@ class _Passes:
 def _once(
     run: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
 ) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
-    """Of one tensor in a graph a function's results are made once.
+    """Computes a function of one tensor once in a graph, however often asked.
 
     `on_device` asks for the gradient of the input first, and then for those of
     the weights: what all of them are made of would be computed twice.
     """
     known: list[Any] = []
 
-    def found(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def run_once(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         if tf.executing_eagerly():
             return run(x)
         graph = tf.compat.v1.get_default_graph()
@@ -170,4 +170,4 @@ def _once(
         result: tuple[tf.Tensor, tf.Tensor] = known[2]
         return result
 
-    return found
+    return run_once

@@ -1,4 +1,4 @@
-"""Convolutions that can be made again, with each feature map scaled.
+"""Recomputes a convolution with each feature map scaled.
 
 In inference a normalization is a factor and a summand of each feature map. The
 factor may as well scale the filter, and the summand be a part of the bias: then
@@ -14,7 +14,6 @@ from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Sequence
 from typing import Any
-from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -27,7 +26,8 @@ from tf_convpar.ops import Epilogue
 _NOTE, _UNPADDED = "_convpar_scaled", "_convpar_unpadded"
 
 
-class Fusable(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Fusable:
     """Recomputes a result with the following op fused into it.
 
     ```python
@@ -43,11 +43,12 @@ class Fusable(NamedTuple):
     """
 
     run: Callable[[Epilogue], tf.Tensor]
-    activations: Collection[str] = ops.ACTIVATIONS
+    activations: Collection[str] = tuple(ops.ACTIVATIONS)
     adds: bool = False
 
 
-class Source(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Source:
     """Inputs and epilogue needed to recompute a layer with its channels scaled.
 
     Attributes:
@@ -75,7 +76,7 @@ class Source(NamedTuple):
 
 
 def is_inference() -> bool:
-    """Whether Keras says that this is no training step, but inference.
+    """Whether Keras runs a layer in inference, not in a training step.
 
     Kernels are then likely to be the same next time.
     """
@@ -90,7 +91,7 @@ def leave_note(
     bias: Sequence[tf.Tensor],
     shape: Sequence[int],
 ) -> None:
-    """Notes how feature maps were made, where making them again may pay.
+    """Notes how to recompute feature maps with what follows, where it may pay.
 
     It does in a graph, in which what nobody uses is never computed. The last
     kernel must have fewer numbers than the feature maps if it is scaled.
@@ -133,7 +134,7 @@ def leave_note(
 
 
 def completed(epilogue: Epilogue, bias: Sequence[tf.Tensor]) -> Epilogue:
-    """An epilogue with a layer's own part of it.
+    """Adds to an epilogue the layer's bias, and whether this is inference.
 
     Args:
         epilogue: What else follows.
@@ -147,7 +148,7 @@ def completed(epilogue: Epilogue, bias: Sequence[tf.Tensor]) -> Epilogue:
 def leave_unpadded(
     padded: tf.Tensor, image: tf.Tensor, zeros: Sequence[int]
 ) -> None:
-    """Notes of what an image with zeros around it was made, in a graph.
+    """Notes the image, and the zeros, of which a padded image was made.
 
     Args:
         padded: The image with its zeros.
@@ -159,7 +160,7 @@ def leave_unpadded(
 
 
 def unpadded(x: tf.Tensor) -> tuple[tf.Tensor, tuple[int, ...]]:
-    """An image and the zeros around it; as far as a note says so."""
+    """The image in a padded image, and the zeros around it, by its note."""
     note: tuple[tf.Tensor, tuple[int, ...]] = getattr(
         x, _UNPADDED, (x, (0, 0, 0, 0))
     )
@@ -167,11 +168,11 @@ def unpadded(x: tf.Tensor) -> tuple[tf.Tensor, tuple[int, ...]]:
 
 
 def has_note(x: Any) -> bool:
-    """Whether something else may be made of what a tensor was made of."""
+    """Whether a tensor has a note of how to recompute it, or of zeros."""
     return hasattr(x, _NOTE) or hasattr(x, _UNPADDED)
 
 
 def note_of(maps: Any) -> Fusable | None:
-    """The note on feature maps, if there is one."""
+    """How to recompute feature maps with what follows, if a note says so."""
     note: Fusable | None = getattr(maps, _NOTE, None)
     return note

@@ -20,7 +20,7 @@ _PARTS, _JOINED = "_convpar_parts", "_convpar_joined"
 
 
 def join(parts: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Joins feature maps along their channels, and notes of what.
+    """Joins feature maps along their channels, and notes the parts.
 
     What is joined itself is joined anew of its parts, so that it need not be
     computed.
@@ -31,7 +31,7 @@ def join(parts: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def leave_joined(maps: tf.Tensor, of: tf.Tensor, *change: Any) -> None:
-    """Notes how images were made of others, in a graph.
+    """Notes of which images, and by what change, others were made, in a graph.
 
     Args:
         maps: What was made, `(batch, height, width, channels)`.
@@ -43,7 +43,7 @@ def leave_joined(maps: tf.Tensor, of: tf.Tensor, *change: Any) -> None:
 
 
 def is_joined(x: Any) -> bool:
-    """Whether a convolution may take what a tensor was made of in its place."""
+    """Whether a convolution may read the images of which this one was made."""
     return hasattr(x, _PARTS) or hasattr(x, _JOINED)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection
 from collections.abc import Sequence
 from typing import Any
@@ -79,9 +80,9 @@ class Convolution(ConvParallel):
             return source
         image, zeros = unpadded(inputs)
         if any(zeros):
-            return source._replace(inputs=image, zeros=zeros)
+            return dataclasses.replace(source, inputs=image, zeros=zeros)
         if self._is_of_pixels():
-            return source._replace(joined=joined_of(inputs))
+            return dataclasses.replace(source, joined=joined_of(inputs))
         return source
 
     def _activations(self, device: str) -> Collection[str]:

@@ -56,7 +56,7 @@ def takes_shards() -> bool:
 
 
 class OneDevice(InShards):
-    """What a layer computes on one device, of all of its weights or a part."""
+    """A layer on one device, which has all of its weights or a part."""
 
     def _stages(self) -> list[Stage]:
         """The functions that compute all feature maps of some samples.
@@ -144,13 +144,13 @@ class OneDevice(InShards):
         return ()
 
     def _source(self, inputs: tf.Tensor, device: str) -> Source:
-        """What the layer is computed of in inference, of an input."""
+        """Inputs, and more, of which inference recomputes the layer."""
         return Source(inputs)
 
     def _source_in_one_pass(
         self, inputs: tf.Tensor, device: str, kernel: Any, windows: Windows
     ) -> Source:
-        """If the last stage is made so, what scales it is a part of it."""
+        """A source that takes a whole epilogue, if the last stage does."""
         kernel = tf.convert_to_tensor(kernel)
         auto = self._algorithm_on(device) == "auto"
         if auto and in_one_pass(inputs, kernel, windows, device):

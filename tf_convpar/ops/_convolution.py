@@ -83,7 +83,7 @@ def convolution(
 
 @tf.RegisterGradient("TfConvpar>Convolution")
 def _gradients(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
-    """What both activations were given is computed again."""
+    """Gradients; the inputs of both activations are recomputed."""
     count = op.get_attr("parts")
     parts, (kernel, *others) = op.inputs[:count], op.inputs[count:]
     # As it was called: an input of no values is none.

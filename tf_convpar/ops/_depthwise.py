@@ -112,7 +112,7 @@ def depthwise_kernel_gradient(
 
 @tf.RegisterGradient("TfConvpar>Depthwise")
 def _gradients(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
-    """What the activation was given is computed again."""
+    """Gradients; the input of the activation is recomputed."""
     images, kernel, bias = op.inputs
     stride, zeros = op.get_attr("stride"), op.get_attr("zeros")
     padding = op.get_attr("padding").decode()

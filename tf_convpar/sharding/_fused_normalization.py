@@ -55,7 +55,7 @@ _NOTE, _FUSABLE = "_convpar_sum", "_convpar_fusable"
 
 
 class Fused(Attached):
-    """Takes the place of a layer's `call`: of one that has a note, or reads it.
+    """Takes the place of a layer's `call`, to fuse it with its neighbours.
 
     ```python
     layer.call = Fused(layer)
@@ -81,7 +81,7 @@ class Fused(Attached):
         return type(self._layer).call(self._layer, *args, **kwargs)
 
     def _way(self) -> Callable[..., Any]:
-        """What computes the layer; where that returns None, Keras does."""
+        """The method for this kind of layer; it returns None for Keras."""
         layer = self._layer
         ways: dict[type, Callable[..., Any]] = {
             _L.Add: self._added,
@@ -142,7 +142,7 @@ class Fused(Attached):
         return _noted(terms)
 
     def _added_to_convolution(self, inputs: Any) -> tf.Tensor | None:
-        """One of two inputs is made again, with the other added to it."""
+        """Recomputes one of two inputs with the other added to it."""
         two = len(inputs) == len(self._only) == 2
         if not two or inputs[0].shape != inputs[1].shape:
             return None
@@ -200,7 +200,7 @@ class Fused(Attached):
 
 
 def without_note(x: Any) -> Any:
-    """A tensor by which a program may differentiate: others are made of it."""
+    """A tensor that others are made of, so that gradients by it exist."""
     noted = hasattr(x, _NOTE) or hasattr(x, _FUSABLE)
     return tf.identity(x) if noted or has_note(x) or is_joined(x) else x
 
@@ -212,13 +212,15 @@ def _after(fusable: Fusable, **first: Any) -> Fusable:
         fusable: Recomputes the result.
         **first: Attributes of an `Epilogue`.
     """
-    return fusable._replace(
-        run=lambda epilogue: fusable.run(dataclasses.replace(epilogue, **first))
-    )
+
+    def run(epilogue: Epilogue) -> tf.Tensor:
+        return fusable.run(dataclasses.replace(epilogue, **first))
+
+    return dataclasses.replace(fusable, run=run)
 
 
 def _run(fusable: Fusable) -> tf.Tensor:
-    """A result, with a note of how it is recomputed."""
+    """Computes a result, and notes how to recompute it with what follows."""
     result = fusable.run(NOTHING)
     if fusable.activations:
         setattr(result, _FUSABLE, fusable)

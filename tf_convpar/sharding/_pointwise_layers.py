@@ -33,7 +33,7 @@ _LONG = ("silu", "gelu")
 
 
 def merged(layer: Any, inputs: Any) -> tf.Tensor | None:
-    """A concatenation, or a product with factors, and a note on it.
+    """Computes `Concatenate` or `Multiply`, and notes of what it was made.
 
     Args:
         layer: A `Concatenate` or `Multiply` layer.
@@ -56,7 +56,7 @@ def merged(layer: Any, inputs: Any) -> tf.Tensor | None:
 
 
 def normalized_pixels(layer: Any, inputs: Any) -> tf.Tensor | None:
-    """A layer normalization of channels, and a note on it; or None.
+    """Computes `LayerNormalization`, and notes of what; or returns None.
 
     Args:
         layer: A `LayerNormalization`.
@@ -72,7 +72,7 @@ def normalized_pixels(layer: Any, inputs: Any) -> tf.Tensor | None:
 
 
 def normalized_groups(layer: Any, inputs: Any) -> Fusable | None:
-    """What normalizes groups of channels; None where that is left to Keras.
+    """How to compute `GroupNormalization`; None where that is left to Keras.
 
     Args:
         layer: A `GroupNormalization`.
@@ -97,10 +97,10 @@ def _weights(layer: Any) -> list[tf.Tensor | None]:
 
 
 def rescaled(layer: Any, inputs: Any) -> tf.Tensor | None:
-    """What prepares images for a model: TensorFlow is slow with few channels.
+    """Computes `Rescaling` or `Normalization` of images, of few channels.
 
-    A mean is subtracted before numbers are scaled, as it may be much larger
-    than what is left.
+    TensorFlow is slow there. A mean is subtracted before numbers are scaled, as
+    it may be much larger than what is left.
 
     Args:
         layer: A `Rescaling` or `Normalization` layer.
@@ -129,7 +129,7 @@ def rescaled(layer: Any, inputs: Any) -> tf.Tensor | None:
 
 
 def product(layer: Any, inputs: Any) -> Fusable | None:
-    """What computes a dense layer; None where that is left to Keras.
+    """How to compute `Dense` in inference; None where that is left to Keras.
 
     Args:
         layer: A `Dense` layer; its own activation is not computed.
@@ -157,7 +157,7 @@ def product(layer: Any, inputs: Any) -> Fusable | None:
 
 
 def product_in_training(layer: Any, inputs: Any) -> Fusable | None:
-    """What computes a dense layer with an activation that takes long, or None.
+    """How to compute `Dense` with a slow activation in training, or None.
 
     TensorFlow adds a bias within a product, and `relu` too, but has a pass for
     each operation of `gelu` and of its gradient.
