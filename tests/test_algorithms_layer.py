@@ -17,6 +17,7 @@ from tf_convpar.algorithms import convolve
 from tf_convpar.algorithms._algorithm import PASSES
 from tf_convpar.algorithms._algorithm import Geometry
 from tf_convpar.algorithms._names import Choice
+from tf_convpar.ops import Epilogue
 
 NAMES = ("gemm", "winograd", "fft")
 TOLERANCE = {"gemm": 1e-5, "winograd": 2e-3, "fft": 1e-4}
@@ -40,9 +41,8 @@ def derivatives(algorithm, x, kernel, bias, activation="linear"):
                 x,
                 kernel,
                 Windows(padding="same"),
+                Epilogue(bias=bias, activation=activation),
                 algorithm=algorithm,
-                bias=bias,
-                activation=activation,
             )
             loss = tf.reduce_sum(tf.sin(y))
         first = inner.gradient(loss, operands)
@@ -54,6 +54,52 @@ def assert_close(ours, exact, tolerance):
     for a, b in zip(ours, exact, strict=True):
         a, b = np.asarray(tf.cast(a, tf.float64)), np.asarray(b)
         assert np.linalg.norm(a - b) <= tolerance * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("groups", [1, 3, 6])
+@pytest.mark.parametrize("remember", [False, True])
+@pytest.mark.parametrize("algorithm", ["direct", "winograd", "gemm", "auto"])
+def test_what_follows_is_the_same_by_any_algorithm(algorithm, remember, groups):
+    rng = np.random.default_rng(1)
+    maps = 2, 7, 9, 6
+    shapes = maps, (3, 3, 6 // groups, 6), (6,), (6,), maps
+    values = [rng.normal(size=shape) for shape in shapes]
+    x, kernel, factor, bias, added = values
+    exact = np.concatenate(
+        [
+            tf.nn.conv2d(*parts, 1, "SAME")
+            for parts in zip(
+                np.split(x, groups, -1),
+                np.split(kernel, groups, -1),
+                strict=True,
+            )
+        ],
+        -1,
+    )
+    u = factor * exact + bias + added
+    x, kernel, *after = [tf.constant(v, tf.float32) for v in values]
+    for activation, value in [("silu", u / (1 + np.exp(-u))), ("linear", u)]:
+        y = convolve(
+            x,
+            kernel,
+            Windows(padding="same", groups=groups),
+            Epilogue(*after, activation, remember=remember),
+            algorithm=algorithm,
+        )
+        assert_close([y], [value], 1e-5)
+
+
+def test_what_follows_where_channels_are_first():
+    x, factor, bias, added = (
+        tf.random.stateless_normal(shape, [i, 1], dtype="float64")
+        for i, shape in enumerate([(2, 3, 5, 4), (4,), (4,), (2, 3, 5, 4)])
+    )
+    turned = [0, 3, 1, 2]
+    first = Epilogue(factor, bias, tf.transpose(added, turned), "relu")
+    y = first.applied(tf.transpose(x, turned), channels_last=False)
+    expected = np.maximum(factor * x + bias + added, 0)
+    np.testing.assert_allclose(y, np.transpose(expected, turned), 1e-12)
+    assert 0 < np.count_nonzero(expected) < expected.size
 
 
 @pytest.mark.parametrize("activation", ["linear", "relu"])

@@ -16,6 +16,7 @@ from tf_convpar.algorithms._algorithm import PASSES
 from tf_convpar.algorithms._algorithm import Geometry
 from tf_convpar.algorithms._bilinear import Bilinear
 from tf_convpar.algorithms._direct import Direct
+from tf_convpar.ops import Epilogue
 
 # Relative error, in the Euclidean norm. oneDNN adds products one by one: errors
 # of half a unit in the last of 24 bits add up as in a random walk, to 2 ** -25
@@ -169,7 +170,7 @@ def test_what_has_no_phases():
 def test_phases_of_an_unknown_batch_and_a_bias():
     geometry = Geometry((9, 9), 3, 5, (3, 3), dilation=(2, 2), padding="same")
     x, kernel, _ = operands(dataclasses.replace(geometry, batch=4))
-    bias = tf.range(5.0)
+    bias = Epilogue(bias=tf.range(5.0))
     phases = _names.named("phases:winograd", geometry)
     spec = tf.TensorSpec([None, 9, 9, 3])
     forward = tf.function(
@@ -274,7 +275,8 @@ def test_the_kernel_is_read_anew_where_it_is_remembered():
 
     @tf.function
     def predict(x):
-        return convolve(x, variable, algorithm="winograd:4", remember=True)
+        kept = Epilogue(remember=True)
+        return convolve(x, variable, epilogue=kept, algorithm="winograd:4")
 
     for factor in (1.0, 1.0, -3.0, 1.0):
         variable.assign(kernel * factor)

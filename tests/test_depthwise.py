@@ -97,7 +97,9 @@ def test_feature_maps(image, channels, window, stride, zeros, native):
         given = np.einsum("nijcab,abc->nijc", seen, wide[1]) + wide[2]
         for own in (True, False):
             found = ops.depthwise(
-                *(x, kernel, bias, stride, padding, zeros, name), native=own
+                *(x, kernel, ops.Epilogue(bias=bias, activation=name)),
+                *(stride, padding, zeros),
+                native=own,
             )
             near(found, activation(given), 1e-5)
 
@@ -115,8 +117,11 @@ def test_gradients_of_feature_maps(stride, activation, zeros, native):
     for own in (True, False):
         with tf.GradientTape() as tape:
             tape.watch(given)
+            x, kernel, bias = given
             y = ops.depthwise(
-                *(*given, stride, "same", zeros, activation), native=own
+                *(x, kernel, ops.Epilogue(bias=bias, activation=activation)),
+                *(stride, "same", zeros),
+                native=own,
             )
             total = tf.reduce_sum(tf.square(y))
         found.append(tape.gradient(total, given))
@@ -132,14 +137,14 @@ def test_shapes_are_known_before(native):
 
         @tf.function(input_signature=[tf.TensorSpec((None, *size, 12))])
         def run(x, padding=padding):
-            y = ops.depthwise(x, tf.ones((3, 3, 12)), tf.ones(12), 2, padding)
+            y = ops.depthwise(x, tf.ones((3, 3, 12)), stride=2, padding=padding)
             run.shape = tuple(y.shape)
             return y
 
         run.get_concrete_function()
         assert run.shape == (None, *out, 12)
     assert ops.depthwise(
-        np.ones((0, 9, 9, 3), "float32"), np.ones((3, 3, 3)), np.ones(3)
+        np.ones((0, 9, 9, 3), "float32"), np.ones((3, 3, 3), "float32")
     ).shape == (0, 9, 9, 3)
 
 

@@ -15,6 +15,7 @@ from test_ops_channels import numbers
 
 import tf_convpar as convpar
 from tf_convpar import ops
+from tf_convpar.ops import Epilogue
 
 L = keras.layers
 ACTIVATIONS = {
@@ -83,7 +84,7 @@ def test_values(case, activation):
         expected = ACTIVATIONS[activation](expected)
         for native in (True, False):
             y = ops.convolution(
-                *(x, k, scale, offset, activation, summand),
+                *(x, k, Epilogue(scale, offset, summand, activation)),
                 stride=stride,
                 padding=padding,
                 native=native,
@@ -138,7 +139,7 @@ def test_gradients(activation, stride):
             with tf.GradientTape() as tape:
                 tape.watch(values)
                 y = ops.convolution(
-                    *(x, kernel, scale, offset, activation, summand),
+                    *(x, kernel, Epilogue(scale, offset, summand, activation)),
                     stride=stride,
                     padding="same",
                     native=native,
@@ -158,7 +159,9 @@ def test_in_float64_gradients_are_exact():
     ]
 
     def run(x, kernel, scale, offset, summand):
-        return ops.convolution(x, kernel, scale, offset, "silu", summand)
+        return ops.convolution(
+            x, kernel, Epilogue(scale, offset, summand, "silu")
+        )
 
     theory, numeric = tf.test.compute_gradient(run, values, delta=1e-5)
     for a, b in zip(theory, numeric, strict=True):
@@ -188,7 +191,8 @@ found = []
 for n, size in ((1, 7), (8, 28)):
     x = rng.normal(size=(n, size, size, 40)).astype("float32")
     k = rng.normal(size=(3, 3, 40, 200)).astype("float32")
-    y = ops.convolution(x, k, activation="silu", padding="same", native=True)
+    silu = ops.Epilogue(activation="silu")
+    y = ops.convolution(x, k, silu, padding="same", native=True)
     found.append(y.numpy().ravel())
 x = rng.normal(size=(2, 1, 1, 1100)).astype("float32")
 k = rng.normal(size=(1, 1, 1100, 1000)).astype("float32")
@@ -234,7 +238,9 @@ def test_a_kernel_that_changes_is_read_anew(change, by):
     @tf.function
     def predict():
         return convpar.algorithms.convolve(
-            tf.constant(x), k, algorithm=algorithm, remember=True
+            *(tf.constant(x), k),
+            epilogue=Epilogue(remember=True),
+            algorithm=algorithm,
         )
 
     for _ in range(3):
@@ -249,7 +255,8 @@ def test_factors_that_change_are_read_anew():
 
     @tf.function
     def predict():
-        return ops.convolution(tf.constant(x), k, scale, remember=True)
+        scaled = Epilogue(scale, remember=True)
+        return ops.convolution(tf.constant(x), k, scaled)
 
     for change in (scale.assign_add, scale.assign):
         near(predict(), tf.nn.conv2d(x, k, 1, "VALID").numpy() * scale, 1e-5)
@@ -266,10 +273,11 @@ def test_refuses_what_does_not_fit():
         ops.convolution(x, numbers((4, 5), 2), native=True)
     k = numbers((1, 1, 3, 5), 2)
     with pytest.raises(error, match="of 5 values"):
-        ops.convolution(x, k, np.ones(3, "float32"), native=True)
+        ops.convolution(x, k, Epilogue(np.ones(3, "float32")), native=True)
     for shape in ((1, 4, 4, 3), (4, 3)):
         with pytest.raises(error, match="Expected a summand"):
-            ops.convolution(x, k, summand=numbers(shape, 1), native=True)
+            added = Epilogue(added=numbers(shape, 1))
+            ops.convolution(x, k, added, native=True)
     with pytest.raises(error, match="stride to be an integer from 1"):
         ops.convolution(x, k, stride=0, native=True)
 

@@ -18,6 +18,7 @@ import tensorflow as tf
 from tf_convpar import ops
 from tf_convpar.algorithms._algorithm import Geometry
 from tf_convpar.algorithms._bilinear import Bilinear
+from tf_convpar.ops import Epilogue
 
 # Images, and how a window of 3x3 moves over them.
 IMAGES = {
@@ -90,13 +91,13 @@ def windows(native):
     return {
         "convolution": (
             lambda x, k, s, o, **move: ops.convolution(
-                x, k, s, o, "silu", **move, **how
+                x, k, Epilogue(s, o, None, "silu"), **move, **how
             ),
             lambda n: [(3, 3, n, 4), (4,), (4,)],
         ),
         "depthwise": (
             lambda x, k, b, **move: ops.depthwise(
-                x, k, b, activation="gelu", **move, **how
+                x, k, Epilogue(bias=b, activation="gelu"), **move, **how
             ),
             lambda n: [(3, 3, n), (n,)],
         ),
@@ -275,7 +276,7 @@ def test_bilinear_convolutions(shape, padding, algorithm):
     x, dy = tf.ones(shape), tf.ones(maps)
     k = tf.ones([3, 3, channels, 4])
     dirty(9 * channels * 4)
-    y = algorithm.forward(x, k, g, tf.ones([4]))
+    y = algorithm.forward(x, k, g, Epilogue(bias=tf.ones([4])))
     dx = algorithm.input_gradient(dy, k, g, shape)
     dk = algorithm.kernel_gradient(x, dy, g)
     assert y.shape == maps
@@ -296,10 +297,7 @@ def test_offsets_alone(native):
             y = ops.convolution(
                 tf.zeros(shape),
                 kernel,
-                None,
-                offset,
-                "silu",
-                added,
+                Epilogue(None, offset, added, "silu"),
                 zeros=[zeros] * 4,
                 native=native,
             )
@@ -309,11 +307,10 @@ def test_offsets_alone(native):
     y = ops.depthwise(
         tf.zeros([1, 0, 4, 3]),
         tf.ones([2, 2, 3]),
-        offset,
+        Epilogue(bias=offset, activation="silu"),
         1,
         "valid",
         [2, 0, 0, 0],
-        "silu",
         native=native,
     )
     np.testing.assert_allclose(y, np.broadcast_to(expected, (1, 1, 3, 3)), 1e-5)
@@ -330,8 +327,9 @@ def test_a_bias_alone(relu):
     bias = tf.constant([-1.0, 2.0, np.nan])
     expected = tf.nn.relu(bias) if relu else bias
     g = Geometry((4, 5), 0, 3, (3, 3), padding="same")
+    after = Epilogue(bias=bias, activation="relu" if relu else "linear")
     y = ALGORITHMS[0].forward(
-        tf.zeros([2, 4, 5, 0]), tf.zeros([3, 3, 0, 3]), g, bias, relu=relu
+        tf.zeros([2, 4, 5, 0]), tf.zeros([3, 3, 0, 3]), g, after
     )
     np.testing.assert_array_equal(y, np.broadcast_to(expected, (2, 4, 5, 3)))
 

@@ -62,6 +62,7 @@ def value_and_slope(run, x):
 def ways(activation, n, native):
     """Each op that has the activation, as a function of its images."""
     one, nothing = tf.ones([n]), tf.zeros([n])
+    after = ops.Epilogue(bias=nothing, activation=activation)
     how = {"activation": activation, "native": native}
     return [
         lambda x: ops.scale_channels([x], [one], nothing, **how),
@@ -69,7 +70,7 @@ def ways(activation, n, native):
             [x, tf.zeros_like(x)], [one, one], nothing, **how
         ),
         lambda x: ops.biased(x, nothing, **how),
-        lambda x: ops.depthwise(x, one[None, None], nothing, **how),
+        lambda x: ops.depthwise(x, one[None, None], after, native=native),
     ]
 
 
@@ -91,7 +92,7 @@ def test_activations_of_products(activation, native):
         kernel = tf.ones([1, 1, 1, filters])
         y, dx = value_and_slope(
             lambda x, kernel=kernel: ops.convolution(
-                x, kernel, activation=activation, native=native
+                x, kernel, ops.Epilogue(activation=activation), native=native
             ),
             images(1),
         )

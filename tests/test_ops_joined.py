@@ -12,6 +12,7 @@ from test_ops_channels import numbers
 
 import tf_convpar as convpar
 from tf_convpar import ops
+from tf_convpar.ops import Epilogue
 
 L = keras.layers
 
@@ -61,7 +62,9 @@ def test_values(shape, parts):
         images, exact = joined(shape, parts, *change)
         expected = tf.nn.conv2d(exact, kernel.astype("float64"), 1, "VALID")
         for native in (True, False):
-            y = ops.convolution(images, kernel, native=native)
+            y = ops.convolution(
+                None, kernel, Epilogue(joined=images), native=native
+            )
             near(y, expected.numpy(), 1e-5)
 
 
@@ -77,8 +80,13 @@ def test_gradients(scale):
             tape.watch(values)
             *parts, scales, offsets, k, added = values
             y = ops.convolution(
-                ops.Joined(parts, scales, offsets, "silu", 0.5),
-                *(k, None, None, "relu", added),
+                None,
+                k,
+                Epilogue(
+                    added=added,
+                    activation="relu",
+                    joined=ops.Joined(parts, scales, offsets, "silu", 0.5),
+                ),
                 native=native,
             )
         found.append(tape.gradient(y, values, y))
@@ -87,27 +95,31 @@ def test_gradients(scale):
 
 
 def test_refuses_what_does_not_fit():
+    def multiply(given, kernel, **how):
+        after = Epilogue(joined=given)
+        return ops.convolution(None, kernel, after, native=True, **how)
+
     x, kernel = numbers((2, 4, 4, 3), 1), numbers((1, 1, 3, 5), 2)
     error = tf.errors.InvalidArgumentError
     for scale in (np.ones(4, "float32"), np.ones((3, 3), "float32")):
         with pytest.raises(error, match="Expected an image_scale"):
-            ops.convolution(ops.Joined([x], scale), kernel, native=True)
+            multiply(ops.Joined([x], scale), kernel)
     with pytest.raises(error, match="an image_offset"):
         given = ops.Joined([x], None, np.ones(2, "float32"))
-        ops.convolution(given, kernel, native=True)
+        multiply(given, kernel)
     for other in (x[:1], x[:, :2], x[0]):
         with pytest.raises(error, match="Expected images"):
-            ops.convolution(ops.Joined([x, other]), kernel, native=True)
+            multiply(ops.Joined([x, other]), kernel)
     with pytest.raises(error, match="Expected images"):
-        ops.convolution(ops.Joined([x, x]), kernel, native=True)
+        multiply(ops.Joined([x, x]), kernel)
     wide = numbers((3, 3, 3, 5), 2)
     for given in (ops.Joined([x], np.ones(3, "float32")), ops.Joined([x, x])):
         k = wide if len(given.parts) == 1 else np.concatenate([wide, wide], 2)
         with pytest.raises(error, match="windows of one pixel"):
-            ops.convolution(given, k, padding="same", native=True)
+            multiply(given, k, padding="same")
     with pytest.raises(error, match="strides of 1"):
         given = ops.Joined([x], None, None, "relu")
-        ops.convolution(given, kernel, stride=2, native=True)
+        multiply(given, kernel, stride=2)
 
 
 def model():

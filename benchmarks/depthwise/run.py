@@ -45,7 +45,8 @@ def forward(native, x, dy, kernel, stride, activation="linear"):
     """Feature maps; with an activation, of the bias as well."""
     bias = tf.zeros(kernel.shape[-1])
     if native:
-        return ops.depthwise(x, kernel, bias, stride, activation=activation)
+        after = ops.Epilogue(bias=bias, activation=activation)
+        return ops.depthwise(x, kernel, after, stride)
     strides = [1, stride, stride, 1]
     y = tf.nn.depthwise_conv2d(x, kernel[..., None], strides, "SAME")
     return y if activation == "linear" else tf.nn.relu6(y + bias)
@@ -60,7 +61,7 @@ def input_gradient(native, x, dy, kernel, stride):
     """By the images; ours has no strides."""
     if native:
         turned = kernel[::-1, ::-1]
-        return ops.depthwise(dy, turned, tf.zeros(kernel.shape[-1]))
+        return ops.depthwise(dy, turned)
     return tf.raw_ops.DepthwiseConv2dNativeBackpropInput(
         input_sizes=tf.shape(x),
         filter=kernel[..., None],

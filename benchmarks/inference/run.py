@@ -24,6 +24,7 @@ from tf_convpar import ops
 from tf_convpar.algorithms import Windows
 from tf_convpar.algorithms import convolve
 from tf_convpar.cluster import memory
+from tf_convpar.ops import Epilogue
 
 # Pixels of a side, window, stride, channels, filters.
 SHAPES = [
@@ -73,18 +74,20 @@ def milliseconds(batch, shape, repeats):
 
     def ours(kernel):
         return ops.convolution(
-            *(x, kernel, None, bias, "relu"),
+            x,
+            kernel,
+            Epilogue(bias=bias, activation="relu", remember=True),
             stride=stride,
             padding="same",
-            remember=True,
         )
 
     def winograd(kernel):
         maps = convolve(
-            *(x, kernel, Windows(padding="same")),
+            x,
+            kernel,
+            Windows(padding="same"),
+            Epilogue(bias=bias, remember=True),
             algorithm="winograd",
-            bias=bias,
-            remember=True,
         )
         return tf.nn.relu(maps)
 

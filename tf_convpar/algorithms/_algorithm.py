@@ -10,6 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_convpar.algorithms._workspace import Processor
+from tf_convpar.ops import NOTHING
+from tf_convpar.ops import Epilogue
 
 FORWARD = "forward"
 INPUT_GRADIENT = "input_gradient"
@@ -128,9 +130,7 @@ class Algorithm(abc.ABC):
         x: tf.Tensor,
         kernel: tf.Tensor,
         geometry: Geometry,
-        bias: tf.Tensor | None = None,
-        remember: bool = False,
-        relu: bool = False,
+        epilogue: Epilogue = NOTHING,
     ) -> tf.Tensor:
         """The feature maps, `(batch, *output, filters)`.
 
@@ -138,11 +138,9 @@ class Algorithm(abc.ABC):
             x: The input.
             kernel: The kernel.
             geometry: Shape of the convolution.
-            bias: One value for each filter, which is added; None for no bias.
-            remember: Whether to keep what was computed from the kernel alone,
-                if anything was, for the next call. This is for inference. It is
-                computed anew whenever the kernel has changed, and takes memory.
-            relu: Whether what is below 0 becomes 0 in the same pass.
+            epilogue: What follows: a bias and `relu`, at most. If the kernel is
+                to be remembered, what was computed from it alone is kept, if
+                anything was; that takes memory.
         """
 
     @abc.abstractmethod

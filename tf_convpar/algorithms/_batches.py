@@ -15,6 +15,8 @@ from tf_convpar.algorithms._algorithm import Algorithm
 from tf_convpar.algorithms._algorithm import Geometry
 from tf_convpar.algorithms._names import Choice
 from tf_convpar.algorithms._workspace import Processor
+from tf_convpar.ops import NOTHING
+from tf_convpar.ops import Epilogue
 
 # Batches that are measured where the batch is unknown, and the batches from
 # which on the second and the third of them count.
@@ -66,15 +68,11 @@ class _ByBatch(Algorithm):
         x: tf.Tensor,
         kernel: tf.Tensor,
         geometry: Geometry,
-        bias: tf.Tensor | None = None,
-        remember: bool = False,
-        relu: bool = False,
+        epilogue: Epilogue = NOTHING,
     ) -> tf.Tensor:
         return self._switch(
             x,
-            lambda algorithm: algorithm.forward(
-                x, kernel, geometry, bias, remember, relu
-            ),
+            lambda algorithm: algorithm.forward(x, kernel, geometry, epilogue),
         )
 
     def input_gradient(

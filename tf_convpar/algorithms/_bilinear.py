@@ -62,6 +62,8 @@ from tf_convpar.algorithms._stages import Transforms
 from tf_convpar.algorithms._tensors import turn
 from tf_convpar.algorithms._tensors import wide_dtype
 from tf_convpar.algorithms._workspace import Processor
+from tf_convpar.ops import NOTHING
+from tf_convpar.ops import Epilogue
 
 _TRANSFORMS = {"winograd": _winograd.transforms, "fft": _fft.transforms}
 KINDS = tuple(_TRANSFORMS)
@@ -172,17 +174,15 @@ class Bilinear(Algorithm):
         x: tf.Tensor,
         kernel: tf.Tensor,
         geometry: Geometry,
-        bias: tf.Tensor | None = None,
-        remember: bool = False,
-        relu: bool = False,
+        epilogue: Epilogue = NOTHING,
     ) -> tf.Tensor:
         """The feature maps; the compiled op does all in one pass."""
         wide = wide_dtype(x.dtype)
         images, wide_kernel = tf.cast(x, wide), tf.cast(kernel, wide)
         if self._is_compiled(wide):
             maps = _run_op(
-                (images, wide_kernel, _bias_or_none(bias)),
-                self._op(geometry, FORWARD, remember, relu),
+                (images, wide_kernel, _bias_or_none(epilogue.bias)),
+                self._op(geometry, FORWARD, epilogue),
             )
             return tf.cast(maps, x.dtype)
         maps = _tiles.forward(
@@ -192,10 +192,7 @@ class Bilinear(Algorithm):
             self.tile,
             geometry.pads,
         )
-        if bias is not None:
-            maps += tf.cast(bias, wide)
-        maps = tf.nn.relu(maps) if relu else maps
-        return tf.cast(maps, x.dtype)
+        return tf.cast(epilogue.cast(wide).applied(maps), x.dtype)
 
     def input_gradient(
         self,
@@ -290,8 +287,7 @@ class Bilinear(Algorithm):
         self,
         geometry: Geometry,
         which: str,
-        remember: bool = False,
-        relu: bool = False,
+        epilogue: Epilogue = NOTHING,
     ) -> _Op:
         return _Op(
             self.kind,
@@ -299,8 +295,8 @@ class Bilinear(Algorithm):
             geometry.window,
             geometry.pads,
             which,
-            remember,
-            relu,
+            epilogue.remember,
+            epilogue.activation == "relu",
         )
 
     def _is_compiled(self, dtype: tf.DType) -> bool:

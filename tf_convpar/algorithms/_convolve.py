@@ -19,6 +19,8 @@ from tf_convpar.algorithms._algorithm import Geometry
 from tf_convpar.algorithms._batches import by_measurement
 from tf_convpar.algorithms._choose import ASSUMED_BATCH
 from tf_convpar.algorithms._tensors import sizes_of
+from tf_convpar.ops import NOTHING
+from tf_convpar.ops import Epilogue
 
 # Pixels of all feature maps up to which arranging the kernel counts.
 _FEW = 256
@@ -51,6 +53,8 @@ class Windows:
         channels_last: True where the channels are the last axis of images,
             False where they are the first after the batch. On a CPU TensorFlow
             supports only True.
+        zeros: Zeros above, below, left and right of images, beside those of the
+            padding. Only for what has been found to be `in_one_pass` with them.
     """
 
     strides: Sequence[int] = (1, 1)
@@ -58,30 +62,28 @@ class Windows:
     dilation_rate: Sequence[int] = (1, 1)
     groups: int = 1
     channels_last: bool = True
+    zeros: Sequence[int] = (0, 0, 0, 0)
 
 
 def convolve(
     inputs: tf.Tensor,
     kernel: tf.Tensor,
     windows: Windows = Windows(),
+    epilogue: Epilogue = NOTHING,
     *,
     filters: tuple[int, int] | None = None,
     algorithm: str = "direct",
-    bias: tf.Tensor | None = None,
-    factor: tf.Tensor | None = None,
-    activation: str = "linear",
-    added: tf.Tensor | None = None,
-    joined: ops.Joined | None = None,
-    zeros: Sequence[int] = (0, 0, 0, 0),
-    remember: bool = False,
     device: str | None = None,
 ) -> tf.Tensor:
-    """A convolution with all or some of a layer's filters.
+    """A convolution with all or some of a layer's filters, and what follows it.
 
     ```python
     y = convolve(x, kernel)  # all filters
     y = convolve(  # filters 8 to 15 of 32 in four groups
         x, kernel[..., 8:16], Windows(groups=4), filters=(8, 32)
+    )
+    y = convolve(  # bias and relu are a part of it
+        x, kernel, epilogue=Epilogue(bias=b, activation="relu")
     )
     y = convolve(x, kernel, algorithm="auto")
     ```
@@ -93,6 +95,9 @@ def convolve(
             `(*window, channels // groups, width)`. They may be any contiguous
             range of the layer's filters.
         windows: Strides, padding, dilation, groups and data format.
+        epilogue: What follows, for the filters wanted. Its result does not
+            depend on the algorithm; how much of it is done in the same pass
+            does. Only what is made `in_one_pass` reads how inputs were made.
         filters: First filter of the range, and the layer's number of filters;
             needed only where there is more than one group.
         algorithm: `"direct"`, TensorFlow's own; `"auto"`, the fastest by
@@ -102,20 +107,6 @@ def convolve(
             strides and dilation (gemm takes strides, except in the input
             gradient), windows of one pixel (gemm takes them), and channels
             first. Algorithms other than `"direct"` are for CPUs.
-        bias: One value for each filter wanted, which is added; None for no
-            bias.
-        factor: One value for each filter wanted, by which its feature map is
-            multiplied before the bias is added; None for none. Only where the
-            convolution is made `in_one_pass`.
-        activation: Name of an activation, as for `ops.convolution`; likewise.
-            `"relu"` also elsewhere, where there are no groups.
-        added: Feature maps that are added before the activation; likewise.
-        joined: How the inputs were made, if that is to be done in the same
-            pass; likewise, for windows of one pixel and strides of 1.
-        zeros: Zeros above, below, left and right of images, which have been
-            found to be `in_one_pass` with them.
-        remember: Whether what is made of the kernel is kept for the next call,
-            for inference. It is made anew when the kernel has changed.
         device: Name of the device that `"auto"` measures; None for this
             process' own.
 
@@ -127,47 +118,20 @@ def convolve(
         ValueError: There is no such algorithm.
     """
     check_algorithm(algorithm)
-    run = functools.partial(
-        _ungrouped,
-        windows=windows,
-        algorithm=algorithm,
-        remember=remember,
-        device=device,
-    )
     if (
         algorithm == "auto"
-        and remember
-        and (any(zeros) or in_one_pass(inputs, kernel, windows, device))
+        and epilogue.remember
+        and (any(windows.zeros) or in_one_pass(inputs, kernel, windows, device))
     ):
-        following = factor, bias, activation, added
-        images = joined or inputs
-        return _in_one_pass(images, kernel, windows, following, zeros)
-    if windows.groups == 1:
-        return run(inputs, kernel, bias, relu=activation == "relu")
-    first, total = filters or (0, kernel.shape[-1])
-    per_group = total // windows.groups
-    axis = -1 if windows.channels_last else 1
-    if not _groups.is_depthwise(
-        kernel, per_group, first, windows.strides, windows.dilation_rate
-    ):
-        return _groups.by_group(
-            run, inputs, kernel, bias, per_group, first, axis
-        )
-    maps = _groups.depthwise(
-        inputs,
-        kernel,
-        per_group,
-        first,
-        axis,
-        strides=tuple(windows.strides),
-        padding=windows.padding,
-        dilation_rate=tuple(windows.dilation_rate),
-        data_format=(
-            "channels_last" if windows.channels_last else "channels_first"
-        ),
-        algorithm=algorithm,
+        return _in_one_pass(inputs, kernel, windows, epilogue)
+    run = functools.partial(
+        _in_groups, filters=filters, algorithm=algorithm, device=device
     )
-    return _add_bias(maps, bias, windows)
+    epilogue = dataclasses.replace(epilogue, joined=None)
+    if epilogue.is_of_training:
+        return run(inputs, kernel, windows, epilogue)
+    maps = run(inputs, kernel, windows, Epilogue(remember=epilogue.remember))
+    return epilogue.applied(maps, windows.channels_last)
 
 
 def in_one_pass(
@@ -214,59 +178,91 @@ def in_one_pass(
 
 
 def _in_one_pass(
-    inputs: tf.Tensor | ops.Joined,
+    inputs: tf.Tensor, kernel: tf.Tensor, windows: Windows, epilogue: Epilogue
+) -> tf.Tensor:
+    rank = inputs.shape.rank
+    if rank == kernel.shape.rank == 4:
+        return ops.convolution(
+            inputs,
+            kernel,
+            epilogue,
+            stride=windows.strides[0],
+            padding=windows.padding,
+            zeros=windows.zeros,
+        )
+    # Single pixels, wherever they are.
+    channels, filters = kernel.shape[-2:]
+    if epilogue.added is not None:
+        added = tf.reshape(epilogue.added, [1, 1, -1, filters])
+        epilogue = dataclasses.replace(epilogue, added=added)
+    maps = ops.convolution(
+        tf.reshape(inputs, [1, 1, -1, channels]),
+        tf.reshape(kernel, [1, 1, channels, filters]),
+        epilogue,
+    )
+    return tf.reshape(maps, [*sizes_of(inputs)[:-1], filters])
+
+
+def _in_groups(
+    inputs: tf.Tensor,
     kernel: tf.Tensor,
     windows: Windows,
-    following: tuple[Any, Any, str, Any],
-    zeros: Sequence[int],
+    epilogue: Epilogue,
+    *,
+    filters: tuple[int, int] | None,
+    algorithm: str,
+    device: str | None,
 ) -> tf.Tensor:
-    if isinstance(inputs, tf.Tensor) and (
-        inputs.shape.rank != kernel.shape.rank or inputs.shape.rank != 4
-    ):
-        # Single pixels, wherever they are.
-        channels, filters = kernel.shape[-2:]
-        *vectors, added = following
-        if added is not None:
-            added = tf.reshape(added, [1, 1, -1, filters])
-        maps = ops.convolution(
-            tf.reshape(inputs, [1, 1, -1, channels]),
-            tf.reshape(kernel, [1, 1, channels, filters]),
-            *(*vectors, added),
-            remember=True,
-        )
-        return tf.reshape(maps, [*sizes_of(inputs)[:-1], filters])
-    return ops.convolution(
-        *(inputs, kernel, *following),
-        stride=windows.strides[0],
-        padding=windows.padding,
-        zeros=zeros,
-        remember=True,
+    """A convolution in any number of groups, with a bias and `relu`."""
+    run = functools.partial(
+        _ungrouped, windows=windows, algorithm=algorithm, device=device
     )
+    if windows.groups == 1:
+        return run(inputs, kernel, epilogue)
+    first, total = filters or (0, kernel.shape[-1])
+    per_group = total // windows.groups
+    axis = -1 if windows.channels_last else 1
+    if not _groups.is_depthwise(
+        kernel, per_group, first, windows.strides, windows.dilation_rate
+    ):
+        return _groups.by_group(
+            run, inputs, kernel, epilogue, per_group, first, axis
+        )
+    maps = _groups.depthwise(
+        inputs,
+        kernel,
+        per_group,
+        first,
+        axis,
+        strides=tuple(windows.strides),
+        padding=windows.padding,
+        dilation_rate=tuple(windows.dilation_rate),
+        data_format=(
+            "channels_last" if windows.channels_last else "channels_first"
+        ),
+        algorithm=algorithm,
+    )
+    return epilogue.applied(maps, windows.channels_last)
 
 
 def _ungrouped(
     x: tf.Tensor,
     kernel: tf.Tensor,
-    bias: tf.Tensor | None,
-    relu: bool = False,
+    epilogue: Epilogue,
     *,
     windows: Windows,
     algorithm: str,
-    remember: bool,
     device: str | None,
 ) -> tf.Tensor:
     geometry = _geometry(x, kernel, windows)
     if algorithm == "direct" or not windows.channels_last:
         maps = _direct.run(x, kernel, geometry, windows.channels_last)
-        maps = _add_bias(maps, bias, windows)
-        return tf.nn.relu(maps) if relu else maps
+        return epilogue.applied(maps, windows.channels_last)
     if algorithm == "auto":
         choice = by_measurement(geometry, device)
     else:
         choice = _names.by_name(algorithm, geometry)
-    return _passes.convolution(
-        x, kernel, geometry, choice, bias, remember, relu
-    )
+    return _passes.convolution(x, kernel, geometry, choice, epilogue)
 
 
 def _geometry(x: tf.Tensor, kernel: tf.Tensor, windows: Windows) -> Geometry:
@@ -282,14 +278,3 @@ def _geometry(x: tf.Tensor, kernel: tf.Tensor, windows: Windows) -> Geometry:
         batch=x.shape[0],
         dtype=x.dtype.name,
     )
-
-
-def _add_bias(
-    maps: tf.Tensor, bias: tf.Tensor | None, windows: Windows
-) -> tf.Tensor:
-    if bias is None:
-        return maps
-    if windows.channels_last:
-        # TensorFlow fuses this op with the convolution.
-        return tf.nn.bias_add(maps, bias)
-    return maps + tf.reshape(bias, [-1] + [1] * (maps.shape.rank - 2))

@@ -18,6 +18,8 @@ from tf_convpar.algorithms._algorithm import Algorithm
 from tf_convpar.algorithms._algorithm import Geometry
 from tf_convpar.algorithms._phases import Phases
 from tf_convpar.algorithms._workspace import Processor
+from tf_convpar.ops import NOTHING
+from tf_convpar.ops import Epilogue
 
 
 class Direct(Algorithm):
@@ -39,14 +41,10 @@ class Direct(Algorithm):
         x: tf.Tensor,
         kernel: tf.Tensor,
         geometry: Geometry,
-        bias: tf.Tensor | None = None,
-        remember: bool = False,
-        relu: bool = False,
+        epilogue: Epilogue = NOTHING,
     ) -> tf.Tensor:
         """The feature maps; differentiable. Nothing is remembered."""
-        maps = run(x, kernel, geometry)
-        maps = maps if bias is None else tf.nn.bias_add(maps, bias)
-        return tf.nn.relu(maps) if relu else maps
+        return epilogue.applied(run(x, kernel, geometry))
 
     def input_gradient(
         self,

@@ -32,6 +32,8 @@ from tf_convpar.algorithms._tensors import turn
 from tf_convpar.algorithms._tensors import wide_dtype
 from tf_convpar.algorithms._tensors import windows
 from tf_convpar.algorithms._workspace import Processor
+from tf_convpar.ops import NOTHING
+from tf_convpar.ops import Epilogue
 
 
 class Gemm(Algorithm):
@@ -57,16 +59,11 @@ class Gemm(Algorithm):
         x: tf.Tensor,
         kernel: tf.Tensor,
         geometry: Geometry,
-        bias: tf.Tensor | None = None,
-        remember: bool = False,
-        relu: bool = False,
+        epilogue: Epilogue = NOTHING,
     ) -> tf.Tensor:
         """The feature maps; the compiled op remembers the kernel's panels."""
         pads = _pads(sizes_of(x)[1:-1], geometry)
-        strides = geometry.strides
-        return _multiply(
-            *(x, kernel, pads, strides, bias), remember=remember, relu=relu
-        )
+        return _multiply(x, kernel, pads, geometry.strides, epilogue)
 
     def input_gradient(
         self,
@@ -124,10 +121,8 @@ def _multiply(
     kernel: tf.Tensor,
     pads: Sequence[tuple[Any, Any]],
     strides: Sequence[int],
-    bias: tf.Tensor | None = None,
+    epilogue: Epilogue = NOTHING,
     turned: bool = False,
-    remember: bool = False,
-    relu: bool = False,
 ) -> tf.Tensor:
     window = kernel.shape[:-2].as_list()
     channels, filters = sizes_of(kernel)[-2:]
@@ -142,21 +137,16 @@ def _multiply(
         tf.cast(kernel, wide),
         [filters, depth] if turned else [depth, filters],
     )
-    bias = None if bias is None else tf.cast(bias, wide)
-    if remember and wide == tf.float32 and ops.load():
+    epilogue = epilogue.cast(wide)
+    if epilogue.remember and wide == tf.float32 and ops.load():
         maps = ops.convolution(
             tf.reshape(rows, [1, 1, -1, depth]),
             tf.reshape(kernel, [1, 1, depth, filters]),
-            offset=bias,
-            activation="relu" if relu else "linear",
-            remember=True,
+            epilogue,
         )
     else:
-        maps = tf.matmul(rows, kernel, transpose_b=turned)
-        if bias is not None:
-            # Right after the product: TensorFlow fuses these into one op.
-            maps = tf.nn.bias_add(maps, bias)
-        maps = tf.nn.relu(maps) if relu else maps
+        # Right after the product: TensorFlow fuses these into one op.
+        maps = epilogue.applied(tf.matmul(rows, kernel, transpose_b=turned))
     return tf.cast(tf.reshape(maps, [*shape, filters]), x.dtype)
 
 

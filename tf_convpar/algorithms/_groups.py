@@ -17,18 +17,19 @@ import keras
 import tensorflow as tf
 
 from tf_convpar import ops
+from tf_convpar.ops import Epilogue
 
 # Pixels of a window from which on the op for its gradient is faster.
 _LARGE_WINDOW = 25
 
-Run = Callable[[tf.Tensor, tf.Tensor, "tf.Tensor | None"], tf.Tensor]
+Run = Callable[[tf.Tensor, tf.Tensor, Epilogue], tf.Tensor]
 
 
 def by_group(
     run: Run,
     x: tf.Tensor,
     kernel: tf.Tensor,
-    bias: tf.Tensor | None,
+    epilogue: Epilogue,
     per_group: int,
     first: int,
     axis: int,
@@ -37,10 +38,10 @@ def by_group(
 
     Args:
         run: A convolution without groups. It is called with the channels, the
-            kernel and the bias of each group that the range touches.
+            kernel and the epilogue of each group that the range touches.
         x: Input with the channels of all groups.
         kernel: Kernel of the range, `(*window, channels of a group, width)`.
-        bias: Bias of the range, one value for each filter, or None.
+        epilogue: What follows: a bias and an activation, at most.
         per_group: Number of filters of a whole group.
         first: Number of the layer's filter with which the range begins.
         axis: Axis of `x` that holds the channels.
@@ -50,9 +51,9 @@ def by_group(
     for group in range(first // per_group, -(-(first + width) // per_group)):
         begin = max(group * per_group - first, 0)
         end = min((group + 1) * per_group - first, width)
-        own = channels_of(x, group * channels, channels, axis)
-        part = None if bias is None else bias[begin:end]
-        maps.append(run(own, kernel[..., begin:end], part))
+        image = channels_of(x, group * channels, channels, axis)
+        part = epilogue.of([bias[begin:end] for bias in epilogue.tensors()])
+        maps.append(run(image, kernel[..., begin:end], part))
     return tf.concat(maps, axis)
 
 
@@ -87,9 +88,9 @@ def depthwise(
     """`by_group` in one operation, for ranges that are `is_depthwise`."""
     width = kernel.shape[-1]
     count = width // per_group
-    own = channels_of(x, first // per_group, count, axis)
+    image = channels_of(x, first // per_group, count, axis)
     kernel = tf.reshape(kernel, [*kernel.shape[:-2], count, per_group])
-    return depthwise_conv(own, kernel, **kwargs)
+    return depthwise_conv(image, kernel, **kwargs)
 
 
 def depthwise_conv(
@@ -164,15 +165,16 @@ def _by_own_ops(
 
     @tf.custom_gradient
     def run(x: tf.Tensor, kernel: tf.Tensor) -> Any:
-        nothing = tf.zeros(kernel.shape[2], kernel.dtype)
+        # One for both directions.
+        nothing = Epilogue(bias=tf.zeros(kernel.shape[2], kernel.dtype))
         y = ops.depthwise(x, kernel[..., 0], nothing, stride, padding)
 
         def gradient(dy: tf.Tensor) -> list[tf.Tensor]:
             if large:
-                found = ops.depthwise_kernel_gradient(
+                by_kernel = ops.depthwise_kernel_gradient(
                     x, dy, kernel.shape[:2], stride, padding
                 )
-                dk = tf.expand_dims(found, -1)
+                dk = tf.expand_dims(by_kernel, -1)
             else:
                 dk = tf.raw_ops.DepthwiseConv2dNativeBackpropFilter(
                     input=x,

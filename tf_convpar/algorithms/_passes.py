@@ -9,6 +9,7 @@ derivatives of any order, all by the algorithms chosen.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,8 @@ from tf_convpar._compat.tensorflow import stop_recording
 from tf_convpar.algorithms._algorithm import Geometry
 from tf_convpar.algorithms._names import Choice
 from tf_convpar.algorithms._tensors import sizes_of
+from tf_convpar.ops import NOTHING
+from tf_convpar.ops import Epilogue
 
 
 def convolution(
@@ -26,9 +29,7 @@ def convolution(
     kernel: tf.Tensor,
     geometry: Geometry,
     choice: Choice,
-    bias: tf.Tensor | None = None,
-    remember: bool = False,
-    relu: bool = False,
+    epilogue: Epilogue = NOTHING,
 ) -> tf.Tensor:
     """The feature maps; `choice` has the algorithms of their gradients too.
 
@@ -41,17 +42,14 @@ def convolution(
         kernel: Kernel, `(*window, channels, filters)`.
         geometry: Shape of the convolution.
         choice: An algorithm for each pass.
-        bias: One value for each filter, which is added; None for no bias.
-        remember: Whether the kernel's spectrum is kept for the next call.
-        relu: Whether what is below 0 becomes 0.
+        epilogue: What follows: a bias and `relu`, at most.
     """
-    passes = _Passes(geometry, choice, remember)
-    if bias is not None:
-        return passes.forward_with_bias(x, kernel, bias, relu)
+    passes = _Passes(geometry, choice, epilogue.remember)
+    if epilogue.bias is not None:
+        return passes.forward_with_bias(x, kernel, epilogue)
     if choice.is_direct:
-        return choice.forward.forward(x, kernel, geometry, relu=relu)
-    maps = passes.forward(x, kernel)
-    return tf.nn.relu(maps) if relu else maps
+        return choice.forward.forward(x, kernel, geometry, epilogue)
+    return epilogue.applied(passes.forward(x, kernel))
 
 
 class _Passes:
@@ -67,26 +65,28 @@ class _Passes:
     ) -> None:
         self._geometry = geometry
         self._choice = choice
-        self._remember = remember
+        self._bare = Epilogue(remember=remember)
 
     def forward(self, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         @tf.custom_gradient
         def run(x: tf.Tensor, kernel: tf.Tensor) -> Any:
-            return self._forward(x, kernel), self._gradients(x, kernel)
+            y = self._forward(x, kernel, self._bare)
+            return y, self._gradients(x, kernel)
 
         return run(x, kernel)
 
     def forward_with_bias(
-        self, x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, relu: bool
+        self, x: tf.Tensor, kernel: tf.Tensor, epilogue: Epilogue
     ) -> tf.Tensor:
         @tf.custom_gradient
         def run(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> Any:
             gradients = self._gradients(x, kernel)
-            y = self._forward(x, kernel, bias, relu)
+            after = dataclasses.replace(epilogue, bias=bias)
+            y = self._forward(x, kernel, after)
 
             @_once
             def before(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-                if not relu:
+                if epilogue.activation == "linear":
                     return dy, ops.bias_gradient(dy)
                 # What is above 0 is so before and after the activation.
                 nothing = tf.zeros_like(bias)
@@ -98,7 +98,7 @@ class _Passes:
 
             return y, gradient
 
-        return run(x, kernel, bias)
+        return run(x, kernel, epilogue.bias)
 
     def input_gradient(
         self, dy: tf.Tensor, kernel: tf.Tensor, shape: Any
@@ -132,15 +132,11 @@ class _Passes:
         return run(x, dy)
 
     def _forward(
-        self,
-        x: tf.Tensor,
-        kernel: tf.Tensor,
-        bias: tf.Tensor | None = None,
-        relu: bool = False,
+        self, x: tf.Tensor, kernel: tf.Tensor, epilogue: Epilogue
     ) -> tf.Tensor:
         with stop_recording():
             return self._choice.forward.forward(
-                x, kernel, self._geometry, bias, self._remember, relu
+                x, kernel, self._geometry, epilogue
             )
 
     def _gradients(self, x: tf.Tensor, kernel: tf.Tensor) -> Any:
@@ -158,14 +154,14 @@ class _Passes:
 def _once(
     run: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
 ) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
-    """Of one tensor in a graph a function's results are made once.
+    """Computes a function of one tensor once in a graph, however often asked.
 
     `on_device` asks for the gradient of the input first, and then for those of
     the weights: what all of them are made of would be computed twice.
     """
     known: list[Any] = []
 
-    def found(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def run_once(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         if tf.executing_eagerly():
             return run(x)
         graph = tf.compat.v1.get_default_graph()
@@ -174,4 +170,4 @@ def _once(
         result: tuple[tf.Tensor, tf.Tensor] = known[2]
         return result
 
-    return found
+    return run_once

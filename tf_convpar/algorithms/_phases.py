@@ -35,6 +35,8 @@ from tf_convpar.algorithms._algorithm import Algorithm
 from tf_convpar.algorithms._algorithm import Geometry
 from tf_convpar.algorithms._tensors import sizes_of
 from tf_convpar.algorithms._workspace import Processor
+from tf_convpar.ops import NOTHING
+from tf_convpar.ops import Epilogue
 
 
 class Phases(Algorithm):
@@ -73,9 +75,7 @@ class Phases(Algorithm):
         x: tf.Tensor,
         kernel: tf.Tensor,
         geometry: Geometry,
-        bias: tf.Tensor | None = None,
-        remember: bool = False,
-        relu: bool = False,
+        epilogue: Epilogue = NOTHING,
     ) -> tf.Tensor:
         """The feature maps; nothing is remembered."""
         cut = _Cut(geometry)
@@ -86,9 +86,7 @@ class Phases(Algorithm):
                 parts, cut.kernels(kernel), cut.geometries(), strict=True
             )
         ]
-        y = cut.joined_maps(maps)
-        y = y if bias is None else tf.nn.bias_add(y, bias)
-        return tf.nn.relu(y) if relu else y
+        return epilogue.applied(cut.joined_maps(maps))
 
     def input_gradient(
         self,

@@ -8,6 +8,7 @@ from tf_convpar.layers._activations import (
 )
 from tf_convpar.layers._activations import op_activation as op_activation
 from tf_convpar.layers._base import ConvParallel as ConvParallel
+from tf_convpar.layers._channel_scaling import Fusable as Fusable
 from tf_convpar.layers._channel_scaling import has_note as has_note
 from tf_convpar.layers._channel_scaling import is_inference as is_inference
 from tf_convpar.layers._channel_scaling import leave_unpadded as leave_unpadded

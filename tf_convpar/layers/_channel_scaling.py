@@ -1,4 +1,4 @@
-"""Convolutions that can be made again, with each feature map scaled.
+"""Recomputes a convolution with each feature map scaled.
 
 In inference a normalization is a factor and a summand of each feature map. The
 factor may as well scale the filter, and the summand be a part of the bias: then
@@ -8,65 +8,75 @@ how that is made, for a normalization that finds it.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from collections.abc import Collection
-from collections.abc import Mapping
 from collections.abc import Sequence
-from types import MappingProxyType
 from typing import Any
-from typing import NamedTuple
-from typing import Protocol
 
 import tensorflow as tf
 
+from tf_convpar import ops
 from tf_convpar._compat.keras import training_of_call
 from tf_convpar.algorithms import ASSUMED_BATCH
+from tf_convpar.ops import Epilogue
 
 # Where a tensor has its note, and where an image with zeros around it has one.
 _NOTE, _UNPADDED = "_convpar_scaled", "_convpar_unpadded"
 
 
-class Scaled(Protocol):
-    """Makes feature maps again, with a factor and a summand of each.
+@dataclasses.dataclass(frozen=True)
+class Fusable:
+    """Recomputes a result with the following op fused into it.
+
+    ```python
+    y = fusable.run(Epilogue(activation="relu"))
+    ```
 
     Attributes:
-        activations: Names of those that it computes in the same pass.
-        adds: Whether it adds other feature maps in the same pass.
+        run: Takes an `Epilogue`, of which it does what the other attributes
+            say. If it is the note of `note_of`, it does a factor and a bias
+            too.
+        activations: Names of the activations that it computes.
+        adds: Whether it adds other feature maps.
     """
 
-    activations: Collection[str]
-    adds: bool
-
-    def __call__(
-        self,
-        factor: tf.Tensor,
-        summand: tf.Tensor,
-        activation: str = ...,
-        added: tf.Tensor | None = ...,
-    ) -> tf.Tensor:
-        """The feature maps, and what else it computes in the same pass."""
+    run: Callable[[Epilogue], tf.Tensor]
+    activations: Collection[str] = tuple(ops.ACTIVATIONS)
+    adds: bool = False
 
 
-class Again(NamedTuple):
-    """Of what a layer is computed again, with its feature maps scaled.
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Inputs and epilogue needed to recompute a layer with its channels scaled.
 
     Attributes:
-        inputs: What it is computed of.
-        extra: What else its last stage then takes.
-        activations: Names of those that this stage computes in its pass.
-        by_itself: Whether that stage takes factors by themselves, and feature
-            maps to add. Elsewhere factors scale the kernel.
+        inputs: The inputs, for all stages of the layer.
+        zeros: Zeros above, below, left and right of them, which the last stage
+            adds in its pass.
+        joined: How the last stage may make the inputs in its pass.
+        activations: Names of those that the last stage computes in its pass. It
+            takes an epilogue if there are any.
+        in_one_pass: Whether that stage takes factors, and feature maps to add.
+            Elsewhere factors scale the kernel.
     """
 
     inputs: tf.Tensor
-    extra: Mapping[str, Any] = MappingProxyType({})
+    zeros: Sequence[int] = (0, 0, 0, 0)
+    joined: ops.Joined | None = None
     activations: Collection[str] = ()
-    by_itself: bool = False
+    in_one_pass: bool = False
+
+    def epilogue(self, activation: str) -> Epilogue | None:
+        """What follows the last stage at first; None if that takes none."""
+        if not self.activations:
+            return None
+        return Epilogue(activation=activation, joined=self.joined)
 
 
 def is_inference() -> bool:
-    """Whether Keras says that this is no training step, but inference.
+    """Whether Keras runs a layer in inference, not in a training step.
 
     Kernels are then likely to be the same next time.
     """
@@ -76,20 +86,21 @@ def is_inference() -> bool:
 def leave_note(
     maps: tf.Tensor,
     run: Callable[..., tf.Tensor],
-    again: Again,
+    source: Source,
     kernels: Sequence[tf.Tensor],
     bias: Sequence[tf.Tensor],
     shape: Sequence[int],
 ) -> None:
-    """Notes how feature maps were made, where making them again may pay.
+    """Notes how to recompute feature maps with what follows, where it may pay.
 
     It does in a graph, in which what nobody uses is never computed. The last
     kernel must have fewer numbers than the feature maps if it is scaled.
 
     Args:
         maps: The feature maps, channels last.
-        run: What was called with the inputs, the kernels and the bias.
-        again: Of what the layer is computed.
+        run: What was called with the inputs, the kernels with the bias, and
+            maybe an epilogue and zeros.
+        source: What the layer is recomputed of.
         kernels: Its kernels; the last one is scaled.
         bias: Its bias, if it has one.
         shape: The shape in which factors scale the last kernel.
@@ -97,38 +108,47 @@ def leave_note(
     batch = maps.shape[0] or ASSUMED_BATCH
     numbers = batch * math.prod(n or 1 for n in maps.shape[1:])
     *others, kernel = kernels
-    inputs, extra, activations, by_itself = again
-    large = not by_itself and numbers < math.prod(kernel.shape)
+    large = not source.in_one_pass and numbers < math.prod(kernel.shape)
     if tf.executing_eagerly() or large:
         return
 
-    def scaled(
-        factor: tf.Tensor,
-        summand: tf.Tensor,
-        activation: str = "linear",
-        added: tf.Tensor | None = None,
-    ) -> tf.Tensor:
+    def scaled(epilogue: Epilogue) -> tf.Tensor:
+        last, factor, summand = kernel, epilogue.factor, epilogue.bias
         if bias:
             summand += bias[0] * factor
-        more = dict(extra)
-        if activations:
-            more["activation"] = activation
-        if by_itself:
-            more |= {"factor": factor, "added": added}
-            return run(inputs, *others, kernel, summand, **more)
-        last = kernel * tf.reshape(factor, shape)
-        return run(inputs, *others, last, summand, **more)
+        if not source.in_one_pass:
+            last, factor = kernel * tf.reshape(factor, shape), None
+        # The bias goes with the weights.
+        epilogue = dataclasses.replace(
+            epilogue, factor=factor, bias=None, joined=source.joined
+        )
+        return run(
+            source.inputs,
+            [*others, last, summand],
+            epilogue if source.activations else None,
+            source.zeros,
+        )
 
-    found: Any = scaled
-    found.activations = activations
-    found.adds = by_itself
-    setattr(maps, _NOTE, found)
+    note = Fusable(scaled, source.activations, adds=source.in_one_pass)
+    setattr(maps, _NOTE, note)
+
+
+def completed(epilogue: Epilogue, bias: Sequence[tf.Tensor]) -> Epilogue:
+    """Adds to an epilogue the layer's bias, and whether this is inference.
+
+    Args:
+        epilogue: What else follows.
+        bias: The layer's bias, if it has one.
+    """
+    return dataclasses.replace(
+        epilogue, bias=bias[0] if bias else None, remember=is_inference()
+    )
 
 
 def leave_unpadded(
     padded: tf.Tensor, image: tf.Tensor, zeros: Sequence[int]
 ) -> None:
-    """Notes of what an image with zeros around it was made, in a graph.
+    """Notes the image, and the zeros, of which a padded image was made.
 
     Args:
         padded: The image with its zeros.
@@ -140,19 +160,19 @@ def leave_unpadded(
 
 
 def unpadded(x: tf.Tensor) -> tuple[tf.Tensor, tuple[int, ...]]:
-    """An image and the zeros around it; as far as a note says so."""
-    found: tuple[tf.Tensor, tuple[int, ...]] = getattr(
+    """The image in a padded image, and the zeros around it, by its note."""
+    note: tuple[tf.Tensor, tuple[int, ...]] = getattr(
         x, _UNPADDED, (x, (0, 0, 0, 0))
     )
-    return found
+    return note
 
 
 def has_note(x: Any) -> bool:
-    """Whether something else may be made of what a tensor was made of."""
+    """Whether a tensor has a note of how to recompute it, or of zeros."""
     return hasattr(x, _NOTE) or hasattr(x, _UNPADDED)
 
 
-def note_of(maps: Any) -> Scaled | None:
-    """The note on feature maps, if there is one."""
-    found: Scaled | None = getattr(maps, _NOTE, None)
-    return found
+def note_of(maps: Any) -> Fusable | None:
+    """How to recompute feature maps with what follows, if a note says so."""
+    note: Fusable | None = getattr(maps, _NOTE, None)
+    return note

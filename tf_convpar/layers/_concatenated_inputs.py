@@ -20,18 +20,18 @@ _PARTS, _JOINED = "_convpar_parts", "_convpar_joined"
 
 
 def join(parts: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Joins feature maps along their channels, and notes of what.
+    """Joins feature maps along their channels, and notes the parts.
 
     What is joined itself is joined anew of its parts, so that it need not be
     computed.
     """
-    found = tf.concat(_parts_of(parts), -1)
-    setattr(found, _PARTS, _parts_of(parts))
-    return found
+    maps = tf.concat(_parts_of(parts), -1)
+    setattr(maps, _PARTS, _parts_of(parts))
+    return maps
 
 
 def leave_joined(maps: tf.Tensor, of: tf.Tensor, *change: Any) -> None:
-    """Notes how images were made of others, in a graph.
+    """Notes of which images, and by what change, others were made, in a graph.
 
     Args:
         maps: What was made, `(batch, height, width, channels)`.
@@ -43,14 +43,14 @@ def leave_joined(maps: tf.Tensor, of: tf.Tensor, *change: Any) -> None:
 
 
 def is_joined(x: Any) -> bool:
-    """Whether a convolution may take what a tensor was made of in its place."""
+    """Whether a convolution may read the images of which this one was made."""
     return hasattr(x, _PARTS) or hasattr(x, _JOINED)
 
 
 def joined_of(images: tf.Tensor) -> ops.Joined | None:
     """How images were made, if a note says so."""
-    found: ops.Joined | None = getattr(images, _JOINED, None)
-    return found
+    note: ops.Joined | None = getattr(images, _JOINED, None)
+    return note
 
 
 def _parts_of(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:

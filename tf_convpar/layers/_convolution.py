@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection
 from collections.abc import Sequence
 from typing import Any
@@ -13,8 +14,8 @@ from tf_convpar import ops
 from tf_convpar.algorithms import Windows
 from tf_convpar.algorithms import convolve
 from tf_convpar.layers._base import ConvParallel
-from tf_convpar.layers._channel_scaling import Again
-from tf_convpar.layers._channel_scaling import is_inference
+from tf_convpar.layers._channel_scaling import Source
+from tf_convpar.layers._channel_scaling import completed
 from tf_convpar.layers._channel_scaling import unpadded
 from tf_convpar.layers._chief import chief
 from tf_convpar.layers._concatenated_inputs import joined_of
@@ -45,47 +46,48 @@ class Convolution(ConvParallel):
         channels_last: bool,
         device: str,
         first: int,
-        **scaled: Any,
+        epilogue: ops.Epilogue = ops.NOTHING,
+        zeros: Sequence[int] = (0, 0, 0, 0),
     ) -> tf.Tensor:
         if self.padding == "causal":
             x = _pad_before(x, self._reach(), channels_last)
         return convolve(
             x,
             kernel,
-            self._windows(channels_last),
+            self._windows(channels_last, zeros),
+            completed(epilogue, bias),
             filters=(first, self.filters),
             algorithm=self._algorithm_on(device),
-            bias=bias[0] if bias else None,
-            remember=is_inference(),
             device=device,
-            **scaled,
         )
 
-    def _windows(self, channels_last: bool) -> Windows:
+    def _windows(
+        self, channels_last: bool, zeros: Sequence[int] = (0, 0, 0, 0)
+    ) -> Windows:
         return Windows(
             self.strides,
             "valid" if self.padding == "causal" else self.padding,
             self.dilation_rate,
             self.groups,
             channels_last,
+            zeros,
         )
 
-    def _again(self, inputs: tf.Tensor, device: str) -> Again:
+    def _source(self, inputs: tf.Tensor, device: str) -> Source:
         windows = self._windows(self.data_format == "channels_last")
-        again = self._again_in_one_pass(inputs, device, self.kernel, windows)
-        if not again.by_itself:
-            return again
+        source = self._source_in_one_pass(inputs, device, self.kernel, windows)
+        if not source.in_one_pass:
+            return source
         image, zeros = unpadded(inputs)
         if any(zeros):
-            return Again(image, {"zeros": zeros}, ops.ACTIVATIONS, True)
-        joined = joined_of(inputs)
-        if joined is not None and self._is_of_pixels():
-            return Again(inputs, {"joined": joined}, ops.ACTIVATIONS, True)
-        return again
+            return dataclasses.replace(source, inputs=image, zeros=zeros)
+        if self._is_of_pixels():
+            return dataclasses.replace(source, joined=joined_of(inputs))
+        return source
 
     def _activations(self, device: str) -> Collection[str]:
-        own = self.groups == 1 and self._algorithm_on(device) != "direct"
-        return ("relu",) if own else ()
+        fuses = self.groups == 1 and self._algorithm_on(device) != "direct"
+        return ("relu",) if fuses else ()
 
     def _is_of_pixels(self) -> bool:
         """Whether each pixel of the feature maps is of one of the images."""

@@ -14,7 +14,8 @@ from tf_convpar import ops
 from tf_convpar.algorithms import depthwise_conv
 from tf_convpar.algorithms import is_own_depthwise
 from tf_convpar.layers._base import ConvParallel
-from tf_convpar.layers._channel_scaling import Again
+from tf_convpar.layers._channel_scaling import Source
+from tf_convpar.layers._channel_scaling import completed
 from tf_convpar.layers._channel_scaling import unpadded
 from tf_convpar.layers._channels import add_bias
 from tf_convpar.layers._channels import data_format
@@ -58,8 +59,8 @@ class Depthwise(ConvParallel):
         return dataclasses.replace(layout, axis=self._channel_axis())
 
     def _maps(self, inputs: Any) -> ShardedTensor:
-        own = self._arranged(inputs)
-        return self._on_shards(self._convolve, own, self._with_bias())
+        parts = self._arranged(inputs)
+        return self._on_shards(self._convolve, parts, self._with_bias())
 
     def _stages(self) -> list[Stage]:
         return [(self._convolve, self._with_bias())]
@@ -78,25 +79,29 @@ class Depthwise(ConvParallel):
         channels_last: bool,
         device: str,
         first: int,
+        epilogue: ops.Epilogue | None = None,
         zeros: Sequence[int] = (0, 0, 0, 0),
-        activation: str | None = None,
     ) -> tf.Tensor:
-        if activation is not None:
+        if epilogue is not None:
             return ops.depthwise(
-                *(x, kernel[..., 0], bias[0], self.strides[0], self.padding),
-                *(zeros, activation),
+                x,
+                kernel[..., 0],
+                completed(epilogue, bias),
+                self.strides[0],
+                self.padding,
+                zeros,
             )
         algorithm = self._algorithm_on(device)
         y = depthwise(self, x, kernel, channels_last, algorithm)
         return add_bias(y, bias, channels_last)
 
-    def _again(self, inputs: tf.Tensor, device: str) -> Again:
+    def _source(self, inputs: tf.Tensor, device: str) -> Source:
         kernel = tf.convert_to_tensor(self.kernel)
         auto = self._algorithm_on(device) == "auto"
         if not (auto and is_own_depthwise(inputs, kernel, **_windows(self))):
-            return Again(inputs)
+            return Source(inputs)
         image, zeros = unpadded(inputs)
-        return Again(image, {"zeros": zeros}, ops.ACTIVATIONS)
+        return Source(image, zeros, activations=ops.ACTIVATIONS)
 
 
 def channels(layer: Any, input_shape: Sequence[int | None]) -> int:
@@ -106,13 +111,13 @@ def channels(layer: Any, input_shape: Sequence[int | None]) -> int:
         ValueError: The number is unknown.
     """
     axis = -1 if layer.data_format == "channels_last" else 1
-    found = input_shape[axis]
-    if found is None:
+    count = input_shape[axis]
+    if count is None:
         raise ValueError(
             f"Expected the input of layer '{layer.name}' to have a known "
             f"number of channels. Received: shape {tuple(input_shape)}."
         )
-    return found
+    return count
 
 
 def whole(

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -21,11 +22,12 @@ from tf_convpar.algorithms import Windows
 from tf_convpar.algorithms import as_with
 from tf_convpar.algorithms import in_one_pass
 from tf_convpar.layers._activations import op_activation
-from tf_convpar.layers._channel_scaling import Again
+from tf_convpar.layers._channel_scaling import Source
 from tf_convpar.layers._channel_scaling import is_inference
 from tf_convpar.layers._channel_scaling import leave_note
 from tf_convpar.layers._channels import move_channels
 from tf_convpar.layers._stored import InShards
+from tf_convpar.ops import Epilogue
 from tf_convpar.placement import device_type
 from tf_convpar.placement import on_device
 
@@ -54,7 +56,7 @@ def takes_shards() -> bool:
 
 
 class OneDevice(InShards):
-    """What a layer computes on one device, of all of its weights or a part."""
+    """A layer on one device, which has all of its weights or a part."""
 
     def _stages(self) -> list[Stage]:
         """The functions that compute all feature maps of some samples.
@@ -74,63 +76,86 @@ class OneDevice(InShards):
 
     def _call_on(self, device: str, inputs: tf.Tensor) -> Any:
         """Computes the layer on one device, by its algorithm."""
-        stages = self._stages()
-        names = [name for _, names in stages for name in names]
-
-        def run(x: tf.Tensor, *given: tf.Tensor, **extra: Any) -> tf.Tensor:
-            for number, (compute, own) in enumerate(stages, 1):
-                count = len(own)
-                if number == len(stages):
-                    # A bias that the layer does not have is the last one's.
-                    compute, tensors = _with_tensors(compute, len(given), extra)
-                    given = (*given, *tensors)
-                    count = len(given)
-                part = functools.partial(
-                    self._run_shard, compute, device=device, first=0
-                )
-                placed = on_device(part, device, input_first=True)
-                x, given = placed(x, *given[:count]), given[count:]
-            return x
-
+        names = [name for _, names in self._stages() for name in names]
         weights = [tf.convert_to_tensor(getattr(self, n)) for n in names]
-        shape = self._factors_shape()
-        again: Again | None = None
-        if shape is not None and takes_shards() and is_inference():
-            again = self._again(inputs, device)
-        one_pass = again is not None and again.by_itself
-        extra: dict[str, Any] = {}
-        if again is not None and one_pass:
-            inputs, extra = again.inputs, dict(again.extra)
+        run = functools.partial(self._in_stages, device)
+        fuses = takes_shards() and is_inference()
+        shape = self._factors_shape() if fuses else None
+        source = (
+            Source(inputs) if shape is None else self._source(inputs, device)
+        )
+        first = source
+        if not source.in_one_pass:
+            first = Source(inputs, activations=self._activations(device))
+        name = op_activation(self.activation) or "linear"
+        fused = name if name in first.activations else "linear"
+        outputs = run(first.inputs, weights, first.epilogue(fused), first.zeros)
+        if fused != "linear":
+            return outputs
         if self.activation not in (None, keras.activations.linear):
-            name = op_activation(self.activation)
-            own = ops.ACTIVATIONS if one_pass else self._activations(device)
-            if name in own:
-                return run(inputs, *weights, **extra, activation=name)
-            return self.activation(run(inputs, *weights, **extra))
-        outputs = run(inputs, *weights, **extra)
-        if shape is not None and again is not None:
+            return self.activation(outputs)
+        if shape is not None:
             count = len(names) - bool(self.use_bias)
             kernels, bias = weights[:count], weights[count:]
-            leave_note(outputs, run, again, kernels, bias, shape)
+            leave_note(outputs, run, source, kernels, bias, shape)
         return outputs
+
+    def _in_stages(
+        self,
+        device: str,
+        x: tf.Tensor,
+        weights: Sequence[tf.Tensor],
+        epilogue: Epilogue | None = None,
+        zeros: Sequence[int] = (0, 0, 0, 0),
+    ) -> tf.Tensor:
+        """Computes all stages, one after the other.
+
+        Args:
+            device: Name of the device.
+            x: The input of the first stage.
+            weights: The weights of all stages; a bias that the layer does not
+                have is the last one's.
+            epilogue: What follows the last stage, of which the bias is a weight
+                here; None if that takes none.
+            zeros: Zeros around its images.
+        """
+        *first, (last, _) = self._stages()
+        for compute, names in first:
+            count = len(names)
+            x = self._placed(compute, device)(x, *weights[:count])
+            weights = weights[count:]
+        if any(zeros):
+            last = functools.partial(last, zeros=zeros)
+        if epilogue is None:
+            return self._placed(last, device)(x, *weights)
+        run = _with_epilogue(last, len(weights), epilogue)
+        return self._placed(run, device)(x, *weights, *epilogue.tensors())
+
+    def _placed(
+        self, compute: Callable[..., tf.Tensor], device: str
+    ) -> Callable[..., tf.Tensor]:
+        part = functools.partial(
+            self._run_shard, compute, device=device, first=0
+        )
+        return on_device(part, device, input_first=True)
 
     def _activations(self, device: str) -> Collection[str]:
         """Which activations its last stage computes, in training too."""
         return ()
 
-    def _again(self, inputs: tf.Tensor, device: str) -> Again:
-        """What the layer is computed of in inference, of an input."""
-        return Again(inputs)
+    def _source(self, inputs: tf.Tensor, device: str) -> Source:
+        """Inputs, and more, of which inference recomputes the layer."""
+        return Source(inputs)
 
-    def _again_in_one_pass(
+    def _source_in_one_pass(
         self, inputs: tf.Tensor, device: str, kernel: Any, windows: Windows
-    ) -> Again:
-        """If the last stage is made so, what scales it is a part of it."""
+    ) -> Source:
+        """A source that takes a whole epilogue, if the last stage does."""
         kernel = tf.convert_to_tensor(kernel)
         auto = self._algorithm_on(device) == "auto"
         if auto and in_one_pass(inputs, kernel, windows, device):
-            return Again(inputs, {}, ops.ACTIVATIONS, by_itself=True)
-        return Again(inputs, {}, self._activations(device))
+            return Source(inputs, activations=ops.ACTIVATIONS, in_one_pass=True)
+        return Source(inputs, activations=self._activations(device))
 
     def _factors_shape(self) -> list[int] | None:
         """The shape in which factors of all feature maps scale the kernel."""
@@ -175,28 +200,21 @@ class OneDevice(InShards):
         return move_channels(y, -1, 1) if moves else y
 
 
-def _with_tensors(
-    compute: Callable[..., tf.Tensor], count: int, extra: dict[str, Any]
-) -> tuple[Callable[..., tf.Tensor], list[tf.Tensor]]:
-    """A function of more tensors, which would otherwise have no gradients.
+def _with_epilogue(
+    compute: Callable[..., tf.Tensor], count: int, epilogue: Epilogue
+) -> Callable[..., tf.Tensor]:
+    """A stage that takes the tensors of its epilogue after its weights.
+
+    Within a keyword they would have no gradients.
 
     Args:
-        compute: A function of an input and `count` weights.
+        compute: A stage of an input and `count` weights.
         count: The number of weights.
-        extra: What else it takes, by names.
-
-    Returns:
-        The function, which takes an input, weights and the tensors of `extra`;
-        and these tensors.
+        epilogue: What follows it.
     """
-    leaves = tf.nest.flatten(extra)
-    places = [i for i, leaf in enumerate(leaves) if tf.is_tensor(leaf)]
 
-    def run(x: tf.Tensor, *given: tf.Tensor, **where: Any) -> tf.Tensor:
-        own = list(leaves)
-        for place, tensor in zip(places, given[count:], strict=True):
-            own[place] = tensor
-        packed = tf.nest.pack_sequence_as(extra, own)
-        return compute(x, *given[:count], **where, **packed)
+    def run(x: tf.Tensor, *tensors: tf.Tensor, **where: Any) -> tf.Tensor:
+        after = epilogue.of(tensors[count:])
+        return compute(x, *tensors[:count], epilogue=after, **where)
 
-    return run, [leaves[place] for place in places]
+    return run

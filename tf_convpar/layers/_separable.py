@@ -12,13 +12,15 @@ import tensorflow as tf
 from tf_convpar.algorithms import Windows
 from tf_convpar.algorithms import convolve
 from tf_convpar.layers._base import ConvParallel
-from tf_convpar.layers._channel_scaling import Again
-from tf_convpar.layers._channel_scaling import is_inference
+from tf_convpar.layers._channel_scaling import Source
+from tf_convpar.layers._channel_scaling import completed
 from tf_convpar.layers._depthwise import channels
 from tf_convpar.layers._depthwise import depthwise
 from tf_convpar.layers._depthwise import whole
 from tf_convpar.layers._one_device import Stage
 from tf_convpar.layers._shards import Split
+from tf_convpar.ops import NOTHING
+from tf_convpar.ops import Epilogue
 from tf_convpar.placement import AnyLayout
 from tf_convpar.placement import Layout
 from tf_convpar.placement import Move
@@ -92,18 +94,18 @@ class Separable(ConvParallel):
 
         Arguments and result are those of `ConvParallel.moves`.
         """
-        found = super().moves(input_shape, lies, before)
+        moves = super().moves(input_shape, lies, before)
         if self._samples is not None:
-            return found
+            return moves
         lies = self._between(self._wanted())
         shape = list(self.compute_output_shape(input_shape))
         shape[lies.axis] = lies.total
         learns = before or bool(self.trainable_weights)
         pointwise: Any = self._layout
         return [
-            *found,
+            *moves,
             dataclasses.replace(
-                found[0],
+                moves[0],
                 shape=tuple(shape),
                 lies=lies,
                 wanted=pointwise.devices,
@@ -117,8 +119,8 @@ class Separable(ConvParallel):
         return dataclasses.replace(layout, sizes=sizes)
 
     def _maps(self, inputs: Any) -> ShardedTensor:
-        own = self._arranged(inputs)
-        maps = self._on_shards(self._depthwise, own, ["depthwise_kernel"])
+        parts = self._arranged(inputs)
+        maps = self._on_shards(self._depthwise, parts, ["depthwise_kernel"])
         layout = self.pointwise_kernel.layout
         wire = self._wire_dtype_for(inputs.dtype).name
         copies = everywhere(maps, layout.devices, layout.owner, wire)
@@ -157,26 +159,24 @@ class Separable(ConvParallel):
         channels_last: bool,
         device: str,
         first: int,
-        **scaled: Any,
+        epilogue: Epilogue = NOTHING,
     ) -> tf.Tensor:
         return convolve(
             x,
             kernel,
             self._pointwise_windows(channels_last),
+            completed(epilogue, bias),
             algorithm=self._algorithm_on(device),
-            bias=bias[0] if bias else None,
-            remember=is_inference(),
             device=device,
-            **scaled,
         )
 
     def _pointwise_windows(self, channels_last: bool) -> Windows:
         ones = [1] * self.rank
         return Windows(ones, dilation_rate=ones, channels_last=channels_last)
 
-    def _again(self, inputs: tf.Tensor, device: str) -> Again:
+    def _source(self, inputs: tf.Tensor, device: str) -> Source:
         windows = self._pointwise_windows(self.data_format == "channels_last")
-        return self._again_in_one_pass(
+        return self._source_in_one_pass(
             inputs, device, self.pointwise_kernel, windows
         )
 

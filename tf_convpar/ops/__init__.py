@@ -19,6 +19,8 @@ from ._concatenated_products import Joined as Joined
 from ._convolution import convolution as convolution
 from ._depthwise import depthwise as depthwise
 from ._depthwise import depthwise_kernel_gradient as depthwise_kernel_gradient
+from ._epilogue import NOTHING as NOTHING
+from ._epilogue import Epilogue as Epilogue
 from ._flat_values import pack as pack
 from ._flat_values import unchanged as unchanged
 from ._flat_values import unpack as unpack

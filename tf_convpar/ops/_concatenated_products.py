@@ -14,8 +14,8 @@ class Joined(NamedTuple):
     """Images in parts, and what is done to them first.
 
     ```python
-    x = ops.Joined([x, new], scale, offset, "relu")
-    y = ops.convolution(x, kernel)
+    how = ops.Joined([x, new], scale, offset, "relu")
+    y = ops.convolution(None, kernel, ops.Epilogue(joined=how))
     ```
 
     Attributes:

@@ -7,51 +7,43 @@ import tensorflow as tf
 
 from . import _library
 from ._activation_gradients import passed_back
-from ._activations import ACTIVATIONS
 from ._concatenated_products import Joined
 from ._depthwise import padded
 from ._devices import same_device
+from ._epilogue import NOTHING
+from ._epilogue import Epilogue
 from ._windows import Convolution
 
 
 def convolution(
-    images: tf.Tensor | Joined,
+    images: tf.Tensor | None,
     kernel: tf.Tensor,
-    scale: tf.Tensor | None = None,
-    offset: tf.Tensor | None = None,
-    activation: str = "linear",
-    summand: tf.Tensor | None = None,
+    epilogue: Epilogue = NOTHING,
     *,
     stride: int = 1,
     padding: str = "valid",
     zeros: Sequence[int] = (0, 0, 0, 0),
-    remember: bool = False,
     native: bool | None = None,
 ) -> tf.Tensor:
     """A convolution on two axes, and what follows it, in one pass.
 
     ```python
-    y = convolution(x, kernel, scale, offset, "relu", remember=True)
+    y = convolution(x, kernel, Epilogue(bias=bias, activation="relu"))
     ```
 
-    The compiled op multiplies by panels of the kernel, and scales what it has
-    made before it is written. In a graph it may keep the panels: where few
-    pixels pass through a kernel, arranging it takes as long as multiplying.
+    The compiled op multiplies by panels of the kernel, and does what follows
+    before it writes. In a graph it may keep the panels: where few pixels pass
+    through a kernel, arranging it takes as long as multiplying.
 
     Args:
-        images: Images `(batch, height, width, channels)`. If they are `Joined`,
-            the kernel must be one of single pixels, and the stride 1.
+        images: Images `(batch, height, width, channels)`. They are not read if
+            the epilogue says how they were made.
         kernel: Kernel `(*window, channels, filters)`.
-        scale: A factor for each filter; None for none.
-        offset: A summand for each filter; None for none.
-        activation: `"linear"`, `"relu"`, `"relu6"`, `"silu"` or `"gelu"`.
-        summand: What is added before the activation, of the shape of the
-            feature maps; None for nothing.
+        epilogue: What follows.
         stride: Stride on both axes.
         padding: `"same"` or `"valid"`.
         zeros: Zeros above, below, left and right of the image, beside those of
             the padding.
-        remember: Whether the kernel is likely to be the same at the next call.
         native: True for the compiled op, which takes float32 on a CPU; False
             for TensorFlow's own; None for the compiled one if `load()` finds
             it.
@@ -59,40 +51,39 @@ def convolution(
     Returns:
         The feature maps `(batch, new_height, new_width, filters)`.
     """
-    of = images if isinstance(images, Joined) else Joined([images])
+    of = epilogue.joined or Joined([images])
     parts = [tf.convert_to_tensor(part) for part in of.parts]
     if parts[0].dtype == tf.float32 and (
         _library.load() if native is None else native
     ):
         none = tf.zeros([0])
+        optional = {
+            "scale": epilogue.factor,
+            "offset": epilogue.bias,
+            "summand": epilogue.added,
+            "image_scale": of.scale,
+            "image_offset": of.offset,
+        }
         return _library.module().tf_convpar_convolution(
             images=parts,
             kernel=kernel,
-            scale=none if scale is None else scale,
-            offset=none if offset is None else offset,
-            summand=none if summand is None else summand,
-            image_scale=none if of.scale is None else of.scale,
-            image_offset=none if of.offset is None else of.offset,
             stride=stride,
             padding=padding.upper(),
             zeros=list(zeros),
-            activation=activation,
+            activation=epilogue.activation,
             image_activation=of.activation,
             image_epsilon=-1.0 if of.epsilon is None else of.epsilon,
-            remember=remember,
+            remember=epilogue.remember,
+            **{k: none if v is None else v for k, v in optional.items()},
         )
-    images = padded(of.tensor(), zeros)
     plain = Convolution(stride, padding.upper())
-    maps = plain.maps(images, tf.convert_to_tensor(kernel))
-    maps = maps if scale is None else maps * scale
-    maps = maps if offset is None else maps + offset
-    maps = maps if summand is None else maps + summand
-    return ACTIVATIONS[activation].value(maps)
+    maps = plain.maps(padded(of.tensor(), zeros), tf.convert_to_tensor(kernel))
+    return epilogue.applied(maps)
 
 
 @tf.RegisterGradient("TfConvpar>Convolution")
 def _gradients(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
-    """What both activations were given is computed again."""
+    """Gradients; the inputs of both activations are recomputed."""
     count = op.get_attr("parts")
     parts, (kernel, *others) = op.inputs[:count], op.inputs[count:]
     # As it was called: an input of no values is none.
@@ -112,12 +103,14 @@ def _gradients(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
             tape.watch(sources)
             images = padded(of.tensor(), op.get_attr("zeros"))
         if activation != "linear":
-            given = convolution(
-                *(images, kernel, scale, offset, "linear", summand),
+            before = convolution(
+                images,
+                kernel,
+                Epilogue(scale, offset, summand),
                 stride=stride,
                 padding=padding.lower(),
             )
-            upstream = passed_back(upstream, given, activation)
+            upstream = passed_back(upstream, before, activation)
         plain = Convolution(stride, padding)
         by_kernel = plain.by_kernel(images, kernel, upstream)
         axes = [0, 1, 2]

@@ -7,37 +7,36 @@ import tensorflow as tf
 
 from . import _library
 from ._activation_gradients import passed_back
-from ._activations import ACTIVATIONS
 from ._devices import same_device
+from ._epilogue import NOTHING
+from ._epilogue import Epilogue
 from ._windows import Convolution
 
 
 def depthwise(
     images: tf.Tensor,
     kernel: tf.Tensor,
-    bias: tf.Tensor,
+    epilogue: Epilogue = NOTHING,
     stride: int = 1,
     padding: str = "same",
     zeros: Sequence[int] = (0, 0, 0, 0),
-    activation: str = "linear",
     *,
     native: bool | None = None,
 ) -> tf.Tensor:
-    """A depthwise convolution with its bias and what follows it, in one pass.
+    """A depthwise convolution and what follows it, in one pass.
 
     ```python
-    y = depthwise(x, kernel, bias, activation="relu6")
+    y = depthwise(x, kernel, Epilogue(bias=bias, activation="relu6"))
     ```
 
     Args:
         images: Images `(batch, height, width, channels)`.
         kernel: A kernel for each channel, `(*window, channels)`.
-        bias: A summand for each channel.
+        epilogue: What follows: a bias and an activation, at most.
         stride: Stride on both axes.
         padding: `"same"` or `"valid"`.
         zeros: Zeros above, below, left and right of the image, beside those of
             `padding`.
-        activation: `"linear"`, `"relu"`, `"relu6"`, `"silu"` or `"gelu"`.
         native: True for the compiled op, which takes float32 on a CPU; False
             for TensorFlow's own; None for the compiled one if `load()` finds
             it.
@@ -49,18 +48,19 @@ def depthwise(
     if images.dtype == tf.float32 and (
         _library.load() if native is None else native
     ):
+        bias = epilogue.bias
         return _library.module().tf_convpar_depthwise(
             images=images,
             kernel=kernel,
-            bias=bias,
+            bias=tf.zeros(kernel.shape[-1]) if bias is None else bias,
             stride=stride,
             padding=padding.upper(),
             zeros=list(zeros),
-            activation=activation,
+            activation=epilogue.activation,
         )
     plain = Convolution(stride, padding.upper(), depthwise=True)
     maps = plain.maps(padded(images, zeros), tf.convert_to_tensor(kernel))
-    return ACTIVATIONS[activation].value(tf.nn.bias_add(maps, bias))
+    return epilogue.applied(maps)
 
 
 def depthwise_kernel_gradient(
@@ -112,17 +112,18 @@ def depthwise_kernel_gradient(
 
 @tf.RegisterGradient("TfConvpar>Depthwise")
 def _gradients(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
-    """What the activation was given is computed again."""
+    """Gradients; the input of the activation is recomputed."""
     images, kernel, bias = op.inputs
     stride, zeros = op.get_attr("stride"), op.get_attr("zeros")
     padding = op.get_attr("padding").decode()
     activation = op.get_attr("activation").decode()
     with same_device(op.outputs[0].device):
         if activation != "linear":
-            given = depthwise(
-                images, kernel, bias, stride, padding.lower(), zeros
+            before = depthwise(
+                *(images, kernel, Epilogue(bias=bias)),
+                *(stride, padding.lower(), zeros),
             )
-            upstream = passed_back(upstream, given, activation)
+            upstream = passed_back(upstream, before, activation)
         x = padded(images, zeros)
         plain = Convolution(stride, padding, depthwise=True)
         by_padded = plain.by_images(x, kernel, upstream)

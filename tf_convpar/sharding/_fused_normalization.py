@@ -10,12 +10,11 @@ only what is needed in a step.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
-from collections.abc import Collection
 from collections.abc import Sequence
 from typing import Any
-from typing import NamedTuple
 
 import keras
 import tensorflow as tf
@@ -24,6 +23,7 @@ from tf_convpar import ops
 from tf_convpar._compat.keras import in_stateless_scope
 from tf_convpar._compat.keras import stored
 from tf_convpar.layers import Attached
+from tf_convpar.layers import Fusable
 from tf_convpar.layers import has_note
 from tf_convpar.layers import is_inference
 from tf_convpar.layers import is_joined
@@ -33,6 +33,8 @@ from tf_convpar.layers import leave_unpadded
 from tf_convpar.layers import note_of
 from tf_convpar.layers import op_activation
 from tf_convpar.layers import takes_shards
+from tf_convpar.ops import NOTHING
+from tf_convpar.ops import Epilogue
 from tf_convpar.sharding._attach import joined
 from tf_convpar.sharding._fusable import activation_of
 from tf_convpar.sharding._normalized_sums import MOST_TERMS
@@ -47,27 +49,13 @@ from tf_convpar.sharding._pointwise_layers import product_in_training
 from tf_convpar.sharding._pointwise_layers import rescaled
 
 _L = keras.layers
-# Where a tensor has its note; and where one that is made again with what
-# follows it has another.
-_NOTE, _AGAIN = "_convpar_sum", "_convpar_again"
-
-
-class _Again(NamedTuple):
-    """How a result is made with what follows it, of which it then is a part.
-
-    Attributes:
-        run: Makes it, of the name of an activation; and what is `added`.
-        adds: Whether `run` adds other maps.
-        activations: Which activations it computes.
-    """
-
-    run: Callable[..., tf.Tensor]
-    adds: bool
-    activations: Collection[str]
+# Where a normalized tensor has the terms of which it is the sum; and where any
+# tensor has the `Fusable` that recomputes it.
+_NOTE, _FUSABLE = "_convpar_sum", "_convpar_fusable"
 
 
 class Fused(Attached):
-    """Takes the place of a layer's `call`: of one that has a note, or reads it.
+    """Takes the place of a layer's `call`, to fuse it with its neighbours.
 
     ```python
     layer.call = Fused(layer)
@@ -87,13 +75,13 @@ class Fused(Attached):
         """Does what the layer's own `call` does."""
         args, kwargs = joined((args, kwargs))
         if not (is_merged() or in_stateless_scope()) and takes_shards():
-            found = self._way()(*args, **kwargs)
-            if found is not None:
-                return found
+            result = self._way()(*args, **kwargs)
+            if result is not None:
+                return result
         return type(self._layer).call(self._layer, *args, **kwargs)
 
     def _way(self) -> Callable[..., Any]:
-        """What computes the layer; where that returns None, Keras does."""
+        """The method for this kind of layer; it returns None for Keras."""
         layer = self._layer
         ways: dict[type, Callable[..., Any]] = {
             _L.Add: self._added,
@@ -122,22 +110,20 @@ class Fused(Attached):
         )
         weights = tuple(tf.convert_to_tensor(getattr(layer, n)) for n in names)
         moving = [stored(layer.moving_mean), stored(layer.moving_variance)]
-        found = [tf.convert_to_tensor(variable) for variable in moving]
+        before = [tf.convert_to_tensor(variable) for variable in moving]
         if learns:
             moments = tf.stop_gradient(ops.channel_moments(inputs))
-            after = ops.moved_moments(found, moments, layer.momentum)
+            after = ops.moved_moments(before, moments, layer.momentum)
             for variable, new in zip(moving, after, strict=True):
                 variable.assign(new)
         else:
-            moments = tf.stop_gradient(tf.stack(found))
+            moments = tf.stop_gradient(tf.stack(before))
         of = Statistics(moments, layer.epsilon, learns, names)
         term = Term(inputs, weights, of)
-        scaled = note_of(inputs)
-        if self._alone and not learns and scaled is not None:
-            affine = term.affine()
-            result = scaled(*affine)
-            again = functools.partial(scaled, *affine)
-            return _redone(again, result, scaled.adds, scaled.activations)
+        convolution = note_of(inputs)
+        if self._alone and not learns and convolution is not None:
+            factor, bias = term.affine()
+            return _run(_after(convolution, factor=factor, bias=bias))
         return _noted([term])
 
     def _added(self, inputs: Any) -> tf.Tensor | None:
@@ -156,16 +142,16 @@ class Fused(Attached):
         return _noted(terms)
 
     def _added_to_convolution(self, inputs: Any) -> tf.Tensor | None:
-        """One of two inputs is made again, with the other added to it."""
+        """Recomputes one of two inputs with the other added to it."""
         two = len(inputs) == len(self._only) == 2
         if not two or inputs[0].shape != inputs[1].shape:
             return None
         pairs = zip(inputs, reversed(inputs), self._only, strict=True)
         for maps, other, alone in reversed([*pairs]):
-            again: _Again | None = getattr(maps, _AGAIN, None)
-            if alone and again is not None and again.adds:
-                added = functools.partial(again.run, added=other)
-                return _redone(added, added("linear"), False)
+            fusable: Fusable | None = getattr(maps, _FUSABLE, None)
+            if alone and fusable is not None and fusable.adds:
+                added = _after(fusable, added=other)
+                return _run(Fusable(added.run))
         return None
 
     def _padded(self, inputs: Any) -> tf.Tensor:
@@ -177,34 +163,32 @@ class Fused(Attached):
     def _multiplied(
         self, inputs: Any, training: Any = None
     ) -> tf.Tensor | None:
-        again = product(self._layer, inputs)
-        adds = again is not None
-        if again is None:
-            again = product_in_training(self._layer, inputs)
-        if again is None:
+        fusable = product(self._layer, inputs)
+        if fusable is None:
+            fusable = product_in_training(self._layer, inputs)
+        if fusable is None:
             return None
         activation = self._layer.activation
         name = op_activation(activation)
         if name is not None:
-            return again(name)
-        result = again("linear")
+            return fusable.run(Epilogue(activation=name))
         if activation not in (None, keras.activations.linear):
-            return activation(result)
-        return _redone(again, result, adds)
+            return activation(fusable.run(NOTHING))
+        return _run(fusable)
 
     def _in_groups(self, inputs: Any) -> tf.Tensor | None:
-        again = normalized_groups(self._layer, inputs)
-        if again is None:
-            return None
-        return _redone(again, again("linear"), adds=False)
+        fusable = normalized_groups(self._layer, inputs)
+        return None if fusable is None else _run(fusable)
 
     def _activated(self, inputs: Any, **kwargs: Any) -> tf.Tensor | None:
-        terms = getattr(inputs, _NOTE, None)
         name = activation_of(self._layer)
-        again: _Again | None = getattr(inputs, _AGAIN, None)
-        if again is not None and name in again.activations and self._alone:
-            return again.run(name)
-        if terms is None or name is None:
+        if name is None:
+            return None
+        fusable: Fusable | None = getattr(inputs, _FUSABLE, None)
+        if fusable is not None and name in fusable.activations and self._alone:
+            return fusable.run(Epilogue(activation=name))
+        terms = getattr(inputs, _NOTE, None)
+        if terms is None:
             return None
         if len(terms) > 1 and name != "relu":
             return None  # What it was given would have to be kept as well.
@@ -216,20 +200,30 @@ class Fused(Attached):
 
 
 def without_note(x: Any) -> Any:
-    """A tensor by which a program may differentiate: others are made of it."""
-    own = hasattr(x, _NOTE) or hasattr(x, _AGAIN)
-    return tf.identity(x) if own or has_note(x) or is_joined(x) else x
+    """A tensor that others are made of, so that gradients by it exist."""
+    noted = hasattr(x, _NOTE) or hasattr(x, _FUSABLE)
+    return tf.identity(x) if noted or has_note(x) or is_joined(x) else x
 
 
-def _redone(
-    run: Callable[..., tf.Tensor],
-    result: tf.Tensor,
-    adds: bool,
-    activations: Collection[str] = ops.ACTIVATIONS,
-) -> tf.Tensor:
-    """A result, with a note of how it is made with what follows it."""
-    if activations:
-        setattr(result, _AGAIN, _Again(run, adds, activations))
+def _after(fusable: Fusable, **first: Any) -> Fusable:
+    """Adds to what is fused into a result, before what will follow.
+
+    Args:
+        fusable: Recomputes the result.
+        **first: Attributes of an `Epilogue`.
+    """
+
+    def run(epilogue: Epilogue) -> tf.Tensor:
+        return fusable.run(dataclasses.replace(epilogue, **first))
+
+    return dataclasses.replace(fusable, run=run)
+
+
+def _run(fusable: Fusable) -> tf.Tensor:
+    """Computes a result, and notes how to recompute it with what follows."""
+    result = fusable.run(NOTHING)
+    if fusable.activations:
+        setattr(result, _FUSABLE, fusable)
     return result
 
 

@@ -48,7 +48,7 @@ class Exchange:
 
 @dataclasses.dataclass(frozen=True)
 class Statistics:
-    """By what feature maps are normalized, for each channel.
+    """Means and variances by which feature maps are normalized.
 
     Attributes:
         moments: Their means and variances, `(2, channels)`.
@@ -99,7 +99,7 @@ class Term:
         return None if self.statistics is None else self.statistics.exchange
 
     def tensors(self) -> list[tf.Tensor]:
-        """What gradients are computed by."""
+        """The tensors with respect to which gradients are computed."""
         of = self.statistics
         shared = of is not None and of.exchange is not None
         moments = [of.moments] if of and shared else []
@@ -190,18 +190,18 @@ def combined(
 
         return y, gradient
 
-    found: tf.Tensor = run(*given)
-    return found
+    y: tf.Tensor = run(*given)
+    return y
 
 
 def regrouped(terms: Sequence[Term], given: Sequence[tf.Tensor]) -> list[Term]:
     """The terms, made of these tensors."""
-    left, found = list(given), []
+    left, regrouped_terms = list(given), []
     for term in terms:
         count = len(term.tensors())
-        found.append(term.of(left[:count]))
+        regrouped_terms.append(term.of(left[:count]))
         del left[:count]
-    return found
+    return regrouped_terms
 
 
 def _scaled(
@@ -221,7 +221,7 @@ def _scaled(
 def _sums(
     term: Term, dy: tf.Tensor, activation: str, axis: int, native: bool | None
 ) -> tf.Tensor:
-    """Of g = dy f'(..), and of g (x - mean), for each channel."""
+    """Sums over each channel of g = dy f'(..), and of g (x - mean)."""
     of: Any = term.statistics
     mean = of.moments[0]
     if activation == "linear":
@@ -283,20 +283,20 @@ def gradients_of(
 def derivatives(
     run: Callable[..., Any], given: Sequence[tf.Tensor], upstream: Any
 ) -> Sequence[tf.Tensor]:
-    """Gradients of what TensorFlow can differentiate again."""
+    """Gradients by ops that TensorFlow can differentiate again."""
     with tf.GradientTape() as tape:
         tape.watch(given)
         result = run(*given)
-    found: Sequence[tf.Tensor] = tape.gradient(
+    gradients: Sequence[tf.Tensor] = tape.gradient(
         result, given, upstream, unconnected_gradients="zero"
     )
-    return found
+    return gradients
 
 
 def _in_tensorflow(
     terms: Sequence[Term], activation: str, axis: int
 ) -> tf.Tensor:
-    """The same by ops that have gradients of any order."""
+    """`combined` by ops that have gradients of any order."""
     parts = []
     for term in terms:
         of, x = term.statistics, term.maps

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -13,26 +12,20 @@ import tensorflow as tf
 from tf_convpar._compat.keras import layers_of
 from tf_convpar._compat.keras import print_msg
 from tf_convpar.algorithms import check_algorithm
-from tf_convpar.copying import Copies
 from tf_convpar.layers import ConvParallel
-from tf_convpar.layers import Split
 from tf_convpar.layers import chief
 from tf_convpar.placement import device_type
-from tf_convpar.plans import CHIEF
 from tf_convpar.plans import ByLayer
 from tf_convpar.plans import Plan
 from tf_convpar.plans import load
 from tf_convpar.sharding import _conversion
 from tf_convpar.sharding import _report
-from tf_convpar.sharding._attach import Attached
 from tf_convpar.sharding._merge import check_model
 from tf_convpar.sharding._predict import divide_predictions
-from tf_convpar.sharding._regions import Regions
-from tf_convpar.sharding._trainable import Followers
+from tf_convpar.sharding._spreading import Spreading
 from tf_convpar.sharding._trainable import follow
 from tf_convpar.sharding._training import place_slots
 from tf_convpar.sharding._training import settle_xla
-from tf_convpar.sharding._unsplit import why_whole
 from tf_convpar.sharding.rules import check_moments
 from tf_convpar.strategy.arguments import check_wire_dtype
 from tf_convpar.strategy.strategy import ConvParallelStrategy
@@ -117,67 +110,19 @@ def parallelize(
     if algorithm is not None:
         check_algorithm(algorithm)
     check_moments(moments)
-    asked, plan = plan, _default(plan)
-    reason = None
-    if isinstance(plan, str) and plan == "auto":
-        try:
-            planned = _planned(
-                model, batch_size, algorithm, wire_dtype, moments
-            )
-            plan, reason = _but_own(model, planned), planned.reason
-        except (ValueError, tf.errors.OpError) as error:
-            if asked is not None:
-                raise
-            # Nobody asked for a plan, so the model is split without one.
-            first = str(error).partition("\n")[0]
-            print_msg(f"{model.name}: not planned. {first}")
-            plan = "equal"
-    splits = ByLayer("plan", _plan(plan))
-    wires = ByLayer(
-        "wire_dtype",
-        wire_dtype if isinstance(wire_dtype, Mapping) else {".*": wire_dtype},
+    plan, reason = _chosen(
+        model, plan, batch_size, algorithm, wire_dtype, moments
     )
-    for wire in wires.values():
-        check_wire_dtype(wire)
+    splits = ByLayer("plan", _plan(plan))
     _check_used(splits, model)
-    if isinstance(wire_dtype, Mapping):
-        _check_used(wires, model)
-
-    def change(layer: Any, held_by: Sequence[Any]) -> Any:
-        if not _conversion.is_convolution(layer) or why_whole(layer, held_by):
-            return None
-        asked = {"algorithm": algorithm, "wire_dtype": wires.find(layer.name)}
-        own = {k: v for k, v in asked.items() if v is not None}
-        if splits.names(layer.name):
-            found = splits.find(layer.name)
-            split = Split.of(CHIEF if found is None else found)
-            own |= {"split": split.by, "shards": split.shards}
-        return _conversion.parallel(layer, copies, **own)
-
-    def enter(model: Any) -> None:
-        # Weights are cut before layers are called: a `tf.function` in one of
-        # them would go on with what it was traced with.
-        regions.enter(model)
-        settle()
-
-    def settle() -> None:
-        while unplaced := copies.pairs[len(placed) :]:
-            placed.extend(unplaced)
-            for old, made in unplaced:
-                if isinstance(made, ConvParallel) and made.built:
-                    made.place(old.get_build_config()["input_shape"])
-        regions.place()
-
-    placed: list[Any] = []
-    copies = Copies(change, enter, (Attached, Followers))
+    wires = _wires(wire_dtype, model)
     # cuDNN chooses on a GPU, where the ops that layers fuse into do not run.
     fuses = algorithm == "auto" and device_type(chief()[0]) == "CPU"
-    regions = Regions(copies.of, fuses, moments)
-    new = copies.of(model)
-    settle()
+    spreading = Spreading(splits, wires, algorithm, fuses, moments)
+    copies = spreading.copies
+    new = spreading.of(model)
     place_slots(copies.optimizers)
-    copies.finish(model)
-    settle()
+    spreading.finish(model)
     settle_xla(copies.pairs)
     follow(copies.pairs)
     if fuses and chief()[1]:
@@ -186,6 +131,45 @@ def parallelize(
     if verbose:
         print_msg(f"{model.name}: {_report.line(new, reason)}")
     return new
+
+
+def _chosen(
+    model: Any,
+    asked: Any,
+    batch_size: int | None,
+    algorithm: str | None,
+    wire_dtype: Any,
+    moments: str,
+) -> tuple[Any, str | None]:
+    """The plan, as it was given or as it is made now, and the reason for it."""
+    plan = _default(asked)
+    if not (isinstance(plan, str) and plan == "auto"):
+        return plan, None
+    try:
+        made = _planned(model, batch_size, algorithm, wire_dtype, moments)
+        return _but_own(model, made), made.reason
+    except (ValueError, tf.errors.OpError) as error:
+        if asked is not None:
+            raise
+        # Nobody asked for a plan, so the model is split without one.
+        first = str(error).partition("\n")[0]
+        print_msg(f"{model.name}: not planned. {first}")
+        return "equal", None
+
+
+def _wires(wire_dtype: Any, model: Any) -> ByLayer:
+    """The wire dtype of each layer, by its name.
+
+    Raises:
+        ValueError: There is no such dtype, or no such layer.
+    """
+    by_name = isinstance(wire_dtype, Mapping)
+    wires = ByLayer("wire_dtype", wire_dtype if by_name else {".*": wire_dtype})
+    for wire in wires.values():
+        check_wire_dtype(wire)
+    if by_name:
+        _check_used(wires, model)
+    return wires
 
 
 def _default(plan: Any) -> Any:
@@ -221,21 +205,21 @@ def _planned(
             f"strategy.scope(): ... Received: {type(strategy).__name__}."
         )
     wire = wire_dtype if isinstance(wire_dtype, str) else None
-    made: Plan = strategy.planner().model(
+    plan: Plan = strategy.planner().model(
         model, batch_size, wire, algorithm, moments
     )
-    return made
+    return plan
 
 
 def _but_own(model: Any, plan: Plan) -> Mapping[str, Any]:
     """The plan without layers that have `shards` or `split` of their own."""
-    own = {
+    of_layers = {
         layer.name
         for layer in layers_of(model)
         if isinstance(layer, ConvParallel)
         and (layer.shards is not None or layer.split is not None)
     }
-    return {name: plan[name] for name in plan if name not in own}
+    return {name: plan[name] for name in plan if name not in of_layers}
 
 
 def _plan(plan: Any) -> Mapping[str, Any]:

@@ -7,8 +7,8 @@ pass: layers before it leave a note of what they do, beside their result.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -16,10 +16,12 @@ import tensorflow as tf
 
 from tf_convpar import ops
 from tf_convpar.algorithms import convolve
+from tf_convpar.layers import Fusable
 from tf_convpar.layers import is_inference
 from tf_convpar.layers import join
 from tf_convpar.layers import joined_of
 from tf_convpar.layers import leave_joined
+from tf_convpar.ops import Epilogue
 from tf_convpar.sharding._fusable import fuses
 from tf_convpar.sharding._fusable import pixels
 
@@ -31,7 +33,7 @@ _LONG = ("silu", "gelu")
 
 
 def merged(layer: Any, inputs: Any) -> tf.Tensor | None:
-    """A concatenation, or a product with factors, and a note on it.
+    """Computes `Concatenate` or `Multiply`, and notes of what it was made.
 
     Args:
         layer: A `Concatenate` or `Multiply` layer.
@@ -54,7 +56,7 @@ def merged(layer: Any, inputs: Any) -> tf.Tensor | None:
 
 
 def normalized_pixels(layer: Any, inputs: Any) -> tf.Tensor | None:
-    """A layer normalization of channels, and a note on it; or None.
+    """Computes `LayerNormalization`, and notes of what; or returns None.
 
     Args:
         layer: A `LayerNormalization`.
@@ -69,23 +71,21 @@ def normalized_pixels(layer: Any, inputs: Any) -> tf.Tensor | None:
     return result
 
 
-def normalized_groups(
-    layer: Any, inputs: Any
-) -> Callable[[str], tf.Tensor] | None:
-    """What normalizes groups of channels; None where that is left to Keras.
+def normalized_groups(layer: Any, inputs: Any) -> Fusable | None:
+    """How to compute `GroupNormalization`; None where that is left to Keras.
 
     Args:
         layer: A `GroupNormalization`.
         inputs: Its input.
-
-    Returns:
-        A function of the name of an activation.
     """
     if not (_fits(layer, inputs) and ops.load()):
         return None
     gamma, beta = _weights(layer)
-    return lambda activation: ops.group_normalization(
-        inputs, layer.groups, gamma, beta, layer.epsilon, activation
+    groups, epsilon = layer.groups, layer.epsilon
+    return Fusable(
+        lambda epilogue: ops.group_normalization(
+            *(inputs, groups, gamma, beta, epsilon, epilogue.activation)
+        )
     )
 
 
@@ -97,10 +97,10 @@ def _weights(layer: Any) -> list[tf.Tensor | None]:
 
 
 def rescaled(layer: Any, inputs: Any) -> tf.Tensor | None:
-    """What prepares images for a model: TensorFlow is slow with few channels.
+    """Computes `Rescaling` or `Normalization` of images, of few channels.
 
-    A mean is subtracted before numbers are scaled, as it may be much larger
-    than what is left.
+    TensorFlow is slow there. A mean is subtracted before numbers are scaled, as
+    it may be much larger than what is left.
 
     Args:
         layer: A `Rescaling` or `Normalization` layer.
@@ -128,15 +128,12 @@ def rescaled(layer: Any, inputs: Any) -> tf.Tensor | None:
     return ops.scale_channels([centred], [1 / deviation], zeros)
 
 
-def product(layer: Any, inputs: Any) -> Callable[..., tf.Tensor] | None:
-    """What computes a dense layer; None where that is left to Keras.
+def product(layer: Any, inputs: Any) -> Fusable | None:
+    """How to compute `Dense` in inference; None where that is left to Keras.
 
     Args:
         layer: A `Dense` layer; its own activation is not computed.
         inputs: Its input.
-
-    Returns:
-        A function of the name of an activation, and of what is `added` before.
     """
     inference = not tf.executing_eagerly() and is_inference()
     if not (inference and _fits(layer, inputs) and ops.load()):
@@ -150,25 +147,17 @@ def product(layer: Any, inputs: Any) -> Callable[..., tf.Tensor] | None:
         kernel = tf.reshape(kernel, [1, 1, *kernel.shape])
     bias = None if layer.bias is None else tf.convert_to_tensor(layer.bias)
 
-    def again(activation: str, added: tf.Tensor | None = None) -> tf.Tensor:
-        return convolve(
-            inputs,
-            kernel,
-            algorithm="auto",
-            bias=bias,
-            activation=activation,
-            added=added,
-            joined=joined_of(inputs),
-            remember=True,
+    def run(epilogue: Epilogue) -> tf.Tensor:
+        epilogue = dataclasses.replace(
+            epilogue, bias=bias, joined=joined_of(inputs), remember=True
         )
+        return convolve(inputs, kernel, epilogue=epilogue, algorithm="auto")
 
-    return again
+    return Fusable(run, adds=True)
 
 
-def product_in_training(
-    layer: Any, inputs: Any
-) -> Callable[[str], tf.Tensor] | None:
-    """What computes a dense layer with an activation that takes long.
+def product_in_training(layer: Any, inputs: Any) -> Fusable | None:
+    """How to compute `Dense` with a slow activation in training, or None.
 
     TensorFlow adds a bias within a product, and `relu` too, but has a pass for
     each operation of `gelu` and of its gradient.
@@ -176,10 +165,6 @@ def product_in_training(
     Args:
         layer: A `Dense` layer; its own activation is not computed.
         inputs: Its input.
-
-    Returns:
-        A function of the name of an activation; None where that is left to
-        Keras.
     """
     if is_inference() or layer.bias is None:
         return None
@@ -188,13 +173,13 @@ def product_in_training(
     maps = keras.ops.matmul(inputs, layer.kernel)
     bias = tf.convert_to_tensor(layer.bias)
 
-    def again(activation: str) -> tf.Tensor:
-        if activation in _LONG:
-            return ops.biased(maps, bias, activation)
-        value: Any = keras.activations.get(activation)
+    def run(epilogue: Epilogue) -> tf.Tensor:
+        if epilogue.activation in _LONG:
+            return ops.biased(maps, bias, epilogue.activation)
+        value: Any = keras.activations.get(epilogue.activation)
         return value(keras.ops.add(maps, layer.bias))
 
-    return again
+    return Fusable(run)
 
 
 def _fits(layer: Any, inputs: Any) -> bool:
