@@ -108,6 +108,7 @@ NORMALIZED = (
     [
         (keras.optimizers.SGD, 19, {"every": 2}),
         (keras.optimizers.Adam, 8, {"every": 4}),
+        (keras.optimizers.Adam, 8, {"every": 4, "algorithm": "auto"}),
         # The first part of the weights is on its way.
         (
             keras.optimizers.Adam,

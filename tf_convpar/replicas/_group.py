@@ -66,9 +66,18 @@ class Group(Replica):
         own = PackedState(self.model, form.weights.dtype)
         for seed in own.seeds:
             seed.assign(apart(tf.convert_to_tensor(seed), index))
+        self._seeds = own.seeds if len(devices) == 1 else None
         self.weights = _Joined(form.weights, own.trained, self.device)
         self.kept = _Joined(form.kept, own.averages, self.device)
         self.metrics = _Joined(form.metrics, own.measured, self.device)
+
+    @property
+    def inner(self) -> list[Any]:
+        """Those of its optimizer, and of layers, where it is one device."""
+        if self._seeds is None:
+            return []
+        slots = self.optimizer.variables if self.optimizer else []
+        return [*self._seeds, *slots]
 
     def gradient(self, data: Any, part: float = 1.0) -> list[Any]:
         """The gradient of each variable, in shards where those are."""

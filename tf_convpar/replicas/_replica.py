@@ -74,7 +74,7 @@ class Replica(abc.ABC):
     def inner(self) -> list[Any]:
         """Variables of what it remembers besides: slots and random states.
 
-        None of a group, whose members have them.
+        None of a group of several devices, whose members have them.
         """
         return []
 
