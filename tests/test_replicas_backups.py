@@ -277,7 +277,9 @@ def test_one_that_ends_after_its_last_step_is_only_brought_to_its_end(tmp_path):
     assert_same(again, undisturbed)
 
 
-@pytest.mark.parametrize("kind", ["dataset", "function"])
+@pytest.mark.parametrize(
+    "kind", ["dataset", pytest.param("function", marks=pytest.mark.slow)]
+)
 def test_batches_of_the_epoch_are_passed_over(kind, tmp_path):
     """Of what is read anew by a program that is started again."""
     x, y = data(BATCH * STEPS * 3)
@@ -334,6 +336,7 @@ def test_one_replica_goes_on_for_three(tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_fewer_backups(tmp_path):
     method = made(backup_dir=tmp_path, every=2, backup_every=3)
     fit(method, after=14)

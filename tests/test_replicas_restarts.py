@@ -109,6 +109,7 @@ def machines(ports, folders, **changes):
         yield process
 
 
+@pytest.mark.slow
 def test_only_one_machine_is_left_and_has_the_chief_now(tmp_path, undisturbed):
     """The others get the common weights from it, over the wire."""
     folders = [tmp_path / name for name in "abc"]
@@ -128,6 +129,7 @@ def test_only_one_machine_is_left_and_has_the_chief_now(tmp_path, undisturbed):
         assert list((folder / "backups").glob("*/*.index"))
 
 
+@pytest.mark.slow
 def test_workers_that_live_on_take_another_chief(tmp_path, undisturbed):
     """Nobody starts them anew, where `convpar launch` has not started them."""
     folders = [tmp_path / name for name in "abc"]
