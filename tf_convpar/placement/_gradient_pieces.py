@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from tf_convpar.placement._vector_pieces import piece_sizes
 
-# Small variables share a piece of so many bytes: fewer pay for no message.
+# Variables of fewer bytes share a piece: each message costs time by itself.
 _LEAST_BYTES = 2**20
 # A larger variable is cut, so that none waits long behind it on a wire.
 _MOST_BYTES = 2**24

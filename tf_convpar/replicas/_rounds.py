@@ -78,10 +78,6 @@ class Rounds(abc.ABC):
         )
 
     def _round(self, eta: tf.Tensor, data: Any) -> None:
-        self.before = [
-            on_device(tf.identity, r.device)(r.weights.value)
-            for r in self.replicas
-        ]
         batches = [
             r.taken(own) for r, own in zip(self.replicas, data, strict=True)
         ]
@@ -134,7 +130,12 @@ class ElasticRounds(Rounds):
 
     def exchange(self, gradients: Sequence[list[Any]], eta: tf.Tensor) -> None:
         """Algorithms 2 and 3 of the paper, from line 10 on."""
-        weights, devices = self.before, [r.device for r in self.replicas]
+        devices = [r.device for r in self.replicas]
+        before = [
+            on_device(tf.identity, r.device)(r.weights.value)
+            for r in self.replicas
+        ]
+        weights = before
         centre = self.centre.value()
         if not self.overlap:
             first = tf.nest.flatten(gradients, expand_composites=True)
@@ -147,11 +148,11 @@ class ElasticRounds(Rounds):
         alpha = eta * self.rho
         copies = tree_copies(centre, devices, self.centre.device)
         total = tree_sum(weights, devices, self.centre.device)
-        for replica, gradient, before, copy in zip(
-            self.replicas, gradients, self.before, copies, strict=True
+        for replica, gradient, own, copy in zip(
+            self.replicas, gradients, before, copies, strict=True
         ):
             replica.descend(gradient, eta)
-            replica.pull(before, copy, alpha)
+            replica.pull(own, copy, alpha)
         with tf.device(self.centre.device):
             self.centre.assign(
                 _equations.centred(centre, total, len(self.replicas), alpha)
