@@ -136,7 +136,9 @@ def test_shares_of_groups_are_measured():
         network(), devices=[GROUPS[0], "CPU:2"], shares="auto"
     )
     method.fit(x, y, batch_size=32, epochs=1, verbose=0)
-    assert sum(r.batch for r in method.replicas) == 64
+    # One that cannot pay is left out, and makes no other's batch larger.
+    batches = [r.batch for r in method.replicas if r.batch]
+    assert sum(batches) == 32 * len(batches)
     assert sum(method.shares) == pytest.approx(1, abs=0.01)
 
 
