@@ -13,7 +13,7 @@ import pytest
 
 from tf_convpar import planner
 from tf_convpar.placement import BLOCK
-from tf_convpar.placement import direct_messages
+from tf_convpar.placement import exchange_messages
 from tf_convpar.placement import gradient_pieces
 from tf_convpar.placement import piece_sizes
 from tf_convpar.planner import _replica_ways
@@ -116,10 +116,9 @@ def test_faster_replicas_have_more_samples():
     calibration = cluster(model, (1.0, 0.6, 0.4))
     way = way_of("SyncSGD", calibration, model)
     assert way.batches == (10, 6, 4)
-    # Along trees: two messages deep. A third goes into who adds from both
-    # others, a third into who passes on; each sends as much.
+    # Each adds a third, which comes from two others and goes back to them.
     assert way.received_bytes == pytest.approx(4 / 3 * VECTOR, rel=1e-3)
-    exchange = 2 * 2 * LATENCY + way.received_bytes / RATE
+    exchange = 2 * LATENCY + way.received_bytes / RATE
     expected = 0.3 + exchange + UPDATE / 3
     assert way.step_s == pytest.approx(expected, rel=1e-3)
 
@@ -171,9 +170,10 @@ def test_fragments_that_take_longer_than_steps_are_waited_for():
 
 
 def test_pieces_go_to_those_who_add_them():
-    there, back = direct_messages(["a", "b", "c"], [1, 2, 3])
-    assert there["a", "b"] == there["c", "b"] == 2
-    assert back["b", "a"] == back["b", "c"] == 2
+    devices, owners = ["a", "b", "c"], ["a", "b", "c", "b"]
+    there, back = exchange_messages(devices, owners, [1, 2, 3, 4])
+    assert there["a", "b"] == there["c", "b"] == 6
+    assert back["b", "a"] == back["b", "c"] == 6
     assert len(there) == len(back) == 6
 
 

@@ -21,6 +21,9 @@ def main():
     steps.add_arguments(parser)
     parser.add_argument("--method", required=True, help="SyncSGD or DiLoCo")
     parser.add_argument("--algorithm")
+    parser.add_argument(
+        "--unequal", action="store_true", help="shares are measured"
+    )
     options = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import keras
@@ -37,7 +40,7 @@ def main():
     method = getattr(convpar.replicas, options.method)(
         model,
         algorithm=options.algorithm,
-        shares=[1.0] * len(strategy.devices),
+        shares="auto" if options.unequal else [1.0] * len(strategy.devices),
         **({"every": EVERY} if seldom else {}),
     )
     times = []

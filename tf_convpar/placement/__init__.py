@@ -28,6 +28,7 @@ from tf_convpar.placement._primitives import concat_shards as concat_shards
 from tf_convpar.placement._primitives import device_type as device_type
 from tf_convpar.placement._primitives import on_device as on_device
 from tf_convpar.placement._reduction_trees import copy_pairs as copy_pairs
+from tf_convpar.placement._reduction_trees import ordered_sum as ordered_sum
 from tf_convpar.placement._reduction_trees import sum_pairs as sum_pairs
 from tf_convpar.placement._reduction_trees import tree_copies as tree_copies
 from tf_convpar.placement._reduction_trees import tree_sum as tree_sum
@@ -56,11 +57,10 @@ from tf_convpar.placement._vector_pieces import check_pushes as check_pushes
 from tf_convpar.placement._vector_pieces import check_rounds as check_rounds
 from tf_convpar.placement._vector_pieces import check_wire as check_wire
 from tf_convpar.placement._vector_pieces import (
-    direct_messages as direct_messages,
+    exchange_messages as exchange_messages,
 )
 from tf_convpar.placement._vector_pieces import (
     fragment_values as fragment_values,
 )
 from tf_convpar.placement._vector_pieces import piece_sizes as piece_sizes
-from tf_convpar.placement._vector_pieces import tree_messages as tree_messages
 from tf_convpar.placement._vector_pieces import wire_bytes as wire_bytes

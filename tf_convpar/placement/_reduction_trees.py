@@ -66,22 +66,25 @@ def tree_sum(
     held = dict(zip(devices, vectors, strict=True))
     for source, target in sum_pairs(devices, root):
         if target in held:
-            adds = on_device(_add, target)
+            adds = on_device(ordered_sum, target)
             held[target] = adds(held[target], held[source])
         else:
             held[target] = on_device(tf.identity, target)(held[source])
     return held[root]
 
 
-def _add(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """`a + b`, which stays that.
+def ordered_sum(*vectors: tf.Tensor) -> tf.Tensor:
+    """`a + b + c`, added in this order.
 
     TensorFlow makes one AddN of sums of sums, and AddN begins with whichever
     of its inputs' memory is free: the order, so the last bit, would depend on
     times of arrival. It does so only where it knows a tensor's shape.
     """
-    hidden = tf.compat.v1.placeholder_with_default(a, shape=None)
-    return tf.ensure_shape(hidden + b, a.shape)
+    total, *others = vectors
+    for vector in others:
+        hidden = tf.compat.v1.placeholder_with_default(total, shape=None)
+        total = tf.ensure_shape(hidden + vector, total.shape)
+    return total
 
 
 def tree_copies(

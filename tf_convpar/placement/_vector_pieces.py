@@ -6,12 +6,8 @@ Numbers and names only. What executes and what is predicted read the same.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
-
-from tf_convpar.placement._reduction_trees import copy_pairs
-from tf_convpar.placement._reduction_trees import sum_pairs
 
 # Values that have one scale: four bytes of 256 or of 128 bytes.
 BLOCK = 256
@@ -93,56 +89,27 @@ def check_pushes(n_fetch: int, n_push: int) -> None:
         )
 
 
-def direct_messages(
-    devices: Sequence[str], pieces: Sequence[int]
+def exchange_messages(
+    devices: Sequence[str], owners: Sequence[str], pieces: Sequence[int]
 ) -> tuple[Messages, Messages]:
-    """Bytes of a sum in pieces whose messages go from each to each.
+    """Bytes of a sum in pieces: each goes to its owner, and from it to all.
 
     ```python
-    there, back = direct_messages(["a", "b"], [100, 120])
+    there, back = exchange_messages(["a", "b"], ["a", "b"], [100, 120])
     there["a", "b"], back["a", "b"]  # 120, 100
     ```
 
     Args:
         devices: Names of the devices.
-        pieces: Bytes of the piece that each of them adds.
+        owners: Who adds each piece.
+        pieces: Bytes of each piece.
 
     Returns:
         What each sends to those who add, and what these send to all.
     """
-    there = {
-        (a, b): n
-        for a in devices
-        for b, n in zip(devices, pieces, strict=True)
-        if a != b
-    }
-    return there, {(b, a): n for (a, b), n in there.items()}
-
-
-def tree_messages(
-    devices: Sequence[str], owners: Sequence[str], pieces: Sequence[int]
-) -> tuple[Messages, Messages]:
-    """As `direct_messages`, where each piece goes along a tree of its own.
-
-    Args:
-        devices: Names of the devices.
-        owners: Who adds each piece.
-        pieces: Bytes of each piece.
-    """
-    return (
-        _along(devices, owners, pieces, sum_pairs),
-        _along(devices, owners, pieces, copy_pairs),
-    )
-
-
-def _along(
-    devices: Sequence[str],
-    owners: Sequence[str],
-    pieces: Sequence[int],
-    pairs: Callable[[Sequence[str], str], list[tuple[str, str]]],
-) -> Messages:
-    found: collections.Counter[tuple[str, str]] = collections.Counter()
+    there: collections.Counter[tuple[str, str]] = collections.Counter()
     for owner, nbytes in zip(owners, pieces, strict=True):
-        for pair in pairs(devices, owner):
-            found[pair] += nbytes
-    return found
+        for device in devices:
+            if device != owner:
+                there[device, owner] += nbytes
+    return there, {(b, a): n for (a, b), n in there.items()}

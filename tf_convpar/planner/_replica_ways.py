@@ -15,12 +15,11 @@ import numpy as np
 from tf_convpar.placement import BLOCK
 from tf_convpar.placement import Messages
 from tf_convpar.placement import copy_pairs
-from tf_convpar.placement import direct_messages
+from tf_convpar.placement import exchange_messages
 from tf_convpar.placement import fragment_values
 from tf_convpar.placement import gradient_pieces
 from tf_convpar.placement import piece_sizes
 from tf_convpar.placement import sum_pairs
-from tf_convpar.placement import tree_messages
 from tf_convpar.placement import wire_bytes
 from tf_convpar.planner._calibration import MeasuredDevice
 from tf_convpar.planner._computing import WIDTH
@@ -73,7 +72,7 @@ def sync_sgd(replicas: Computing, graph: Graph) -> Way:
     devices, batches = replicas.waiting(replicas.calibration.batch)
     names = [device.name for device in devices]
     sizes, owners = gradient_pieces(replicas.weight_sizes, WIDTH, names)
-    legs = tree_messages(names, owners, [WIDTH * size for size in sizes])
+    legs = exchange_messages(names, owners, [WIDTH * size for size in sizes])
     interfaces = Interfaces(replicas.calibration.links)
     # The first weight's gradient is ready last: nothing computes beside it.
     begins = np.cumsum([0, *sizes[:-1]])
@@ -83,7 +82,7 @@ def sync_sgd(replicas: Computing, graph: Graph) -> Way:
         if begin < replicas.weight_sizes[0]
     ) / sum(sizes)
     busy = sum(interfaces.busy(leg) for leg in legs)
-    last = sum(_latency(interfaces, leg) for leg in legs) + unhidden * busy
+    last = sum(map(interfaces.latency, legs)) + unhidden * busy
     steps = []
     for device, batch in zip(devices, batches, strict=True):
         forward, backward = replicas.passes(device, batch)
@@ -132,9 +131,8 @@ def diloco(replicas: Computing, arguments: Arguments) -> Way:
     names = [device.name for device in devices]
     length = fragment_values(replicas.weights, arguments.fragments)
     pieces = piece_sizes(length, len(devices), BLOCK)
-    legs = direct_messages(
-        names, [wire_bytes(arguments.wire, size) for size in pieces]
-    )
+    nbytes = [wire_bytes(arguments.wire, size) for size in pieces]
+    legs = exchange_messages(names, names, nbytes)
     interfaces = Interfaces(replicas.calibration.links)
     travels = sum(interfaces.seconds(leg) for leg in legs)
     between = arguments.every // arguments.fragments
@@ -168,13 +166,6 @@ def _way(
     return Way(
         REPLICAS, method, groups, tuple(batches), step, received, numbers
     )
-
-
-def _latency(interfaces: Interfaces, leg: Messages) -> float:
-    """Latency of a leg: of the empty messages that follow one another."""
-    devices = {name for pair in leg for name in pair}
-    depth = (len(devices) - 1).bit_length()
-    return depth * interfaces.latency(leg)
 
 
 def _held(

@@ -14,8 +14,9 @@ from typing import TypeVar
 import tensorflow as tf
 
 from tf_convpar.placement import BLOCK
-from tf_convpar.placement import direct_messages
+from tf_convpar.placement import exchange_messages
 from tf_convpar.placement import on_device
+from tf_convpar.placement import ordered_sum
 from tf_convpar.placement import piece_sizes
 from tf_convpar.replicas._wire import Wire
 
@@ -73,10 +74,13 @@ class AllReduce:
         for j, device in enumerate(self.devices):
             parts = [on_device(tf.identity, device)(of[j]) for of in messages]
             with tf.device(device):
-                # Not AddN, which adds in whatever order they arrive.
-                values = tf.stack([self.wire.decode(part) for part in parts])
-                counts = tf.identity(weights)[:, None]
-                total = tf.reduce_sum(counts * values, axis=0)
+                counts = tf.unstack(tf.identity(weights), len(parts))
+                total = ordered_sum(
+                    *(
+                        count * self.wire.decode(part)
+                        for count, part in zip(counts, parts, strict=True)
+                    )
+                )
                 pieces.append(
                     self.wire.encode(total)
                     if self.wire.is_exact
@@ -96,7 +100,7 @@ class AllReduce:
         pieces = list(map(self.wire.nbytes, self._sizes))
         return sum(
             nbytes
-            for leg in direct_messages(self.devices, pieces)
+            for leg in exchange_messages(self.devices, self.devices, pieces)
             for (source, _), nbytes in leg.items()
             if source == self.devices[device]
         )

@@ -16,7 +16,9 @@ import keras
 import tensorflow as tf
 
 from tf_convpar.cluster.joining import step
+from tf_convpar.placement import broadcast
 from tf_convpar.placement import on_device
+from tf_convpar.placement import ordered_sum
 from tf_convpar.placement import tree_copies
 from tf_convpar.placement import tree_sum
 from tf_convpar.replicas import _equations
@@ -180,9 +182,10 @@ class GradientRounds(Rounds):
         ]
         copies = []
         for j, owner in enumerate(self.centre.devices):
-            total = tree_sum([own[j] for own in pieces], devices, owner)
+            with tf.device(owner):
+                total = ordered_sum(*(own[j] for own in pieces))
             self.centre.descend(total, eta, j)
-            copies.append(tree_copies(self.centre.piece(j), devices, owner))
+            copies.append(broadcast(self.centre.piece(j), devices, owner))
         for i, replica in enumerate(self.replicas):
             replica.assign_pieces([of[i] for of in copies], sizes)
 
