@@ -1,4 +1,4 @@
-"""Layers of single pixels, and around products of them, on one device.
+"""Dense layers, and layers around them, as ops on single pixels of one device.
 
 In inference a dense layer is a convolution of single pixels, whatever these
 are. Such a convolution joins, normalizes and scales what it takes in its own
@@ -33,7 +33,7 @@ _LONG = ("silu", "gelu")
 
 
 def merged(layer: Any, inputs: Any) -> tf.Tensor | None:
-    """Computes `Concatenate` or `Multiply`, and notes of what it was made.
+    """Computes `Concatenate` or `Multiply`, and notes its inputs on the result.
 
     Args:
         layer: A `Concatenate` or `Multiply` layer.
@@ -56,11 +56,14 @@ def merged(layer: Any, inputs: Any) -> tf.Tensor | None:
 
 
 def normalized_pixels(layer: Any, inputs: Any) -> tf.Tensor | None:
-    """Computes `LayerNormalization`, and notes of what; or returns None.
+    """Computes `LayerNormalization`, and notes its input on the result.
 
     Args:
         layer: A `LayerNormalization`.
         inputs: Its input.
+
+    Returns:
+        Its result; None where that is left to Keras.
     """
     if not (_fits(layer, inputs) and ops.load()):
         return None
