@@ -37,9 +37,9 @@ from tf_convpar.placement import Needed
 from tf_convpar.placement import Place
 from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import ShardedTensor
-from tf_convpar.placement import apart
 from tf_convpar.placement import arranged
 from tf_convpar.placement import copies_of
+from tf_convpar.placement import in_shards
 from tf_convpar.placement import on_device
 
 
@@ -232,7 +232,7 @@ class ConvParallel(OneDevice):
         """
         wire = self._wire_dtype_for(inputs.dtype).name
         layout = dataclasses.replace(layout, wire=wire)
-        images = apart(inputs, layout)
+        images = in_shards(inputs, layout)
         maps: Sequence[tf.Tensor] = images.shards
         for compute, names in self._stages():
             copies = [

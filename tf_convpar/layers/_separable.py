@@ -107,7 +107,7 @@ class Separable(ConvParallel):
             dataclasses.replace(
                 moves[0],
                 shape=tuple(shape),
-                lies=lies,
+                place=lies,
                 wanted=pointwise.devices,
                 returns=learns,
             ),

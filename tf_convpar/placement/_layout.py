@@ -1,4 +1,4 @@
-"""Where things lie: which device has which channels, or which samples."""
+"""Layouts: which device has which channels, or which samples."""
 
 from __future__ import annotations
 

@@ -292,7 +292,7 @@ class Ways:
         ahead = [
             m
             for m in others
-            if isinstance(m.lies, Layout | None) or not rule.waits
+            if isinstance(m.place, Layout | None) or not rule.waits
         ]
         during = [m for m in others if m not in ahead]
         return {SAMPLES: Way(SAMPLES, takes, tuple(during), tuple(ahead))}

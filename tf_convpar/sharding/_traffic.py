@@ -171,7 +171,7 @@ class _TrafficCounter:
             move = dataclasses.replace(
                 move, returns=move.returns and not forward_only
             )
-            if i < len(inputs) and move.lies is not None:
+            if i < len(inputs) and move.place is not None:
                 # Layers that branch off from shards share what is made of
                 # them.
                 key = inputs[i], move.wanted, move.width

@@ -20,8 +20,8 @@ from tf_convpar.placement import Needed
 from tf_convpar.placement import Place
 from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import ShardedTensor
-from tf_convpar.placement import apart
 from tf_convpar.placement import copies_of
+from tf_convpar.placement import in_shards
 from tf_convpar.placement import on_device
 
 _L = keras.layers
@@ -180,7 +180,7 @@ def each_alone(
 ) -> Any:
     """Runs `call(layer, ...)` on each device, on the samples there."""
     flat = keras.tree.flatten((args, kwargs))
-    sharded = [apart(x, layout) if is_cut(x) else None for x in flat]
+    sharded = [in_shards(x, layout) if is_cut(x) else None for x in flat]
     weights = getattr(layer, "weights", [])
     copies = [_copies(weight, layout) for weight in weights]
     structure: Any = None

@@ -18,9 +18,9 @@ from tf_convpar.placement import Needed
 from tf_convpar.placement import Place
 from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import ShardedTensor
-from tf_convpar.placement import apart
 from tf_convpar.placement import broadcast
 from tf_convpar.placement import copies_of
+from tf_convpar.placement import in_shards
 from tf_convpar.placement import on_device
 from tf_convpar.placement import parts_of_samples
 from tf_convpar.sharding._lazy_sum import activated_on
@@ -134,7 +134,7 @@ class MomentsOfAll(SampleRule):
         if kwargs.get("mask") is not None:
             x = x.joined() if isinstance(x, ShardedTensor) else x
             return type(layer).call(layer, x, **kwargs)
-        x = apart(x, layout)
+        x = in_shards(x, layout)
         axis = layer.axis % x.ndim
         learns = bool(kwargs.get("training") and layer.trainable)
         names = _names(layer, learns)

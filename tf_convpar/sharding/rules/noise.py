@@ -13,8 +13,8 @@ from tf_convpar.placement import Move
 from tf_convpar.placement import Place
 from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import ShardedTensor
-from tf_convpar.placement import apart
 from tf_convpar.placement import everywhere
+from tf_convpar.placement import in_shards
 from tf_convpar.placement import on_device
 from tf_convpar.placement import without_gradients
 from tf_convpar.sharding.rules.dropout import Dropout
@@ -70,7 +70,7 @@ class Drawing(SampleRule):
         self, layer: Any, layout: SampleLayout, args: Any, kwargs: Any
     ) -> Any:
         """Applies to each device's samples what the unsplit layer would."""
-        x = apart(args[0], layout)
+        x = in_shards(args[0], layout)
         training = kwargs.get("training", False)
         drawn = getattr(layer, "rate", getattr(layer, "stddev", 0))
         if not training or not drawn:
