@@ -52,7 +52,9 @@ def by_group(
         begin = max(group * per_group - first, 0)
         end = min((group + 1) * per_group - first, width)
         image = channels_of(x, group * channels, channels, axis)
-        part = epilogue.of([bias[begin:end] for bias in epilogue.tensors()])
+        part = epilogue.with_tensors(
+            [bias[begin:end] for bias in epilogue.tensors()]
+        )
         maps.append(run(image, kernel[..., begin:end], part))
     return tf.concat(maps, axis)
 

@@ -64,7 +64,7 @@ class Source:
 
     inputs: tf.Tensor
     zeros: Sequence[int] = (0, 0, 0, 0)
-    joined: ops.Joined | None = None
+    joined: ops.JoinedImages | None = None
     activations: Collection[str] = ()
     in_one_pass: bool = False
 

@@ -36,10 +36,10 @@ def leave_joined(maps: tf.Tensor, of: tf.Tensor, *change: Any) -> None:
     Args:
         maps: What was made, `(batch, height, width, channels)`.
         of: Of what, of the same shape.
-        change: How, as the other arguments of `ops.Joined` say.
+        change: How, as the other arguments of `ops.JoinedImages` say.
     """
     if not tf.executing_eagerly() and maps.shape.rank == 4:
-        setattr(maps, _JOINED, ops.Joined(_parts_of([of]), *change))
+        setattr(maps, _JOINED, ops.JoinedImages(_parts_of([of]), *change))
 
 
 def is_joined(x: Any) -> bool:
@@ -47,9 +47,9 @@ def is_joined(x: Any) -> bool:
     return hasattr(x, _PARTS) or hasattr(x, _JOINED)
 
 
-def joined_of(images: tf.Tensor) -> ops.Joined | None:
+def joined_of(images: tf.Tensor) -> ops.JoinedImages | None:
     """How images were made, if a note says so."""
-    note: ops.Joined | None = getattr(images, _JOINED, None)
+    note: ops.JoinedImages | None = getattr(images, _JOINED, None)
     return note
 
 

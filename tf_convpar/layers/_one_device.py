@@ -214,7 +214,7 @@ def _with_epilogue(
     """
 
     def run(x: tf.Tensor, *tensors: tf.Tensor, **where: Any) -> tf.Tensor:
-        after = epilogue.of(tensors[count:])
+        after = epilogue.with_tensors(tensors[count:])
         return compute(x, *tensors[:count], epilogue=after, **where)
 
     return run

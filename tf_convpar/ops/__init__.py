@@ -15,7 +15,7 @@ from ._bias import leave_balanced as leave_balanced
 from ._channels import channel_moments as channel_moments
 from ._channels import channel_sums as channel_sums
 from ._channels import scale_channels as scale_channels
-from ._concatenated_products import Joined as Joined
+from ._concatenated_products import JoinedImages as JoinedImages
 from ._convolution import convolution as convolution
 from ._depthwise import depthwise as depthwise
 from ._depthwise import depthwise_kernel_gradient as depthwise_kernel_gradient
