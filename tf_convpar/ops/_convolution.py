@@ -7,11 +7,11 @@ import tensorflow as tf
 
 from . import _library
 from ._activation_gradients import passed_back
-from ._concatenated_products import JoinedImages
 from ._depthwise import padded
 from ._devices import same_device
 from ._epilogue import NOTHING
 from ._epilogue import Epilogue
+from ._joined_images import JoinedImages
 from ._windows import Convolution
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from ._activations import ACTIVATIONS
-from ._concatenated_products import JoinedImages
+from ._joined_images import JoinedImages
 
 
 @dataclasses.dataclass(frozen=True)

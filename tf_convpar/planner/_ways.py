@@ -192,7 +192,7 @@ class Ways:
             layer.lay_out(split, cut.devices, cut.chief, shape, incoming, wire)
             if not layer.will_spread:
                 continue
-            maps = layer.maps_lie(shape)
+            maps = layer.maps_layout(shape)
             moves = {
                 state: layer.moves(
                     shape, self._layout_of(x, state), call.before

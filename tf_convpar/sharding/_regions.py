@@ -137,7 +137,7 @@ class Regions:
         rule = works_on_samples(node)
         if not isinstance(first, ConvParallel) or rule is None:
             return None
-        layout = first.samples_lie(node.outputs[0].shape)
+        layout = first.samples_layout(node.outputs[0].shape)
         if layout is not None:
             attach(new_layer, OnSamples(new_layer, rule, layout, first=True))
         return layout

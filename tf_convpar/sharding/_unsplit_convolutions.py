@@ -116,14 +116,14 @@ def _why_not_spread(layer: Any, model: Any) -> str:
         if split.by == CHIEF:
             return _LEFT_BY_PLAN
         split_by, shares = split.by, split.shards or strategy.shares
-    given_out = layer._given_out(layer.get_build_config()["input_shape"])
-    if split_by != "samples" and given_out < count:
+    to_share = layer._channels_to_share(layer.get_build_config()["input_shape"])
+    if split_by != "samples" and to_share < count:
         what = "filter" if hasattr(layer, "filters") else "channel"
         cure = "`split='samples'`"
         if _conversion.is_convolution(layer):
             cure = f"`plan={{'{layer.name}': 'samples'}}`"
         return (
-            f"has {given_out} {what}{'s' * (given_out != 1)} for {count} "
+            f"has {to_share} {what}{'s' * (to_share != 1)} for {count} "
             f"devices: {cure} splits its samples"
         )
     if shares is None:
