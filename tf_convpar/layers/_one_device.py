@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from tf_convpar import ops
 from tf_convpar.algorithms import Windows
-from tf_convpar.algorithms import as_with
+from tf_convpar.algorithms import as_layer_of
 from tf_convpar.algorithms import in_one_pass
 from tf_convpar.layers._activations import op_activation
 from tf_convpar.layers._channel_scaling import Source
@@ -194,7 +194,7 @@ class OneDevice(InShards):
         # A layer has one race on each kind of processor, as it was measured for
         # a plan, and not one more for each part that a device may have.
         all_filters = self.filters if getattr(self, "groups", 0) == 1 else None
-        with as_with(all_filters):
+        with as_layer_of(all_filters):
             y = compute(
                 x,
                 *weights,
