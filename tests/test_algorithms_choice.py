@@ -179,7 +179,9 @@ def test_memory_is_that_of_the_device(monkeypatch):
     )
     for threads, chosen in ((2, "winograd:4"), (1_000_000, "direct")):
         processor = Processor(threads)
-        monkeypatch.setattr(_processor, "processor_of", lambda device, p=processor: p)
+        monkeypatch.setattr(
+            _processor, "processor_of", lambda device, p=processor: p
+        )
         assert names(_choose.choose(GEOMETRY)) == [chosen] * len(PASSES)
         forget()
 

@@ -55,7 +55,7 @@ def decide(times: Mapping[str, Sequence[float]], margin: float = MARGIN) -> str:
 
 
 def budget_factor(times: Sequence[Sequence[float]]) -> float:
-    """How many times the budget may be spent on a race, by its times so far.
+    """Multiple of the budget that a race may take, by its times so far.
 
     The race ends where one algorithm is far ahead of direct, which is the
     first, in every round: others like it would gain little over it; and where

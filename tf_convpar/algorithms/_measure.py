@@ -188,7 +188,7 @@ def relative_errors(
 
 def sample(geometry: Geometry, which: str) -> Geometry:
     """A part of the convolution that takes milliseconds in float64."""
-    # Narrower floats are transformed in float32, and that is what is judged.
+    # Narrower floats are transformed in float32: errors are those of float32.
     dtype = "float64" if geometry.dtype == "float64" else "float32"
     if which == KERNEL_GRADIENT:
         # This pass sums over images and pixels: few channels and filters do.

@@ -48,7 +48,7 @@ def is_joined(x: Any) -> bool:
 
 
 def joined_of(images: tf.Tensor) -> ops.JoinedImages | None:
-    """How images were made, if a note says so."""
+    """Parts and scaling of which images were made, if a note says so."""
     note: ops.JoinedImages | None = getattr(images, _JOINED, None)
     return note
 

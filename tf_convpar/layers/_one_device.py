@@ -145,7 +145,7 @@ class OneDevice(InShards):
         return on_device(part, device, input_first=True)
 
     def _activations(self, device: str) -> Collection[str]:
-        """Which activations its last stage computes, in training too."""
+        """Activations that the last stage computes, in training too."""
         return ()
 
     def _source(self, inputs: tf.Tensor, device: str) -> Source:

@@ -47,7 +47,7 @@ class InShards(keras.layers.Layer):
 
     # The axis that is cut of each weight, by the weight's name.
     _cut_axes: Mapping[str, int] = {"kernel": -1, "bias": -1}
-    # What was assigned to `supports_jit`; Keras assigns True.
+    # The value that was assigned to `supports_jit`; Keras assigns True.
     _asked_jit = True
 
     def __init__(

@@ -153,7 +153,7 @@ def padded(images: tf.Tensor, zeros: Sequence[int]) -> tf.Tensor:
 
 @tf.RegisterGradient("TfConvpar>DepthwiseKernelGradient")
 def _gradient(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
-    """It is linear in the images, and in the gradients."""
+    """Gradients of a gradient that is linear in images and in gradients."""
     images, gradients = op.inputs
     tensorflow_convolution = Convolution(
         op.get_attr("stride"), op.get_attr("padding").decode(), depthwise=True

@@ -70,7 +70,7 @@ def pool(
         images: Images `(batch, height, width, channels)`.
         window: Height and width of the window.
         stride: Stride on both axes.
-        padding: `"same"` or `"valid"`. What it adds to images does not count.
+        padding: `"same"` or `"valid"`. Pixels that it adds do not count.
         zeros: Zeros above, below, left and right of the image, which do count;
             only for `"max"` and `"valid"`.
         kind: `"max"` or `"average"`.
@@ -140,7 +140,7 @@ def _pool_with_gradient(
 
 @tf.RegisterGradient("TfConvpar>MaxPoolGradient")
 def _gradient(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
-    """It is linear in the gradients: each comes from one pixel."""
+    """Gradients of a gradient that is linear: each number is of one pixel."""
     images, maxima, _ = op.inputs
     with same_device(op.outputs[0].device):
         by_gradients = _windows.by_gradients(

@@ -35,7 +35,7 @@ def affine(
         moments: Means and variances, `(2, channels)`.
         gamma: A factor for each channel; None for none.
         beta: A summand for each channel; None for none.
-        epsilon: What is added to variances.
+        epsilon: Summand of variances.
         native: True for the compiled op, which takes float32 on a CPU; False
             for TensorFlow's own; None for the compiled one if `load()` finds
             it.
@@ -110,7 +110,7 @@ def batch_normalization_gradient(
         moments: Means and variances, `(2, channels)`.
         gamma: A factor for each channel; None for none.
         one_of_n: 1 / n, a scalar of the dtype of the sums.
-        epsilon: What is added to variances.
+        epsilon: Summand of variances.
         give_way: Whether threads that send something have their turn first:
             the other devices wait for that.
         native: As for `affine`.

@@ -68,7 +68,7 @@ def cut_between(
 
 
 def concatenated(parts: Sequence[tf.Tensor], axis: int) -> tf.Tensor:
-    """As `tf.concat`, but its gradient is cut by one op, not one for each."""
+    """Concatenates as `tf.concat` does, with a gradient that one op cuts."""
     sizes = [part.shape[axis] for part in parts]
 
     @tf.custom_gradient

@@ -117,7 +117,7 @@ def _filled(
             return _trimmed(dy, count), None
 
         # A tape would trace the branches once more, as functions that are never
-        # freed. What a branch returns unchanged is not copied.
+        # freed. Tensors that a branch returns unchanged are not copied.
         with stop_recording():
             samples_or_made_up = tf.cond(
                 count > 0, lambda: shard, lambda: make_sample(shard)

@@ -2,7 +2,7 @@
 
 To Keras a sharded kernel is *one* variable of the merged shape, named, saved,
 loaded and counted like the kernel of a plain layer; only its storage is cut.
-So files need no translation: what was written on three devices loads on one,
+So files need no translation: a file written on three devices loads on one,
 on five, or into a plain `Conv2D`, with the optimizer's slots.
 """
 

@@ -155,5 +155,5 @@ def _fits(t: tf.Tensor, shape: tf.TensorShape) -> bool:
 
 
 def pick(arg: Any, index: int) -> Any:
-    """Shard `index` of an update's argument; what has no shards as it is."""
+    """Shard `index` of an update's argument, or all of one without shards."""
     return arg.shards[index] if isinstance(arg, ShardedTensor) else arg

@@ -22,7 +22,7 @@ _PARALLEL_FORMS: dict[type, Any] = {
     keras.layers.SeparableConv1D: layers.SeparableConvParallel1D,
     keras.layers.SeparableConv2D: layers.SeparableConvParallel2D,
 }
-# What has a parallel form.
+# Classes of Keras that have a parallel form.
 KINDS = tuple(_PARALLEL_FORMS)
 _PLAIN_FORMS: dict[Any, Any] = {
     parallel: plain for plain, parallel in _PARALLEL_FORMS.items()

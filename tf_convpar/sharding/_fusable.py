@@ -70,7 +70,7 @@ def activation_of(layer: Any) -> str | None:
 
 
 def pixels(shape: Sequence[int | None]) -> int:
-    """How many pixels an image has; many where that is not known."""
+    """Count of pixels of an image; many where that is not known."""
     return math.prod(n or 1 << 16 for n in shape[1:-1])
 
 

@@ -79,8 +79,8 @@ def needed_of(graph: Functional, training: bool) -> list[Needed]:
 def _outputs_used_inside(graph: Functional) -> set[int]:
     """The `id`s of operations whose results leave a graph and are used in it.
 
-    Programs differentiate by such results (Grad-CAM), so what is used must be
-    the tensor that left.
+    Programs differentiate by such results (Grad-CAM), so the graph must use the
+    tensor that left.
     """
     depths: Any = nodes_by_depth(graph)
     nodes = itertools.chain.from_iterable(depths.values())

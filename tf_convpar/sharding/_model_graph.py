@@ -37,7 +37,7 @@ class Tensor:
     learns: bool
     scalar: bool = False
 
-    def of(self, samples: int) -> tuple[int, ...]:
+    def batch_shape(self, samples: int) -> tuple[int, ...]:
         """Returns the shape for a batch of `samples`."""
         return () if self.scalar else (samples, *self.shape)
 

@@ -43,7 +43,7 @@ def with_moments(
         weights: Gamma and beta, as far as there are.
         names: Their names.
         epsilon: As for `Statistics`.
-        exchange: What is shared with other devices.
+        exchange: State that devices share.
         number: The number of this device.
         gives_weight_gradients: Whether gradients by the weights, which all
             devices know, come from this one.
@@ -107,7 +107,7 @@ def moments_of_all(
     Args:
         rows: Moments `(2, channels)` of each device's maps.
         fractions: Which part of all maps each device has, `(devices,)`.
-        exchange: What is shared with other devices.
+        exchange: State that devices share.
         native: As for `ops.scale_channels`.
     """
 

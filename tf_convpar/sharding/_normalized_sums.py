@@ -52,11 +52,11 @@ class Statistics:
 
     Attributes:
         moments: Their means and variances, `(2, channels)`.
-        epsilon: What is added to variances.
+        epsilon: Summand of variances.
         learns: Whether both were computed of the maps themselves.
         names: Which weights there are, of `gamma` and `beta`.
-        exchange: What is shared with other devices, if they are of maps there
-            as well.
+        exchange: State that devices share, if the statistics are of maps on
+            other devices as well.
     """
 
     moments: tf.Tensor
@@ -95,7 +95,7 @@ class Term:
 
     @property
     def exchange(self) -> Exchange | None:
-        """What is shared with other devices, if anything is."""
+        """State that devices share; None if there is none."""
         return None if self.statistics is None else self.statistics.exchange
 
     def tensors(self) -> list[tf.Tensor]:
@@ -105,7 +105,7 @@ class Term:
         moments = [statistics.moments] if statistics and shared else []
         return [self.maps, *self.weights, *moments]
 
-    def of(self, tensors: Sequence[tf.Tensor]) -> Term:
+    def with_tensors(self, tensors: Sequence[tf.Tensor]) -> Term:
         """This term with other tensors, in the order of `tensors`."""
         count = 1 + len(self.weights)
         maps, *weights = tensors[:count]
@@ -154,7 +154,7 @@ def combined(
             for exchange in exchanges:
                 exchange.exact = exact
             if exact:
-                # What is written out below has no gradient of its own.
+                # The gradient below has no gradient of its own.
                 return derivatives(
                     lambda *g: _differentiable(
                         regrouped(terms, g), activation, axis
@@ -206,7 +206,7 @@ def regrouped(
     remaining, regrouped_terms = list(tensors), []
     for term in terms:
         count = len(term.tensors())
-        regrouped_terms.append(term.of(remaining[:count]))
+        regrouped_terms.append(term.with_tensors(remaining[:count]))
         del remaining[:count]
     return regrouped_terms
 
@@ -254,7 +254,7 @@ def gradients_of(
     itself; g = dy f'(..) takes the place of dy there.
 
     Args:
-        term: What was normalized.
+        term: The maps that were normalized.
         dy: Gradients of the result.
         sums: As `_sums` has them, of all maps that were normalized together.
         one_of_n: 1 / n.

@@ -90,7 +90,7 @@ class ParallelCopier:
         self._place()
 
     def _place(self) -> None:
-        """Cuts the weights of what has been copied since the last time."""
+        """Cuts the weights of layers that were copied since the last time."""
         while unplaced := self.copies.pairs[self._placed :]:
             self._placed += len(unplaced)
             for old, new in unplaced:

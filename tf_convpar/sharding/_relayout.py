@@ -53,7 +53,7 @@ class HowSplit:
 
     @classmethod
     def last(cls, model: keras.Model, devices: Sequence[str]) -> HowSplit:
-        """How a model was last laid out; where never, how it is split.
+        """The split at a model's last `relayout`; without one, its split now.
 
         Args:
             model: A parallel model.
@@ -65,7 +65,7 @@ class HowSplit:
 
     @classmethod
     def of(cls, model: keras.Model, devices: Sequence[str]) -> HowSplit:
-        """How a model is split over the devices of its strategy."""
+        """The split of a model over the devices of its strategy."""
         layers: dict[str, Any] = {}
         planned = set()
         plan = model.distribute_strategy.planner().plan_now(model) or {}

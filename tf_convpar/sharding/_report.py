@@ -30,8 +30,8 @@ def line(model: Any, reason: str | None = None) -> str:
 
     Args:
         model: What `parallelize` has made.
-        reason: What the planner says of its plan, which goes first. What the
-            plan left to the chief is in it.
+        reason: The planner's words on its plan, which go first. They name the
+            layers that the plan left to the chief.
     """
     spread, unsplit = _spread_and_unsplit(model)
     never_split = [
@@ -69,8 +69,8 @@ def warn(model: Any, algorithm: str | None) -> None:
 
     Args:
         model: What `parallelize` has made.
-        algorithm: What it was given: with one, a model on one device may be
-            all that was wanted.
+        algorithm: The argument of `parallelize`: with one, a model on one
+            device may be all that was wanted.
     """
     strategy = tf.distribute.get_strategy()
     inside = isinstance(strategy, ConvParallelStrategy)
@@ -102,7 +102,7 @@ def _no_convolution(unsplit: list[_unsplit_convolutions.Unsplit]) -> str:
 
 
 def _no_strategy(spread: list[Any], algorithm: str | None) -> str | None:
-    """What is wrong outside of any strategy's scope; None if nothing is."""
+    """The problem of a model outside of any strategy's scope; None if none."""
     largest = max(
         strategy_lib.alive, key=lambda s: len(s.devices), default=None
     )

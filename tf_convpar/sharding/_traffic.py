@@ -135,7 +135,9 @@ class _TrafficCounter:
     def _call(self, call: Call) -> AnyLayout | None:
         """Counts what a call moves; returns the layout of its output."""
         layer, before = call.layer, call.before
-        shapes = [self._graph.tensors[x].of(self._batch) for x in call.inputs]
+        shapes = [
+            self._graph.tensors[x].batch_shape(self._batch) for x in call.inputs
+        ]
         layouts = [self._layouts.get(x) for x in call.inputs]
         if isinstance(layer, ConvParallel) and layer.is_spread:
             self._note(layer.moves(shapes[0], layouts[0], before), call.inputs)
@@ -188,7 +190,7 @@ class _TrafficCounter:
         tensor = self._graph.tensors[number]
         wire = tf.as_dtype(layout.wire).size if layout.wire else tensor.width
         width = min(wire, tensor.width)
-        shape = tensor.of(self._batch)
+        shape = tensor.batch_shape(self._batch)
         move = Move(shape, layout, None, layout.owner, width, tensor.learns)
         self._note([move], [number])
 

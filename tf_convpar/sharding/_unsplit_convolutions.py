@@ -1,4 +1,4 @@
-"""Which convolutions stay whole on the chief, and why."""
+"""Convolutions that stay whole on the chief, with the reasons."""
 
 from __future__ import annotations
 

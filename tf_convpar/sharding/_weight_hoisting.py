@@ -104,7 +104,7 @@ class HoistedFunction:
         return cls(function, devices.pop(), read, hoisted)
 
     def __call__(self, *inputs: tf.Tensor) -> Any:
-        """What the function returns for these inputs.
+        """Calls the function.
 
         Args:
             inputs: Tensors, one for each of the function's own.
@@ -189,7 +189,7 @@ def _imported(
                 name for name in node.input if not name.startswith("^")
             ]
             node.input[:] = data_inputs
-    # An identity, as what is captured is not of this graph.
+    # An identity, as captured tensors are not of this graph.
     mapped = {
         name: tf.identity(values[name]) for name in values if name in used
     }

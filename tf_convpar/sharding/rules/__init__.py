@@ -68,7 +68,7 @@ MOMENTS: dict[str, SampleRule] = {"all": MomentsOfAll(), "own": MomentsOfOwn()}
 
 
 def check_moments(moments: str) -> None:
-    """Raises ValueError for what is none of `MOMENTS`."""
+    """Raises ValueError unless `moments` is one of `MOMENTS`."""
     if moments not in MOMENTS:
         raise ValueError(
             f"Expected `moments` to be one of {(*MOMENTS,)}. Received: "

@@ -140,7 +140,7 @@ class SampleRule:
         weights: Mapping[str, tf.Tensor],
         device: str,
     ) -> Sequence[tf.Tensor]:
-        """What one device computes in training, if the rule `computes`.
+        """Computes one device's part in training, if the rule `computes`.
 
         Args:
             layer: The built layer.

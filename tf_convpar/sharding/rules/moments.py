@@ -155,7 +155,7 @@ class MomentsOfAll(SampleRule):
         weights: Mapping[str, tf.Tensor],
         device: str,
     ) -> Sequence[tf.Tensor]:
-        """What one device computes in training, by its own moments alone."""
+        """Computes one device's part in training, by its own moments alone."""
         axis = layer.axis % x.ndim
         term = own_term(layer, x, axis, weights, device)
         before = [weights[name] for name in MOVING]
@@ -252,7 +252,7 @@ def _of_all(
     names: Sequence[str],
     weights: Sequence[Sequence[tf.Tensor]],
 ) -> tuple[list[Term], tf.Tensor]:
-    """As `MomentsOfAll._terms`: each device is sent what the others have."""
+    """As `MomentsOfAll._terms`: each device is sent the others' moments."""
     layout = x.layout
     devices = layout.devices
     # All know the gradients by the weights, so that no message has them.
@@ -260,11 +260,13 @@ def _of_all(
     exchange = Exchange()
     maps_with_moments = []
     for number, device in enumerate(devices):
-        own = [copies[number] for copies in weights]
-        maps, *own = widened_on(device, x.shards[number], *own)
+        weights_here = [copies[number] for copies in weights]
+        maps, *weights_here = widened_on(
+            device, x.shards[number], *weights_here
+        )
         maps_with_moments.append(
             with_moments(
-                *(maps, own, names, layer.epsilon, exchange),
+                *(maps, weights_here, names, layer.epsilon, exchange),
                 *(number, number == keeper, device, axis),
             )
         )
@@ -277,7 +279,7 @@ def _of_all(
     parts = parts_of_samples(x)
     terms = []
     for number, device in enumerate(devices):
-        maps, _, *own = maps_with_moments[number]
+        maps, _, *weights_here = maps_with_moments[number]
         part = parts[number]
         exchange.one_of_n.append(part.one_of_n)
 
@@ -294,7 +296,7 @@ def _of_all(
         statistics = Statistics(
             moments, layer.epsilon, True, tuple(names), exchange
         )
-        terms.append(Term(maps, tuple(own), statistics))
+        terms.append(Term(maps, tuple(weights_here), statistics))
     return terms, exchange.moments[keeper]
 
 
@@ -309,8 +311,8 @@ def _by_moving(
     run = functools.partial(by_moving, layer, axis, names)
     return x.with_shards(
         [
-            on_device(run, device)(*own)
-            for device, *own in zip(
+            on_device(run, device)(*maps_and_weights)
+            for device, *maps_and_weights in zip(
                 x.layout.devices, x.shards, *weights, strict=True
             )
         ]
