@@ -118,7 +118,7 @@ def test_choices_in_memory_are_of_a_device_and_of_settings(
 def test_what_is_measured_again_is_chosen_again(monkeypatch):
     for name in ("direct", "gemm"):
         monkeypatch.setattr(
-            _choose, "_chosen", lambda *args, name=name: record(name)
+            _choose, "_race_record", lambda *args, name=name: record(name)
         )
         _choose.consult(GEOMETRY, refresh=True)
         assert _choose.choose(GEOMETRY).forward.name == name

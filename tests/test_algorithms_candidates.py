@@ -183,7 +183,7 @@ def test_the_workspace_is_that_on_the_device(monkeypatch):
         asked.append(device)
         return Processor(threads=1000)
 
-    monkeypatch.setattr(_processor, "of", many)
+    monkeypatch.setattr(_processor, "processor_of", many)
     _, found = _candidates.screened(
         [named("direct", GEOMETRY), tiles], GEOMETRY, FORWARD, CPU
     )

@@ -126,7 +126,7 @@ def test_unknown_batch_is_32(races):
 def test_images_that_race(changes, threads, images, races, monkeypatch):
     monkeypatch.setattr(_workspace, "threads", lambda: threads)
     large = dataclasses.replace(GEOMETRY, batch=100, **changes)
-    part = _choose.raced(large)
+    part = _choose.race_geometry(large)
     assert part.batch == images
     assert part == dataclasses.replace(large, batch=images)
 
@@ -136,7 +136,7 @@ def test_all_batches_share_a_race(races):
     few = _choose.choose(large)
     raced = list(races)
     larger = dataclasses.replace(large, batch=40)
-    assert _choose.raced(larger) == _choose.raced(large)
+    assert _choose.race_geometry(larger) == _choose.race_geometry(large)
     assert names(_choose.choose(larger)) == names(few)
     assert races == raced
 
@@ -146,7 +146,7 @@ def test_parts_of_a_layer_go_by_its_race(races):
     part = dataclasses.replace(whole, filters=64)
     chosen = names(_choose.choose(whole))
     assert sorted(races) == sorted(PASSES)
-    with _choose.as_with(whole.filters):
+    with _choose.as_layer_of(whole.filters):
         assert names(_choose.choose(part)) == chosen
     assert len(races) == len(PASSES)
     _choose.choose(part)
@@ -159,7 +159,7 @@ def test_memory_is_of_all_images(monkeypatch):
         GEOMETRY, image=(56, 56), channels=4, filters=64, batch=4000
     )
     gemm = named("gemm", large)
-    part = _choose.raced(large)
+    part = _choose.race_geometry(large)
     cap = gemm.workspace(part, FORWARD) // 2**20 + 1
     assert gemm.workspace(large, FORWARD) > cap * 2**20
     monkeypatch.setenv(_candidates.WORKSPACE, str(cap))
@@ -179,7 +179,9 @@ def test_memory_is_that_of_the_device(monkeypatch):
     )
     for threads, chosen in ((2, "winograd:4"), (1_000_000, "direct")):
         processor = Processor(threads)
-        monkeypatch.setattr(_processor, "of", lambda device, p=processor: p)
+        monkeypatch.setattr(
+            _processor, "processor_of", lambda device, p=processor: p
+        )
         assert names(_choose.choose(GEOMETRY)) == [chosen] * len(PASSES)
         forget()
 

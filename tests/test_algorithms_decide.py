@@ -46,7 +46,7 @@ def test_decided_only_with_the_margin(times):
     if chosen == "direct":
         return
     own = times[chosen]
-    ratios = sorted(_decide.paired(own, times["direct"]))
+    ratios = sorted(_decide.round_ratios(own, times["direct"]))
     assert len(own) >= 3
     assert _measure.median(ratios) <= 1 - _decide.MARGIN
     # Slower than direct in fewer than a quarter of the rounds.
@@ -61,7 +61,9 @@ def test_decision_knows_no_order_of_candidates(times, random):
     b = _decide.decide({name: times[name] for name in shuffled})
 
     def ratio(name):
-        return _measure.median(_decide.paired(times[name], times["direct"]))
+        return _measure.median(
+            _decide.round_ratios(times[name], times["direct"])
+        )
 
     assert ratio(a) == pytest.approx(ratio(b))
 
@@ -117,7 +119,10 @@ def test_direct_does_not_lose_to_itself():
     ],
 )
 def test_how_long_a_race_is_worth(own, budgets):
-    assert _decide.worth([[1.0] * len(own), own]) == budgets
+    assert _decide.budget_factor([[1.0] * len(own), own]) == budgets
     # One that was left behind in the second round says nothing more.
     if budgets:
-        assert _decide.worth([[1.0] * len(own), own, [2.5, 2.5]]) == budgets
+        assert (
+            _decide.budget_factor([[1.0] * len(own), own, [2.5, 2.5]])
+            == budgets
+        )

@@ -402,13 +402,13 @@ def test_a_layer_has_one_race_whatever_its_shards(
     tmp_path, monkeypatch, strategy
 ):
     monkeypatch.setenv("TF_CONVPAR_CACHE", str(tmp_path))
-    raced, chosen = [], _choose._chosen
+    raced, chosen = [], _choose._race_record
 
     def race(geometry, which, *others):
         raced.append((geometry.filters, which))
         return chosen(geometry, which, *others)
 
-    monkeypatch.setattr(_choose, "_chosen", race)
+    monkeypatch.setattr(_choose, "_race_record", race)
     monkeypatch.setattr(_choose, "_BUDGET_S", 0.01)
     with strategy.scope():
         layer = convpar.ConvParallel2D(

@@ -103,7 +103,7 @@ def test_rounds_go_on_while_in_doubt(time):
 
     # Direct is the slower one by far: a race that it wins ends early.
     runs = [lambda: time.sleep(0.02), lambda: time.sleep(0.01)]
-    times = _measure.rounds(runs, 0.05, worth=worth)
+    times = _measure.rounds(runs, 0.05, budget_factor=worth)
     assert [len(t) for t in times] == [6, 6]
     for ratios, budgets in (
         ([0.6, 0.6, 0.6], 1.0),
@@ -116,7 +116,7 @@ def test_rounds_go_on_while_in_doubt(time):
         ([0.6, 0.6, 0.6, 0.6, 0.8], 1.0),
     ):
         direct = [1.0] * len(ratios)
-        assert _decide.worth([direct, ratios]) == budgets
+        assert _decide.budget_factor([direct, ratios]) == budgets
 
 
 def test_status_line(monkeypatch, capsys):

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from tf_convpar.placement import Layout
 from tf_convpar.placement import ShardedTensor
-from tf_convpar.placement import apart
 from tf_convpar.placement import everywhere
+from tf_convpar.placement import in_shards
 
 CPU = [f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(4)]
 # The chief holds nothing; 1 + 2**-12 is 1 in bfloat16.
@@ -92,7 +92,7 @@ def test_channels_of_a_whole_go_to_their_devices(axis, wire):
         x = tf.constant(whole)
     with tf.GradientTape() as tape:
         tape.watch(x)
-        own = apart(x, wanted)
+        own = in_shards(x, wanted)
         loss = tf.add_n([tf.reduce_sum(shard) * FINE for shard in own.shards])
     assert own.layout == wanted
     expected = np.split(whole, [3, 4], axis)
@@ -113,8 +113,8 @@ def test_channels_of_a_whole_go_to_their_devices(axis, wire):
 
 def test_channels_that_lie_apart_already_stay():
     sharded, whole = maps(-1)
-    assert apart(sharded, layout(-1, wire="bfloat16")) is sharded
-    others = apart(sharded, layout(-1, sizes=(1, 2, 3)))
+    assert in_shards(sharded, layout(-1, wire="bfloat16")) is sharded
+    others = in_shards(sharded, layout(-1, sizes=(1, 2, 3)))
     for shard, piece in zip(
         others.shards, np.split(whole, [1, 3], -1), strict=True
     ):

@@ -234,7 +234,7 @@ def test_ops_of_a_gpu_in_a_graph(monkeypatch, works):
     layout = placement.Layout(gpu, (gpu, gpu), (3, 1))
     with tf.Graph().as_default() as graph:
         x = tf.compat.v1.placeholder(tf.float32, (2, 3, 4))
-        y = placement.concat_shards(placement.apart(x, layout).shards, gpu)
+        y = placement.concat_shards(placement.in_shards(x, layout).shards, gpu)
         tf.gradients(y, x)
     ours = {"TfConvpar>ConcatShards", "TfConvpar>SplitShards"}
     theirs = {"ConcatV2", "SplitV"}

@@ -44,7 +44,7 @@ def joined(shape, parts, scale, offset, activation, epsilon=None):
         "relu": lambda u: np.maximum(u, 0),
         "silu": lambda u: u / (1 + np.exp(-u)),
     }[activation](exact)
-    return ops.Joined(images, scales, offsets, activation, epsilon), exact
+    return ops.JoinedImages(images, scales, offsets, activation, epsilon), exact
 
 
 # Pixels for one thread's panels, for bands of several threads, and of images
@@ -85,7 +85,9 @@ def test_gradients(scale):
                 Epilogue(
                     added=added,
                     activation="relu",
-                    joined=ops.Joined(parts, scales, offsets, "silu", 0.5),
+                    joined=ops.JoinedImages(
+                        parts, scales, offsets, "silu", 0.5
+                    ),
                 ),
                 native=native,
             )
@@ -103,22 +105,25 @@ def test_refuses_what_does_not_fit():
     error = tf.errors.InvalidArgumentError
     for scale in (np.ones(4, "float32"), np.ones((3, 3), "float32")):
         with pytest.raises(error, match="Expected an image_scale"):
-            multiply(ops.Joined([x], scale), kernel)
+            multiply(ops.JoinedImages([x], scale), kernel)
     with pytest.raises(error, match="an image_offset"):
-        given = ops.Joined([x], None, np.ones(2, "float32"))
+        given = ops.JoinedImages([x], None, np.ones(2, "float32"))
         multiply(given, kernel)
     for other in (x[:1], x[:, :2], x[0]):
         with pytest.raises(error, match="Expected images"):
-            multiply(ops.Joined([x, other]), kernel)
+            multiply(ops.JoinedImages([x, other]), kernel)
     with pytest.raises(error, match="Expected images"):
-        multiply(ops.Joined([x, x]), kernel)
+        multiply(ops.JoinedImages([x, x]), kernel)
     wide = numbers((3, 3, 3, 5), 2)
-    for given in (ops.Joined([x], np.ones(3, "float32")), ops.Joined([x, x])):
+    for given in (
+        ops.JoinedImages([x], np.ones(3, "float32")),
+        ops.JoinedImages([x, x]),
+    ):
         k = wide if len(given.parts) == 1 else np.concatenate([wide, wide], 2)
         with pytest.raises(error, match="windows of one pixel"):
             multiply(given, k, padding="same")
     with pytest.raises(error, match="strides of 1"):
-        given = ops.Joined([x], None, None, "relu")
+        given = ops.JoinedImages([x], None, None, "relu")
         multiply(given, kernel, stride=2)
 
 

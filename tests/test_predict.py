@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tf_convpar as convpar
-from tf_convpar.sharding._weight_hoisting import Divided
+from tf_convpar.sharding._weight_hoisting import HoistedFunction
 
 
 def network(size=16, dropout=None):
@@ -39,7 +39,9 @@ def parallel(model):
 
 def divided_of(model):
     """The functions in two parts that a model has made."""
-    return {id(x): x for x in model.predict_function._known.values()}.values()
+    return {
+        id(x): x for x in model.predict_function._by_inputs.values()
+    }.values()
 
 
 def check(model, plain, x):
@@ -317,8 +319,10 @@ def test_which_functions_stay_whole():
         "of weights alone": function_of(lambda x: [x, variable + 1.0], spec),
     }
     for why, function in whole.items():
-        assert Divided.of(function) is None, why
-    divided = Divided.of(function_of(lambda x: x * (variable + 1.0), spec))
+        assert HoistedFunction.of(function) is None, why
+    divided = HoistedFunction.of(
+        function_of(lambda x: x * (variable + 1.0), spec)
+    )
     np.testing.assert_array_equal(divided(tf.constant([1.0, 2.0])), [3.0, 6.0])
     variable.assign(4.0)
     np.testing.assert_array_equal(divided(tf.constant([1.0, 2.0])), [5.0, 10.0])

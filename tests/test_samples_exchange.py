@@ -14,9 +14,9 @@ from tf_convpar.placement import Layout
 from tf_convpar.placement import Move
 from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import ShardedTensor
-from tf_convpar.placement import apart
 from tf_convpar.placement import arranged
 from tf_convpar.placement import everywhere
+from tf_convpar.placement import in_shards
 from tf_convpar.placement._sharded_tensor import ShardedTensorSpec
 
 CPU = [f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(4)]
@@ -69,7 +69,7 @@ def moved(x, place, wire=None):
     """As layers have it: shards, or the tensor on the chief."""
     if place is None:
         return x.joined() if isinstance(x, ShardedTensor) else x
-    return apart(x, dataclasses.replace(place, wire=wire))
+    return in_shards(x, dataclasses.replace(place, wire=wire))
 
 
 def sloped(x, place):

@@ -46,7 +46,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_files_are_whole_or_not_at_all(way, images, tmp_path):
+def test_files_are_saved_atomically(way, images, tmp_path):
     name, save = WAYS[way]
     path = tmp_path / name
     model = make()
@@ -202,7 +202,7 @@ def test_other_models_arguments_reach_keras_as_they_are():
         return "its result"
 
     noted.__signature__ = _files.inspect.signature(keras_own)
-    save = _files._whole_or_not_at_all(noted)
+    save = _files._saved_atomically(noted)
     plain, own = make(parallel=False), object()
     assert save(plain, own, zipped=own, more=own) == "its result"
     assert save(own, own, own) == "its result"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tf_convpar as convpar
-from tf_convpar.sharding._unsplit import whole
+from tf_convpar.sharding._unsplit_convolutions import unsplit_convolutions
 
 L = keras.layers
 pytestmark = pytest.mark.filterwarnings("ignore:.*nothing is split")
@@ -57,7 +57,7 @@ def model_of(*layers, channels=3):
 
 
 def reasons(model):
-    return {one.layer.name: one.reason for one in whole(model)}
+    return {one.layer.name: one.reason for one in unsplit_convolutions(model)}
 
 
 def reason(layer, plan=None, channels=3, **options):
@@ -101,15 +101,15 @@ def test_what_is_said_of_few_filters_splits_them(strategy):
 
 
 def test_shares_that_give_all_to_the_chief():
-    whole = "has all of its work on the chief, by the shares"
+    why = "has all of its work on the chief, by the shares"
     layer = L.Conv2D(6, 3, name="x")
-    assert reason(layer, {"x": (6, 0, 0)}) == f"{whole} (6, 0, 0)"
-    assert reason(layer, shares=(1, 0, 0)) == f"{whole} (1, 0, 0)"
-    assert reason(layer, **{"plan": {"x": (6, 0, 0)}}) == f"{whole} (6, 0, 0)"
+    assert reason(layer, {"x": (6, 0, 0)}) == f"{why} (6, 0, 0)"
+    assert reason(layer, shares=(1, 0, 0)) == f"{why} (1, 0, 0)"
+    assert reason(layer, **{"plan": {"x": (6, 0, 0)}}) == f"{why} (6, 0, 0)"
     by_samples = {"x": {"split": "samples", "shards": (1, 0, 0)}}
-    assert reason(layer, by_samples) == f"{whole} (1, 0, 0)"
+    assert reason(layer, by_samples) == f"{why} (1, 0, 0)"
     one = L.Conv2D(1, 3, name="x")
-    assert reason(one, by_samples) == f"{whole} (1, 0, 0)"
+    assert reason(one, by_samples) == f"{why} (1, 0, 0)"
 
 
 def test_plans_that_leave_it_to_the_chief():

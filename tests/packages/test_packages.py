@@ -21,7 +21,7 @@ from keras_programs._compare import difference
 from models import StepLosses
 
 import tf_convpar as convpar
-from tf_convpar.sharding import _unsplit
+from tf_convpar.sharding import _unsplit_convolutions
 
 BATCH = 4
 # Plans and algorithms.
@@ -169,9 +169,13 @@ def of_gradients(ours, theirs):
     return difference(ours, theirs, 1e-3 * largest)
 
 
-def whole(model):
+def unsplit_convolutions(model):
     """Why convolutions are not split; some packages make more than they use."""
-    return [o.reason for o in _unsplit.whole(model) if o.layer.built]
+    return [
+        o.reason
+        for o in _unsplit_convolutions.unsplit_convolutions(model)
+        if o.layer.built
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -237,8 +241,8 @@ def test_a_model_of_a_package(entry, way, plain):
             "differences": found,
             "of errors in kernels": off,
             "seconds of the first fit": [theirs.seconds, compared.seconds],
-            "convolutions": len(whole(theirs.model)),
-            "whole": whole(model),
+            "convolutions": len(unsplit_convolutions(theirs.model)),
+            "whole": unsplit_convolutions(model),
         },
     )
     for kind, value in found.items():

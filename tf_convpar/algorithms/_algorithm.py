@@ -1,4 +1,4 @@
-"""What every algorithm offers, and the convolution that it computes."""
+"""The interface of algorithms, and the shape of a convolution."""
 
 from __future__ import annotations
 
@@ -138,9 +138,9 @@ class Algorithm(abc.ABC):
             x: The input.
             kernel: The kernel.
             geometry: Shape of the convolution.
-            epilogue: What follows: a bias and `relu`, at most. If the kernel is
-                to be remembered, what was computed from it alone is kept, if
-                anything was; that takes memory.
+            epilogue: A bias and `relu`, at most. If the kernel is to be
+                remembered, tensors computed from it alone are kept, if there
+                are any; that takes memory.
         """
 
     @abc.abstractmethod

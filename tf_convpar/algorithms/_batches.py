@@ -1,4 +1,4 @@
-"""A choice for batches of unknown size: one choice for each of a few sizes."""
+"""Choices of algorithms for batches of unknown size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was measured, kept on disk and shared between processes."""
+"""Records of measured algorithms, kept on disk and shared by processes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tf_convpar.files import whole
 
 # Version of the file's form.
 FORMAT = 1
-# Version of what is measured. It is raised when the speed of an algorithm
+# Version of the measurements. It is raised when the speed of an algorithm
 # changes, or the way it is measured.
 ALGORITHMS = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidate(Checked):
-    """One algorithm for one pass, and what was found out about it.
+    """One algorithm for one pass, with its costs, error and times.
 
     Attributes:
         name: The name as users write it, `"winograd:4"`.
@@ -90,8 +90,8 @@ class Record(Checked):
     @property
     def winner(self) -> Candidate | None:
         """The candidate chosen; None where a rule decided."""
-        found = [c for c in self.candidates if c.name == self.chosen]
-        return found[0] if found else None
+        chosen = [c for c in self.candidates if c.name == self.chosen]
+        return chosen[0] if chosen else None
 
 
 def path() -> pathlib.Path:
@@ -153,10 +153,10 @@ _seen: dict[str, tuple[int, ...]] = {}
 def _state(file: pathlib.Path) -> tuple[int, ...]:
     """Facts of a file that differ when it has been replaced."""
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return ()
-    return (found.st_ino, found.st_mtime_ns, found.st_size)
+    return (status.st_ino, status.st_mtime_ns, status.st_size)
 
 
 def _write(file: pathlib.Path, records: Mapping[str, Record]) -> None:
@@ -173,10 +173,10 @@ def _read(file: pathlib.Path) -> dict[str, Record]:
     try:
         content = read_json(file)
         fields = content if isinstance(content, dict) else {}
-        found = {name: fields.get(name) for name in _versions()}
-        if found != _versions():
+        versions = {name: fields.get(name) for name in _versions()}
+        if versions != _versions():
             _warn_once(
-                f"{file} was written with {_described(found)}, and this "
+                f"{file} was written with {_described(versions)}, and this "
                 f"process runs {_described(_versions())}: convolution "
                 "algorithms are measured again."
             )

@@ -40,10 +40,10 @@ _MULTIPLICATIONS_PER_FLOAT = 40
 _CACHED_FLOATS = 1 << 19
 # How many times as dear as the cheapest a candidate may be. None that was
 # dearer has won yet.
-_FAR = 2
+_MOST_TIMES_CHEAPEST = 2
 # The multiplications of a run, some milliseconds of a core, and the pixels of
 # its feature maps that tell which algorithm is fastest, for each thread.
-_TELLING = 50_000_000
+_TELLING_MULTIPLICATIONS = 50_000_000
 _TELLING_PIXELS = 1024
 # Above so many channels or filters, numbers that are near race as one.
 _NARROW = 64
@@ -93,20 +93,20 @@ def images(geometry: Geometry, threads: int) -> int:
         geometry: Shape of the convolution, whose image is known.
         threads: Number of threads of the device; each has its own images.
     """
-    one = dataclasses.replace(geometry, batch=1)
+    one_image = dataclasses.replace(geometry, batch=1)
     pixels = math.prod(n or 1 for n in geometry.output)
     # A shard without filters has no work.
     return threads * max(
-        math.ceil(_TELLING / max(one.multiplications, 1)),
+        math.ceil(_TELLING_MULTIPLICATIONS / max(one_image.multiplications, 1)),
         math.ceil(_TELLING_PIXELS / max(pixels, 1)),
     )
 
 
 def width(channels: int) -> int:
-    """A number of channels or filters near to the given one, of few.
+    """Rounds a number of channels or filters to one that many layers share.
 
-    Those are 64, 96, 128, 192, 256 and so on. What fills no vectors and few
-    columns of a product stays as it is.
+    Those are 64, 96, 128, 192, 256 and so on. Numbers that fill no vectors, or
+    few columns of a product, stay as they are.
     """
     if channels <= _NARROW or channels % 16:
         return channels
@@ -117,12 +117,12 @@ def width(channels: int) -> int:
 
 def candidates(geometry: Geometry, which: str) -> list[Algorithm]:
     """Algorithms that may beat direct, the cheapest of each kind first."""
-    found = []
+    algorithms = []
     gemm = named("gemm", geometry)
     if _gemm_may_pay(geometry) and gemm.refuses(geometry, which) is None:
-        found.append(gemm)
+        algorithms.append(gemm)
     if not geometry.is_dense:
-        return found + _by_phases(geometry, which)
+        return algorithms + _by_phases(geometry, which)
     winograd = _cheapest("winograd", _winograd.tiles, geometry, which)
     fft = _cheapest("fft", _fft.tiles, geometry, which)
     if winograd and fft and fft[0][0] > winograd[0][0]:
@@ -132,9 +132,11 @@ def candidates(geometry: Geometry, which: str) -> list[Algorithm]:
     cheapest = winograd + fft
     most = min(
         MOST_MULTIPLICATIONS * geometry.multiplications,
-        _FAR * min((cost for cost, _ in cheapest), default=0),
+        _MOST_TIMES_CHEAPEST * min((cost for cost, _ in cheapest), default=0),
     )
-    return found + [algorithm for cost, algorithm in cheapest if cost <= most]
+    return algorithms + [
+        algorithm for cost, algorithm in cheapest if cost <= most
+    ]
 
 
 def _by_phases(geometry: Geometry, which: str) -> list[Algorithm]:
@@ -166,10 +168,10 @@ def _cheapest(
         algorithm = Bilinear(kind, tile)
         if algorithm.refuses(geometry, which) is None:
             costs.append((_cost(algorithm, geometry, which), algorithm))
-    return sorted(costs, key=_first)[:_PER_KIND]
+    return sorted(costs, key=_cost_of_pair)[:_PER_KIND]
 
 
-_first = operator.itemgetter(0)
+_cost_of_pair = operator.itemgetter(0)
 
 
 def _cost(algorithm: Algorithm, geometry: Geometry, which: str) -> int:
@@ -207,14 +209,14 @@ def screened(
     fail on the device. The first algorithm, direct, stays.
     """
     cap = workspace_cap()
-    found = []
-    on = _processor.of(device)
+    candidates = []
+    processor = _processor.processor_of(device)
     for algorithm in algorithms:
-        workspace = algorithm.workspace(geometry, which, on)
+        workspace = algorithm.workspace(geometry, which, processor)
         dropped = None
         if workspace > cap and algorithm is not algorithms[0]:
             dropped = f"workspace over {cap // MIB} MiB"
-        found.append(
+        candidates.append(
             Candidate(
                 algorithm.name,
                 algorithm.multiplications(geometry, which),
@@ -222,22 +224,22 @@ def screened(
                 dropped=dropped,
             )
         )
-    within = [i for i, c in enumerate(found) if c.dropped is None]
-    if len(within) == 1:
-        return found
-    errors = _errors([algorithms[i] for i in within], geometry, which, device)
-    for i, error in zip(within, errors, strict=True):
+    kept = [i for i, c in enumerate(candidates) if c.dropped is None]
+    if len(kept) == 1:
+        return candidates
+    errors = _errors([algorithms[i] for i in kept], geometry, which, device)
+    for i, error in zip(kept, errors, strict=True):
         if isinstance(error, str):
-            found[i] = dataclasses.replace(found[i], dropped=error)
+            candidates[i] = dataclasses.replace(candidates[i], dropped=error)
             continue
         # An error of NaN must fail this comparison.
         accurate = i == 0 or error <= LARGEST_ERROR
-        found[i] = dataclasses.replace(
-            found[i],
+        candidates[i] = dataclasses.replace(
+            candidates[i],
             error=error,
             dropped=None if accurate else f"error over {LARGEST_ERROR:g}",
         )
-    return found
+    return candidates
 
 
 # Relative errors that were measured, and the length of the sums; by device,
@@ -261,28 +263,28 @@ def _errors(
         (device, a.name, geometry.window, which, geometry.dtype)
         for a in algorithms
     ]
-    known: list[float | str | None] = [None] * len(keys)
+    errors: list[float | str | None] = [None] * len(keys)
     for i, key in enumerate(keys):
         if key in _measured:
             error, before = _measured[key]
             longer = error * max(1.0, length / before) ** 0.5
-            known[i] = error if longer <= LARGEST_ERROR / 2 else None
-    missing = [i for i, error in enumerate(known) if error is None]
+            errors[i] = error if longer <= LARGEST_ERROR / 2 else None
+    missing = [i for i, error in enumerate(errors) if error is None]
     if missing:
         # Direct is first: others are compared with it in float64.
-        some = sorted({0, *missing})
-        found = _measure.relative_errors(
-            [algorithms[i] for i in some], geometry, which, device
+        compared = sorted({0, *missing})
+        measured = _measure.relative_errors(
+            [algorithms[i] for i in compared], geometry, which, device
         )
-        for i, said in zip(some, found, strict=True):
-            known[i] = said
-            if not isinstance(said, str):
-                _measured[keys[i]] = said, length
-    return [error for error in known if error is not None]
+        for i, outcome in zip(compared, measured, strict=True):
+            errors[i] = outcome
+            if not isinstance(outcome, str):
+                _measured[keys[i]] = outcome, length
+    return [error for error in errors if error is not None]
 
 
 def _sum_length(geometry: Geometry, which: str) -> int:
-    """How many products a number of the result is the sum of."""
+    """Count of the products that are summed for a number of the result."""
     window = math.prod(geometry.window)
     if which == FORWARD:
         return window * geometry.channels

@@ -1,4 +1,4 @@
-"""The front door of the choice: by rule where one is sure, else by time.
+"""Chooses the algorithm of each pass: by rule where one is sure, else by time.
 
 Each pass of a convolution has a choice of its own, because the same algorithm
 may win forward and lose in a gradient. The steps:
@@ -6,7 +6,7 @@ may win forward and lose in a gradient. The steps:
 1. Rules that need no measurement, all of which say direct (`_candidates`).
 2. Candidates, by predicted multiplications, workspace and error
    (`_candidates`).
-3. A race of those that are left (`_measure`), and `decide` (`_decide`).
+3. A race of the remaining ones (`_measure`), and `decide` (`_decide`).
 4. A second race, later, of direct and the winner, if it won by little.
 5. The record, kept for later processes (`_cache`).
 """
@@ -37,9 +37,9 @@ from tf_convpar.algorithms._cache import Record
 from tf_convpar.algorithms._decide import CLEAR
 from tf_convpar.algorithms._decide import DIRECT
 from tf_convpar.algorithms._decide import MARGIN
+from tf_convpar.algorithms._decide import budget_factor
 from tf_convpar.algorithms._decide import decide
-from tf_convpar.algorithms._decide import paired
-from tf_convpar.algorithms._decide import worth
+from tf_convpar.algorithms._decide import round_ratios
 from tf_convpar.algorithms._names import Choice
 from tf_convpar.algorithms._names import named
 from tf_convpar.algorithms._workspace import Processor
@@ -65,7 +65,8 @@ def choose(geometry: Geometry, device: str | None = None) -> Choice:
 
     May be called while a graph is traced, under tapes and in the scope of any
     strategy. Only as many images of the batch are measured as tell which
-    algorithm is fastest (`raced`). An unknown batch counts as 32 images.
+    algorithm is fastest (`race_geometry`). An unknown batch counts as 32
+    images.
 
     Args:
         geometry: Shape of the convolution.
@@ -81,22 +82,25 @@ def choose(geometry: Geometry, device: str | None = None) -> Choice:
     # Eager layers come here at every step, so choices are remembered.
     filters = _filters.get() or geometry.filters
     key = geometry, filters, device, _settings()
-    found = _choices.get(key)
-    if found is None:
-        whole = dataclasses.replace(geometry, filters=filters)
-        records = consult(raced(whole, device), device)
+    choice = _choices.get(key)
+    if choice is None:
+        layer = dataclasses.replace(geometry, filters=filters)
+        records = consult(race_geometry(layer, device), device)
         name = _processor.cpu(device)
-        on = None if name is None else _processor.of(name)
-        found = Choice(
-            *(_within(records[which], geometry, which, on) for which in PASSES)
+        processor = None if name is None else _processor.processor_of(name)
+        choice = Choice(
+            *(
+                _within_memory(records[which], geometry, which, processor)
+                for which in PASSES
+            )
         )
-        _choices[key] = found
-    return found
+        _choices[key] = choice
+    return choice
 
 
 @contextlib.contextmanager
-def as_with(filters: int | None) -> Iterator[None]:
-    """Within it, `choose` goes by the race of a layer with `filters` filters.
+def as_layer_of(filters: int | None) -> Iterator[None]:
+    """A context in which `choose` goes by the race of a larger layer.
 
     ```python
     with as_with(filters=512):
@@ -104,7 +108,11 @@ def as_with(filters: int | None) -> Iterator[None]:
     ```
 
     It is for parts of a layer: the algorithms race once for the layer, and not
-    for each part too. With None every convolution goes by its own race.
+    for each part too.
+
+    Args:
+        filters: Filters of the layer; with None every convolution goes by its
+            own race.
     """
     token = _filters.set(filters)
     try:
@@ -113,8 +121,8 @@ def as_with(filters: int | None) -> Iterator[None]:
         _filters.reset(token)
 
 
-def raced(geometry: Geometry, device: str | None = None) -> Geometry:
-    """The convolution that algorithms race with in the place of this one.
+def race_geometry(geometry: Geometry, device: str | None = None) -> Geometry:
+    """The smaller convolution by which algorithms race for this one.
 
     ```python
     raced(Geometry((112, 112), 64, 64, window=(3, 3), batch=64)).batch  # 1
@@ -132,13 +140,13 @@ def raced(geometry: Geometry, device: str | None = None) -> Geometry:
     name = _processor.cpu(device)
     if name is None or None in geometry.image:
         return geometry
-    like = dataclasses.replace(
+    near_widths = dataclasses.replace(
         geometry,
         channels=_candidates.width(geometry.channels),
         filters=_candidates.width(geometry.filters),
     )
-    images = _candidates.images(like, _processor.threads(name))
-    return dataclasses.replace(like, batch=min(batch, images))
+    images = _candidates.images(near_widths, _processor.threads(name))
+    return dataclasses.replace(near_widths, batch=min(batch, images))
 
 
 @tf.autograph.experimental.do_not_convert
@@ -156,7 +164,7 @@ def consult(
         geometry: Shape of the convolution; all images of its batch race.
         device: Name of the device that it runs on; see `choose`.
         passes: Names of the passes wanted.
-        refresh: Whether to measure anew what is known already.
+        refresh: Whether to measure anew where there are records already.
         report: Called with a few words now and then; None for a line on the
             terminal where measuring takes long.
 
@@ -173,11 +181,11 @@ def consult(
     facts = _processor.facts(name)
     keys = {which: _key(geometry, which, facts) for which in passes}
     with _lock:
-        known = {which: _cache.find(key) for which, key in keys.items()}
+        cached = {which: _cache.find(key) for which, key in keys.items()}
         records = {
             which: record
-            for which, record in known.items()
-            if record and _serves(record, geometry, which) and not refresh
+            for which, record in cached.items()
+            if record and _is_usable(record, geometry, which) and not refresh
         }
         missing = [which for which in passes if which not in records]
         if not missing:
@@ -187,7 +195,7 @@ def consult(
 
         def measure(report: _measure.Report) -> None:
             for which in missing:
-                records[which] = _chosen(geometry, which, name, report)
+                records[which] = _race_record(geometry, which, name, report)
             for which in missing:
                 records[which] = _confirmed(
                     records[which], geometry, which, name, report
@@ -199,7 +207,7 @@ def consult(
             with _measure.StatusLine(describe(geometry)) as line:
                 measure(line)
         measured = {keys[which]: records[which] for which in missing}
-        # What a rule says costs nothing, and the rule may change.
+        # A rule costs nothing, and may change.
         _cache.keep({k: r for k, r in measured.items() if r.rule is None})
     return {which: records[which] for which in passes}
 
@@ -231,8 +239,8 @@ def _settings() -> tuple[str | None, ...]:
     return tuple(os.environ.get(name) for name in names)
 
 
-def _serves(record: Record, geometry: Geometry, which: str) -> bool:
-    """Whether all that it names is there, and does what it was chosen for.
+def _is_usable(record: Record, geometry: Geometry, which: str) -> bool:
+    """Whether a record's algorithms exist, and the chosen one does this pass.
 
     The file may be edited, or of a version with other algorithms.
     """
@@ -245,7 +253,7 @@ def _serves(record: Record, geometry: Geometry, which: str) -> bool:
     return chosen.refuses(geometry, which) is None
 
 
-def _chosen(
+def _race_record(
     geometry: Geometry, which: str, device: str, report: _measure.Report
 ) -> Record:
     direct = named(DIRECT, geometry)
@@ -260,7 +268,7 @@ def _chosen(
     ]
     if len(racers) == 1:
         return Record(DIRECT, tuple(candidates))
-    times = _raced(racers, geometry, which, device, report)
+    times = _race_times(racers, geometry, which, device, report)
     return Record(decide(times), _with_times(candidates, times))
 
 
@@ -275,15 +283,15 @@ def _confirmed(
     shares = {c.name: c.ratio or 0.0 for c in record.candidates}
     if record.chosen == DIRECT or shares[record.chosen] <= CLEAR:
         return record
-    both = [named(name, geometry) for name in (DIRECT, record.chosen)]
-    times = _raced(both, geometry, which, device, report)
+    finalists = [named(name, geometry) for name in (DIRECT, record.chosen)]
+    times = _race_times(finalists, geometry, which, device, report)
     # The winner need not be as lucky as the first time.
     if decide(times, MARGIN / 2) != DIRECT:
         return record
     return Record(DIRECT, _with_times(record.candidates, times))
 
 
-def _raced(
+def _race_times(
     algorithms: Sequence[Algorithm],
     geometry: Geometry,
     which: str,
@@ -297,7 +305,7 @@ def _raced(
         device,
         _BUDGET_S / len(PASSES),
         report,
-        worth,
+        budget_factor,
     )
     names = (algorithm.name for algorithm in algorithms)
     return dict(zip(names, times, strict=True))
@@ -312,7 +320,7 @@ def _with_times(
     )
 
 
-def _within(
+def _within_memory(
     record: Record, geometry: Geometry, which: str, on: Processor | None
 ) -> Algorithm:
     """The algorithm chosen; direct if it needs too much memory for the batch.
@@ -321,21 +329,23 @@ def _within(
     """
     chosen = named(record.chosen, geometry)
     batch = geometry.batch or ASSUMED_BATCH
-    whole = dataclasses.replace(geometry, batch=batch)
-    within = chosen.workspace(whole, which, on) <= _candidates.workspace_cap()
+    whole_batch = dataclasses.replace(geometry, batch=batch)
+    within = (
+        chosen.workspace(whole_batch, which, on) <= _candidates.workspace_cap()
+    )
     return chosen if within else named(DIRECT, geometry)
 
 
 def _timed(
-    candidate: Candidate, own: Sequence[float], direct: Sequence[float]
+    candidate: Candidate, times: Sequence[float], direct: Sequence[float]
 ) -> Candidate:
-    ordered = sorted(own)
-    spread = ordered[3 * len(own) // 4] - ordered[len(own) // 4]
+    ordered = sorted(times)
+    spread = ordered[3 * len(times) // 4] - ordered[len(times) // 4]
     return dataclasses.replace(
         candidate,
-        time_ms=_measure.median(own) * 1e3,
+        time_ms=_measure.median(times) * 1e3,
         spread_ms=spread * 1e3,
-        ratio=_measure.median(paired(own, direct)),
+        ratio=_measure.median(round_ratios(times, direct)),
     )
 
 

@@ -1,4 +1,4 @@
-"""The convolution of a layer's filters, or of a part of them."""
+"""Convolves with all filters of a layer, or a range of them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def check_algorithm(name: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Windows:
-    """Where the windows of a layer lie, by the arguments of a Keras layer.
+    """Strides, padding and the like, by the arguments of a Keras layer.
 
     ```python
     Windows(strides=(2, 2), padding="same")
@@ -54,7 +54,7 @@ class Windows:
             False where they are the first after the batch. On a CPU TensorFlow
             supports only True.
         zeros: Zeros above, below, left and right of images, beside those of the
-            padding. Only for what has been found to be `in_one_pass` with them.
+            padding. Only for convolutions that are `in_one_pass`.
     """
 
     strides: Sequence[int] = (1, 1)
@@ -75,7 +75,7 @@ def convolve(
     algorithm: str = "direct",
     device: str | None = None,
 ) -> tf.Tensor:
-    """A convolution with all or some of a layer's filters, and what follows it.
+    """A convolution with all or some of a layer's filters, and its epilogue.
 
     ```python
     y = convolve(x, kernel)  # all filters
@@ -95,15 +95,15 @@ def convolve(
             `(*window, channels // groups, width)`. They may be any contiguous
             range of the layer's filters.
         windows: Strides, padding, dilation, groups and data format.
-        epilogue: What follows, for the filters wanted. Its result does not
-            depend on the algorithm; how much of it is done in the same pass
-            does. Only what is made `in_one_pass` reads how inputs were made.
+        epilogue: Bias, activation and the like, for the filters wanted. Its
+            result does not depend on the algorithm; how much of it is done in
+            the same pass does. Its `joined` is read only `in_one_pass`.
         filters: First filter of the range, and the layer's number of filters;
             needed only where there is more than one group.
         algorithm: `"direct"`, TensorFlow's own; `"auto"`, the fastest by
             measurement for the forward pass and each gradient; or `"fft"`,
             `"winograd"` or `"gemm"`, of which the first two may name a tile
-            size, `"winograd:4"`. What an algorithm does not compute is direct:
+            size, `"winograd:4"`. Passes that an algorithm refuses are direct:
             strides and dilation (gemm takes strides, except in the input
             gradient), windows of one pixel (gemm takes them), and channels
             first. Algorithms other than `"direct"` are for CPUs.
@@ -145,13 +145,13 @@ def in_one_pass(
     It does where windows are single pixels, and where few pixels pass through a
     kernel: TensorFlow then takes as long to arrange the kernel as to multiply,
     at every call. Elsewhere an algorithm with fewer products may be faster,
-    which a race finds out; this package's op does what is left
+    which a race finds out; this package's op computes the others
     (`benchmarks/inference`).
 
     Args:
         inputs: Images.
-        kernel: The kernel, as a whole.
-        windows: Where its windows lie.
+        kernel: The kernel of all filters.
+        windows: Strides, padding and the like.
         device: The device that a race is for, as for `convolve`.
     """
     window, strides = kernel.shape[:-2], windows.strides

@@ -1,4 +1,4 @@
-"""Who has won a race, and when it may end: by the times of its rounds."""
+"""Decides who has won a race, and when it may end, by the times of rounds."""
 
 from __future__ import annotations
 
@@ -44,61 +44,66 @@ def decide(times: Mapping[str, Sequence[float]], margin: float = MARGIN) -> str:
         ratio of its times to direct's is at most 1 - `margin`, and their upper
         quartile is below 1.
     """
-    surely = {}
-    for name, own in times.items():
-        if name == DIRECT or len(own) < _measure.FEWEST_ROUNDS:
+    medians = {}
+    for name, candidate_times in times.items():
+        if name == DIRECT or len(candidate_times) < _measure.FEWEST_ROUNDS:
             continue
-        ratio, quartile = _compared(own, times[DIRECT])
+        ratio, quartile = _ratio_and_quartile(candidate_times, times[DIRECT])
         if quartile < 1 and ratio <= 1 - margin:
-            surely[name] = _measure.median(own)
-    return min(surely, key=surely.__getitem__, default=DIRECT)
+            medians[name] = _measure.median(candidate_times)
+    return min(medians, key=medians.__getitem__, default=DIRECT)
 
 
-def worth(times: Sequence[Sequence[float]]) -> float:
-    """How many times the budget may be spent on a race, by its times so far.
+def budget_factor(times: Sequence[Sequence[float]]) -> float:
+    """Multiple of the budget that a race may take, by its times so far.
 
     The race ends where one algorithm is far ahead of direct, which is the
     first, in every round: others like it would gain little over it; and where
-    none has been ahead by what it must be in some rounds. The budget is larger
-    while one looks faster without being sure, because more rounds may change
-    what `decide` says.
+    none has been ahead by the margin in some rounds. The budget is larger while
+    one looks faster without being sure, because more rounds may change what
+    `decide` returns.
     """
-    direct, *others = times
+    direct, *rivals = times
     if any(
-        len(own) >= rounds and max(paired(own, direct)) <= share
-        for own in others
+        len(rival) >= rounds and max(round_ratios(rival, direct)) <= share
+        for rival in rivals
         for rounds, share in _SURELY_CLEAR.items()
     ):
         return 0.0
     if len(direct) >= _CLEAR_ROUNDS and not any(
-        _ahead(own, direct) for own in others if own
+        _looks_faster(rival, direct) for rival in rivals if rival
     ):
         return 0.0
-    compared = [_compared(own, direct) for own in others if own]
+    ratios_and_quartiles = [
+        _ratio_and_quartile(rival, direct) for rival in rivals if rival
+    ]
     doubt = any(
-        ratio <= 1 - MARGIN and quartile >= 1 for ratio, quartile in compared
+        ratio <= 1 - MARGIN and quartile >= 1
+        for ratio, quartile in ratios_and_quartiles
     )
     return _PATIENCE if doubt else 1.0
 
 
-def _ahead(own: Sequence[float], direct: Sequence[float]) -> bool:
-    """Whether there is a sign that one saves what it must.
+def _looks_faster(candidate: Sequence[float], direct: Sequence[float]) -> bool:
+    """Whether a candidate may save the margin, by its best rounds.
 
     On a busy machine most rounds may have been held up; the best were not.
     """
-    ratios = sorted(paired(own, direct))
-    least = min(min(own) / min(direct), ratios[len(ratios) // 4])
-    return least <= 1 - MARGIN
+    ratios = sorted(round_ratios(candidate, direct))
+    best_ratio = min(min(candidate) / min(direct), ratios[len(ratios) // 4])
+    return best_ratio <= 1 - MARGIN
 
 
-def _compared(
-    own: Sequence[float], direct: Sequence[float]
+def _ratio_and_quartile(
+    candidate: Sequence[float], direct: Sequence[float]
 ) -> tuple[float, float]:
     """Median and upper quartile of the ratios of times to direct's."""
-    ratios = sorted(paired(own, direct))
+    ratios = sorted(round_ratios(candidate, direct))
     return _measure.median(ratios), ratios[3 * len(ratios) // 4]
 
 
-def paired(own: Sequence[float], direct: Sequence[float]) -> list[float]:
+def round_ratios(
+    candidate: Sequence[float], direct: Sequence[float]
+) -> list[float]:
     """Ratios of times to direct's in the same rounds."""
-    return [a / b for a, b in zip(own, direct, strict=False)]
+    return [a / b for a, b in zip(candidate, direct, strict=False)]

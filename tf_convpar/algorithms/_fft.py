@@ -83,22 +83,22 @@ def tiles(geometry: Geometry) -> list[tuple[int, ...]]:
         if window == 1 or size == 1:
             choices.append([1])
             continue
-        found = {n - window + 1 for n in SIZES if n > window}
+        sizes = {n - window + 1 for n in SIZES if n > window}
         if size is not None:
             # Either one tile holds the whole image, whatever its size, or
             # several tiles of those sizes do.
-            enough = [m for m in found if m >= size]
-            found -= set(enough)
+            enough = [m for m in sizes if m >= size]
+            sizes -= set(enough)
             if size + window - 1 <= SIZES[-1]:
-                found.add(size + (size + window - 1) % 2)
-        choices.append(sorted(found))
-    every = [
+                sizes.add(size + (size + window - 1) % 2)
+        choices.append(sorted(sizes))
+    all_tiles = [
         tile
         for tile in itertools.product(*choices)
         if is_even(tile, geometry)
         and math.prod(map(_pixels, tile, geometry.window)) <= MOST_VALUES
     ]
-    return sorted(every, key=lambda tile: products(tile, geometry))
+    return sorted(all_tiles, key=lambda tile: products(tile, geometry))
 
 
 def _pixels(outputs: int, window: int) -> int:
@@ -143,17 +143,17 @@ def _complex_numbers(
     """
     kinds, mix = [False], np.ones((1, 1))
     for n in sizes:
-        own = [False] + [True] * ((n - 1) // 2) + [False] * (n % 2 == 0)
-        kinds, mix = _combine(kinds, mix, own, n)
+        axis_kinds = [False] + [True] * ((n - 1) // 2) + [False] * (n % 2 == 0)
+        kinds, mix = _combine(kinds, mix, axis_kinds, n)
     return kinds, mix
 
 
 def _combine(
-    kinds: list[bool], mix: np.ndarray, own: list[bool], n: int
+    kinds: list[bool], mix: np.ndarray, axis_kinds: list[bool], n: int
 ) -> tuple[list[bool], np.ndarray]:
     result, rows = [], []
     for i, left in zip(_starts(kinds), kinds, strict=True):
-        for j, right in zip(_starts(own), own, strict=True):
+        for j, right in zip(_starts(axis_kinds), axis_kinds, strict=True):
 
             def unit(a: int, b: int, i: int = i, j: int = j) -> np.ndarray:
                 e = np.zeros(n)

@@ -111,8 +111,8 @@ class Gemm(Algorithm):
         sizes, channels = geometry.output, geometry.channels
         if which == INPUT_GRADIENT:
             sizes, channels = geometry.image, geometry.filters
-        known = (1 if n is None else n for n in (*sizes, geometry.batch))
-        values = math.prod(known) * math.prod(geometry.window) * channels
+        counts = (1 if n is None else n for n in (*sizes, geometry.batch))
+        values = math.prod(counts) * math.prod(geometry.window) * channels
         return int(values * wide_dtype(tf.as_dtype(geometry.dtype)).size)
 
 

@@ -41,7 +41,7 @@ def by_group(
             kernel and the epilogue of each group that the range touches.
         x: Input with the channels of all groups.
         kernel: Kernel of the range, `(*window, channels of a group, width)`.
-        epilogue: What follows: a bias and an activation, at most.
+        epilogue: A bias and an activation, at most.
         per_group: Number of filters of a whole group.
         first: Number of the layer's filter with which the range begins.
         axis: Axis of `x` that holds the channels.
@@ -52,7 +52,9 @@ def by_group(
         begin = max(group * per_group - first, 0)
         end = min((group + 1) * per_group - first, width)
         image = channels_of(x, group * channels, channels, axis)
-        part = epilogue.of([bias[begin:end] for bias in epilogue.tensors()])
+        part = epilogue.with_tensors(
+            [bias[begin:end] for bias in epilogue.tensors()]
+        )
         maps.append(run(image, kernel[..., begin:end], part))
     return tf.concat(maps, axis)
 
@@ -71,10 +73,10 @@ def is_depthwise(
     axes, and dilation only without strides.
     """
     window, (channels, width) = kernel.shape[:-2], kernel.shape[-2:]
-    whole = first % per_group == 0 and width % per_group == 0
-    able = len(window) <= 2 and len(set(strides)) == 1
-    able = able and (max(strides) == 1 or max(dilation) == 1)
-    return bool(channels == 1 and whole and able)
+    whole_groups = first % per_group == 0 and width % per_group == 0
+    supported = len(window) <= 2 and len(set(strides)) == 1
+    supported = supported and (max(strides) == 1 or max(dilation) == 1)
+    return bool(channels == 1 and whole_groups and supported)
 
 
 def depthwise(
@@ -109,12 +111,12 @@ def depthwise_conv(
     Args:
         x: Images.
         kernel: Kernel, `(*window, channels, multiplier)`.
-        algorithm: With `"auto"` this package's ops compute what they are faster
-            at, where there are some for it.
+        algorithm: With `"auto"` this package's ops compute the passes at which
+            they are faster.
         **kwargs: As for `keras.ops.depthwise_conv`.
     """
     if not x.shape[0]:
-        kernel = _learning(kernel, tf.shape(x)[0] > 0)
+        kernel = _with_gradient_if(kernel, tf.shape(x)[0] > 0)
     if algorithm == "auto" and is_own_depthwise(x, kernel, **kwargs):
         stride = kwargs["strides"][0]
         large = math.prod(kernel.shape[:2]) >= _LARGE_WINDOW
@@ -145,12 +147,14 @@ def is_own_depthwise(
     has loops of its own for 3x3 (`benchmarks/depthwise`).
     """
     two_axes = x.shape.rank == 4 and data_format == "channels_last"
-    alike = len(set(strides)) == 1 and set(_both(dilation_rate)) == {1}
-    one = kernel.shape[-1] == 1 and x.dtype == kernel.dtype == tf.float32
-    return bool(two_axes and alike and one and ops.load())
+    alike = len(set(strides)) == 1 and set(_as_tuple(dilation_rate)) == {1}
+    single_filter = (
+        kernel.shape[-1] == 1 and x.dtype == kernel.dtype == tf.float32
+    )
+    return bool(two_axes and alike and single_filter and ops.load())
 
 
-def _both(rate: Any) -> Sequence[int]:
+def _as_tuple(rate: Any) -> Sequence[int]:
     return (rate,) if isinstance(rate, int) else tuple(rate)
 
 
@@ -166,8 +170,8 @@ def _by_own_ops(
     @tf.custom_gradient
     def run(x: tf.Tensor, kernel: tf.Tensor) -> Any:
         # One for both directions.
-        nothing = Epilogue(bias=tf.zeros(kernel.shape[2], kernel.dtype))
-        y = ops.depthwise(x, kernel[..., 0], nothing, stride, padding)
+        zero_bias = Epilogue(bias=tf.zeros(kernel.shape[2], kernel.dtype))
+        y = ops.depthwise(x, kernel[..., 0], zero_bias, stride, padding)
 
         def gradient(dy: tf.Tensor) -> list[tf.Tensor]:
             if large:
@@ -185,8 +189,8 @@ def _by_own_ops(
             if stride == 1:
                 # The same convolution, with the window turned around.
                 turned = kernel[::-1, ::-1, :, 0]
-                zeros = _around(kernel.shape[:2], padding)
-                dx = ops.depthwise(dy, turned, nothing, 1, "valid", zeros)
+                zeros = _zeros_around(kernel.shape[:2], padding)
+                dx = ops.depthwise(dy, turned, zero_bias, 1, "valid", zeros)
             else:
                 dx = tf.raw_ops.DepthwiseConv2dNativeBackpropInput(
                     input_sizes=tf.shape(x),
@@ -201,8 +205,8 @@ def _by_own_ops(
     return run(x, kernel)
 
 
-def _around(window: Sequence[int], padding: str) -> list[int]:
-    """Zeros around gradients: what of a window is outside on the other side."""
+def _zeros_around(window: Sequence[int], padding: str) -> list[int]:
+    """Zeros around gradients that make the input gradient a convolution."""
     zeros = []
     for size in window:
         before = (size - 1) // 2 if padding == "same" else 0
@@ -211,8 +215,8 @@ def _around(window: Sequence[int], padding: str) -> list[int]:
     return zeros
 
 
-def _learning(kernel: tf.Tensor, learns: tf.Tensor) -> tf.Tensor:
-    """The same kernel, whose gradient is 0 unless `learns` is true."""
+def _with_gradient_if(kernel: tf.Tensor, learns: tf.Tensor) -> tf.Tensor:
+    """The kernel, with a gradient that is 0 unless `learns` is true."""
 
     @tf.custom_gradient
     def same(kernel: tf.Tensor) -> Any:

@@ -1,8 +1,8 @@
 """Times algorithms side by side, on the device that they are for.
 
-The noise of a shared machine comes in bursts: what is timed first may suffer
-from another program's burst when what is timed next does not. So algorithms
-take turns, each round in another order, and are compared round by round.
+The noise of a shared machine comes in bursts: the first algorithm may suffer
+from another program's burst, and the next may not. So algorithms take turns,
+each round in another order, and are compared round by round.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def race(
     device: str,
     budget_s: float,
     report: Report,
-    worth: Callable[[Times], float],
+    budget_factor: Callable[[Times], float],
 ) -> Times:
     """Seconds of each algorithm in each round.
 
@@ -66,8 +66,8 @@ def race(
         budget_s: Seconds for all rounds. Three rounds are run even where they
             take longer.
         report: Called often, between runs, with a few words.
-        worth: Takes the times so far, and returns how many times the budget
-            may be spent.
+        budget_factor: Takes the times so far, and returns how many times the
+            budget may be spent.
 
     Returns:
         One list for each algorithm, whose element i is from round i. A list
@@ -79,7 +79,7 @@ def race(
             runners(algorithms, geometry, which, device),
             budget_s,
             report,
-            worth,
+            budget_factor,
         )
 
 
@@ -102,7 +102,7 @@ def rounds(
     runs: Sequence[Callable[[], Any]],
     budget_s: float,
     report: Report = lambda text: None,
-    worth: Callable[[Times], float] = lambda times: 1.0,
+    budget_factor: Callable[[Times], float] = lambda times: 1.0,
 ) -> Times:
     """Times `runs` in turn until it is clear who wins, or time is spent.
 
@@ -115,9 +115,9 @@ def rounds(
         # memory that is used for the first time costs seconds per GiB: 959 ms
         # were measured for a winograd:5 that takes 201 ms.
         first_times.append(_timed(run, 1))
-    long = min(first_times) > _LONG_S
+    long_runs = min(first_times) > _LONG_S
     repeats = 1
-    if not long:
+    if not long_runs:
         repeats = int(_SAMPLE_S / max(_timed(runs[0], 1), 1e-6))
         repeats = max(1, min(20, repeats))
     times: Times = [[] for _ in runs]
@@ -130,15 +130,15 @@ def rounds(
             report(f"round {done + 1}")
             times[i].append(_timed(runs[i], repeats))
         if done < len(_HOPELESS):
-            limits = _HOPELESS_IF_LONG if long else _HOPELESS
-            left = _hopeful(racing, times, limits[done])
-            racing = left if long else sorted({0, *left})
+            limits = _HOPELESS_IF_LONG if long_runs else _HOPELESS
+            hopeful = _hopeful(racing, times, limits[done])
+            racing = hopeful if long_runs else sorted({0, *hopeful})
         if done + 1 < FEWEST_ROUNDS and racing != [0]:
             continue
         direct = median(times[0])
         if all(median(times[i]) > _BEHIND * direct for i in racing if i):
             break
-        if time.perf_counter() - start > budget_s * worth(times):
+        if time.perf_counter() - start > budget_s * budget_factor(times):
             break
     return times
 
@@ -188,7 +188,7 @@ def relative_errors(
 
 def sample(geometry: Geometry, which: str) -> Geometry:
     """A part of the convolution that takes milliseconds in float64."""
-    # Narrower floats are transformed in float32, and that is what is judged.
+    # Narrower floats are transformed in float32: errors are those of float32.
     dtype = "float64" if geometry.dtype == "float64" else "float32"
     if which == KERNEL_GRADIENT:
         # This pass sums over images and pixels: few channels and filters do.

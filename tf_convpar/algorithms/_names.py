@@ -77,7 +77,7 @@ def named(name: str, geometry: Geometry) -> Algorithm:
 
 
 def _of_phase(name: str, geometry: Geometry) -> Algorithm:
-    """The algorithm of a name, or what computes a phase that it does not."""
+    """The algorithm of a name, or another one for a phase that it refuses."""
     algorithm = named(name, geometry)
     if algorithm.refuses(geometry, FORWARD) is None:
         return algorithm

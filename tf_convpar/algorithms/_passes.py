@@ -42,7 +42,7 @@ def convolution(
         kernel: Kernel, `(*window, channels, filters)`.
         geometry: Shape of the convolution.
         choice: An algorithm for each pass.
-        epilogue: What follows: a bias and `relu`, at most.
+        epilogue: A bias and `relu`, at most.
     """
     passes = _Passes(geometry, choice, epilogue.remember)
     if epilogue.bias is not None:
@@ -55,9 +55,9 @@ def convolution(
 class _Passes:
     """The three passes of one convolution, each differentiable.
 
-    What is inside an algorithm is hidden from tapes: they would keep its
+    The ops of an algorithm are hidden from tapes: they would keep its
     intermediate results for a gradient that nobody asks for, and functions
-    and branches would need one of every op.
+    and branches would need a gradient of every op.
     """
 
     def __init__(
@@ -81,19 +81,21 @@ class _Passes:
         @tf.custom_gradient
         def run(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> Any:
             gradients = self._gradients(x, kernel)
-            after = dataclasses.replace(epilogue, bias=bias)
-            y = self._forward(x, kernel, after)
+            with_bias = dataclasses.replace(epilogue, bias=bias)
+            y = self._forward(x, kernel, with_bias)
 
             @_once
-            def before(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            def through_activation(
+                dy: tf.Tensor,
+            ) -> tuple[tf.Tensor, tf.Tensor]:
                 if epilogue.activation == "linear":
                     return dy, ops.bias_gradient(dy)
-                # What is above 0 is so before and after the activation.
-                nothing = tf.zeros_like(bias)
-                return ops.biased_gradient(dy, y, nothing, "relu")
+                # Numbers above 0 are so before and after the activation.
+                zeros = tf.zeros_like(bias)
+                return ops.biased_gradient(dy, y, zeros, "relu")
 
             def gradient(dy: tf.Tensor) -> Any:
-                dy, by_bias = before(dy)
+                dy, by_bias = through_activation(dy)
                 return *gradients(dy), by_bias
 
             return y, gradient
@@ -154,20 +156,20 @@ class _Passes:
 def _once(
     run: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
 ) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
-    """Computes a function of one tensor once in a graph, however often asked.
+    """A function of one tensor that is computed once in a graph.
 
     `on_device` asks for the gradient of the input first, and then for those of
-    the weights: what all of them are made of would be computed twice.
+    the weights: the gradient through the activation would be computed twice.
     """
-    known: list[Any] = []
+    last_call: list[Any] = []
 
     def run_once(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         if tf.executing_eagerly():
             return run(x)
         graph = tf.compat.v1.get_default_graph()
-        if not (known and known[0] is x and known[1] is graph):
-            known[:] = [x, graph, run(x)]
-        result: tuple[tf.Tensor, tf.Tensor] = known[2]
+        if not (last_call and last_call[0] is x and last_call[1] is graph):
+            last_call[:] = [x, graph, run(x)]
+        result: tuple[tf.Tensor, tf.Tensor] = last_call[2]
         return result
 
     return run_once

@@ -1,4 +1,4 @@
-"""Convolutions with strides or dilation as ones without.
+"""Computes convolutions with strides or dilation by convolutions without.
 
 With stride `s` the pixels of a phase, every s-th one, meet only every s-th
 weight. So with `k_p[j] = k[js + p]` and `x_p[i] = x[is + p]` on each axis,
@@ -78,7 +78,7 @@ class Phases(Algorithm):
         epilogue: Epilogue = NOTHING,
     ) -> tf.Tensor:
         """The feature maps; nothing is remembered."""
-        cut = _Cut(geometry)
+        cut = _PhaseCut(geometry)
         parts = cut.images(x)
         maps = [
             self._find(dense).forward(part, k, dense)
@@ -96,7 +96,7 @@ class Phases(Algorithm):
         input_shape: Any,
     ) -> tf.Tensor:
         """The gradient for `x`."""
-        cut = _Cut(geometry)
+        cut = _PhaseCut(geometry)
         maps = cut.maps(dy)
         images = sizes_of(maps)[0]
         return cut.joined_images(
@@ -114,7 +114,7 @@ class Phases(Algorithm):
         self, x: tf.Tensor, dy: tf.Tensor, geometry: Geometry
     ) -> tf.Tensor:
         """The gradient for the kernel."""
-        cut = _Cut(geometry)
+        cut = _PhaseCut(geometry)
         maps = cut.maps(dy)
         return cut.joined_kernels(
             [
@@ -126,17 +126,17 @@ class Phases(Algorithm):
         )
 
     def multiplications(self, geometry: Geometry, which: str) -> int:
-        """The sum of those of the phases."""
+        """Number of multiplications of all phases."""
         return sum(
             self._find(dense).multiplications(dense, which)
-            for dense in _Cut(geometry).geometries()
+            for dense in _PhaseCut(geometry).geometries()
         )
 
     def workspace(
         self, geometry: Geometry, which: str, on: Processor | None = None
     ) -> int:
-        """Bytes of the phases, and of what one of them needs."""
-        phases = _Cut(geometry).geometries()
+        """Bytes of the phases, and of the workspace of one of them."""
+        phases = _PhaseCut(geometry).geometries()
         size = tf.as_dtype(geometry.dtype).size
         copies = sum(
             _values(dense.image, dense.batch) * dense.channels
@@ -152,7 +152,7 @@ def _values(sizes: Sequence[int | None], batch: int | None) -> int:
     return math.prod(n or 1 for n in (*sizes, batch))
 
 
-class _Cut:
+class _PhaseCut:
     """How the tensors of a convolution are cut into phases, and joined.
 
     Phases are those of `SpaceToBatch`: the first of all images, the second of
@@ -185,11 +185,11 @@ class _Cut:
             maps = out if self._strided else _up(out, dilation)
             weights = _up(window, stride)
             pixels = maps + weights - 1
-            each = stride if self._strided else dilation
+            unit = stride if self._strided else dilation
             self._pixels.append(pixels)
             self._window.append(weights)
             self._output.append(maps)
-            self._pads.append((before, pixels * each - before - n))
+            self._pads.append((before, pixels * unit - before - n))
 
     def _windows(self) -> list[tuple[int, ...]]:
         """The window of each phase, of 0 on an axis where it has no weight."""
@@ -269,22 +269,22 @@ class _Cut:
         return tf.space_to_batch(dy, self._block, self._maps_left_over())
 
     def joined_maps(self, maps: Sequence[tf.Tensor]) -> tf.Tensor:
-        """The feature maps, of those of phases."""
+        """The feature maps, joined from those of phases."""
         if self._strided:
             return maps[0] if len(maps) == 1 else tf.add_n(maps)
         return tf.batch_to_space(maps[0], self._block, self._maps_left_over())
 
     def joined_images(self, images: Sequence[tf.Tensor]) -> tf.Tensor:
-        """The images, of those of phases that have weights."""
+        """The images, joined from those of phases that have weights."""
         crops = [(before, max(after, 0)) for before, after in self._pads]
-        x = self._joined(images, self._pixels, crops)
-        left = [(0, max(-after, 0)) for _, after in self._pads]
-        if not any(after for _, after in left):
+        x = self._joined_phases(images, self._pixels, crops)
+        uncovered = [(0, max(-after, 0)) for _, after in self._pads]
+        if not any(after for _, after in uncovered):
             return x
-        return tf.pad(x, [(0, 0), *left, (0, 0)])
+        return tf.pad(x, [(0, 0), *uncovered, (0, 0)])
 
     def joined_kernels(self, kernels: Sequence[tf.Tensor]) -> tf.Tensor:
-        """The kernel, of those of phases that have weights."""
+        """The kernel, joined from those of phases that have weights."""
         if not self._strided:
             return kernels[0]
         # As images of so many channels.
@@ -298,7 +298,7 @@ class _Cut:
                 self._window, self._block, self._geometry.window, strict=True
             )
         ]
-        kernel = self._joined(images, self._window, crops)
+        kernel = self._joined_phases(images, self._window, crops)
         return tf.reshape(kernel, [*self._geometry.window, *depth])
 
     def _maps_left_over(self) -> list[tuple[int, int]]:
@@ -309,28 +309,30 @@ class _Cut:
             )
         ]
 
-    def _joined(
+    def _joined_phases(
         self,
-        found: Sequence[tf.Tensor],
+        phases: Sequence[tf.Tensor],
         sizes: Sequence[int],
         crops: Sequence[tuple[int, int]],
     ) -> tf.Tensor:
-        """Phases as one, each with zeros up to `sizes`."""
-        those = iter(found)
-        every = []
+        """Joins phases, each with zeros up to `sizes`."""
+        remaining = iter(phases)
+        all_phases = []
         for window in self._windows():
             if min(window) > 0:
-                phase = next(those)
-                rest = [
-                    (0, size - own)
-                    for size, own in zip(sizes, phase.shape[1:-1], strict=True)
+                phase = next(remaining)
+                padding = [
+                    (0, size - phase_size)
+                    for size, phase_size in zip(
+                        sizes, phase.shape[1:-1], strict=True
+                    )
                 ]
-                every.append(tf.pad(phase, [(0, 0), *rest, (0, 0)]))
+                all_phases.append(tf.pad(phase, [(0, 0), *padding, (0, 0)]))
             else:
-                images, *_, channels = sizes_of(found[0])
-                zeros = tf.zeros([images, *sizes, channels], found[0].dtype)
-                every.append(zeros)
-        return tf.batch_to_space(tf.concat(every, 0), self._block, crops)
+                images, *_, channels = sizes_of(phases[0])
+                zeros = tf.zeros([images, *sizes, channels], phases[0].dtype)
+                all_phases.append(zeros)
+        return tf.batch_to_space(tf.concat(all_phases, 0), self._block, crops)
 
 
 def _up(n: int, unit: int) -> int:

@@ -17,11 +17,11 @@ def cpu(device: str | None) -> str | None:
 
     Without a `device` it is this process' CPU, unless the process has a GPU.
     """
-    own = tf.config.list_logical_devices("CPU")[0].name
+    local_cpu = tf.config.list_logical_devices("CPU")[0].name
     if device is None:
-        return None if tf.config.list_logical_devices("GPU") else str(own)
+        return None if tf.config.list_logical_devices("GPU") else str(local_cpu)
     name = device if device.startswith("/") else f"/device:{device.upper()}"
-    spec = tf.DeviceSpec.from_string(own).make_merged_spec(
+    spec = tf.DeviceSpec.from_string(local_cpu).make_merged_spec(
         tf.DeviceSpec.from_string(name)
     )
     return spec.to_string() if spec.device_type == "CPU" else None
@@ -34,24 +34,24 @@ def threads(device: str) -> int:
     return machines.threads(device)
 
 
-def of(device: str) -> _workspace.Processor:
-    """What an algorithm's memory on a CPU depends on."""
+def processor_of(device: str) -> _workspace.Processor:
+    """The processor of a device: its threads and its vectors."""
     here = _is_here(device)
     vectors = instruction_set() if here else instruction_set_of(device)
     return _workspace.Processor(threads(device), vectors)
 
 
 def facts(device: str) -> tuple[str, str, str]:
-    """What the times of a CPU depend on: its model, threads and vectors.
+    """Facts by which times of a CPU are kept: its model, threads and vectors.
 
     The device's name is not among them: in another cluster it is the name of
     another machine.
     """
-    other = device
+    fallback = device
     if _is_here(device):
-        other = platform.processor() or platform.machine()
-    model = machines.processor(device) or other
-    count, vectors = of(device)
+        fallback = platform.processor() or platform.machine()
+    model = machines.processor(device) or fallback
+    count, vectors = processor_of(device)
     return model, f"{count} threads", vectors or "twin"
 
 

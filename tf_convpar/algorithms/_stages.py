@@ -130,11 +130,11 @@ def factor(matrix: np.ndarray) -> list[np.ndarray]:
         split = _split_pairs(matrix.T if of_columns else matrix)
         if split is None:
             continue
-        butterfly, rest = split
+        butterfly, remainder = split
         parts = (
-            [butterfly.T, *factor(rest.T)]
+            [butterfly.T, *factor(remainder.T)]
             if of_columns
-            else [*factor(rest), butterfly]
+            else [*factor(remainder), butterfly]
         )
         if _cost(parts) < _cost(best):
             best = parts
@@ -152,9 +152,9 @@ def _split_pairs(m: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """`(butterfly, rest)` with `m = butterfly @ rest`; None without pairs."""
     magnitude = np.abs(m)
     scale = max(float(magnitude.max()), 1e-300)
-    butterfly, rest = np.eye(len(m)), m.copy()
+    butterfly, remainder = np.eye(len(m)), m.copy()
     free = set(range(len(m)))
-    found = False
+    has_pairs = False
     for i in range(len(m)):
         for j in range(i + 1, len(m)):
             if i not in free or j not in free:
@@ -165,12 +165,12 @@ def _split_pairs(m: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
             used = magnitude[i] > 1e-12 * scale
             if not (equal & used).any() or not (~equal & used).any():
                 continue
-            rest[i] = np.where(equal, m[i], 0)
-            rest[j] = np.where(equal, 0, m[i])
+            remainder[i] = np.where(equal, m[i], 0)
+            remainder[j] = np.where(equal, 0, m[i])
             butterfly[i, j], butterfly[j, i], butterfly[j, j] = 1, 1, -1
             free -= {i, j}
-            found = True
-    return (butterfly, rest) if found else None
+            has_pairs = True
+    return (butterfly, remainder) if has_pairs else None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -108,13 +108,13 @@ def _image_spectrum(
     image = sizes_of(x)[1:-1]
     tile = [m + w - 1 for m, w in zip(step, window, strict=True)]
     # Zeros as far as the last tile reaches.
-    wanted = [
+    padding = [
         (before, n * m + w - 1 - size - before)
         for size, (before, _), n, m, w in zip(
             image, pads, counts, step, window, strict=True
         )
     ]
-    x = tf.pad(x, [(0, 0), *wanted, (0, 0)])
+    x = tf.pad(x, [(0, 0), *padding, (0, 0)])
     return _spectrum(windows(x, counts, tile, step), program)
 
 
@@ -125,13 +125,13 @@ def _spectrum(tiles: tf.Tensor, program: Program) -> tf.Tensor:
     """
     rank = (tiles.shape.rank - 2) // 2
     *places, channels = sizes_of(tiles)
-    number = 1
+    tile_count = 1
     for size in places[: rank + 1]:
-        number *= size
+        tile_count *= size
     inner = [*range(rank + 1, 2 * rank + 1)]
     order = [*inner, *range(rank + 1), 2 * rank + 1]
     points = _apply(program, tf.transpose(tiles, order))
-    return tf.reshape(points, [program.outputs, number, channels])
+    return tf.reshape(points, [program.outputs, tile_count, channels])
 
 
 def _apply(program: Program, values: tf.Tensor) -> tf.Tensor:

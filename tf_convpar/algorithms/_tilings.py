@@ -1,4 +1,4 @@
-"""How tiles of outputs cover an image, whatever computes a tile."""
+"""Choosing tiles of outputs that cover an image, for any transform."""
 
 from __future__ import annotations
 

@@ -92,10 +92,10 @@ def tiles(geometry: Geometry) -> list[tuple[int, ...]]:
         most = largest if size is None else min(largest, size)
         tried = [n - window + 1 for n in TRIED if 2 <= n - window + 1 <= most]
         choices.append(tried or [most])
-    found = [
+    all_tiles = [
         tile for tile in itertools.product(*choices) if is_even(tile, geometry)
     ]
-    return sorted(found, key=lambda tile: products(tile, geometry))
+    return sorted(all_tiles, key=lambda tile: products(tile, geometry))
 
 
 @functools.cache
@@ -121,9 +121,11 @@ def matrices(
     kernel = np.zeros((n, window))
     maps = np.zeros((outputs, n))
     for i, point in enumerate(points):
-        others = [p for p in points if p != point]
-        denominator = math.prod((point - p for p in others), start=Fraction(1))
-        image[i, : n - 1] = _polynomial(others)
+        other_points = [p for p in points if p != point]
+        denominator = math.prod(
+            (point - p for p in other_points), start=Fraction(1)
+        )
+        image[i, : n - 1] = _polynomial(other_points)
         kernel[i] = [point**j / denominator for j in range(window)]
         maps[:, i] = [point**j for j in range(outputs)]
     # The point at infinity.

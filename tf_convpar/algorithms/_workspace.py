@@ -1,4 +1,4 @@
-"""How much memory the compiled ops take beside arguments and results.
+"""Memory that the compiled ops take beside arguments and results.
 
 The library says it itself, by the sizes that its kernels go by: for any
 number of threads and any instruction set, so that another machine's can be
@@ -40,8 +40,8 @@ class Processor(NamedTuple):
 
 def threads() -> int:
     """Number of threads that TensorFlow gives to one op on this CPU."""
-    asked = tf.config.threading.get_intra_op_parallelism_threads()
-    return int(asked) if asked else len(machines.usable_cores())
+    configured = tf.config.threading.get_intra_op_parallelism_threads()
+    return int(configured) if configured else len(machines.usable_cores())
 
 
 class Extent(ctypes.Structure):
@@ -83,7 +83,7 @@ def forward_bytes(
         ValueError: There is no such instruction set.
     """
     extent = _extent(transforms, channels, filters, tiles, on)
-    return _ask("TfConvparForwardBytes", extent, on)
+    return _bytes_by_library("TfConvparForwardBytes", extent, on)
 
 
 def kernel_gradient_bytes(
@@ -95,7 +95,7 @@ def kernel_gradient_bytes(
 ) -> int:
     """Bytes that `BilinearKernelGradient` needs; see `forward_bytes`."""
     extent = _extent(transforms, channels, filters, tiles, on)
-    return _ask("TfConvparKernelGradientBytes", extent, on)
+    return _bytes_by_library("TfConvparKernelGradientBytes", extent, on)
 
 
 def _extent(
@@ -118,17 +118,17 @@ def _extent(
     )
 
 
-def _ask(name: str, extent: Extent, on: Processor | None) -> int:
+def _bytes_by_library(name: str, extent: Extent, on: Processor | None) -> int:
     vectors = None if on is None else on.vectors
     function = getattr(ops.functions(), name)
     function.restype = ctypes.c_int64
-    found = int(function(vectors and vectors.encode(), ctypes.byref(extent)))
-    if found < 0:
+    bytes_ = int(function(vectors and vectors.encode(), ctypes.byref(extent)))
+    if bytes_ < 0:
         raise ValueError(
             "Expected an instruction set: avx512, avx2 or base. Received: "
             f"{vectors or os.environ.get(WIDEST)}."
         )
-    return found
+    return bytes_
 
 
 def _largest(program: Program) -> int:

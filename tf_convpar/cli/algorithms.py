@@ -140,7 +140,7 @@ def _consult(
                 progress.refresh()
 
             report("")
-            raced = algorithms.raced(geometry)
+            raced = algorithms.race_geometry(geometry)
             records = algorithms.consult(
                 raced, None, passes, refresh=refresh, report=report
             )

@@ -43,7 +43,7 @@ from tf_convpar.layers._separable import (
 from tf_convpar.layers._separable import (
     SeparableConv2D as SeparableConvParallel2D,
 )
-from tf_convpar.layers._shards import Split as Split
+from tf_convpar.layers._split import Split as Split
 from tf_convpar.layers._transposed import (
     Conv1DTranspose as ConvParallel1DTranspose,
 )

@@ -1,4 +1,4 @@
-"""Which activations may run on shards, and which a part of an op."""
+"""Which activations may run on shards, and which are part of an op."""
 
 from __future__ import annotations
 

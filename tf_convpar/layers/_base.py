@@ -1,4 +1,4 @@
-"""What all parallel layers share: how a call runs.
+"""The base class of parallel layers: how a call runs on devices.
 
 A parallel layer is the Keras layer that it replaces, with other storage and
 another `call`. It inherits arguments, checks, shapes and serialization. It also
@@ -37,9 +37,9 @@ from tf_convpar.placement import Needed
 from tf_convpar.placement import Place
 from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import ShardedTensor
-from tf_convpar.placement import apart
 from tf_convpar.placement import arranged
 from tf_convpar.placement import copies_of
+from tf_convpar.placement import in_shards
 from tf_convpar.placement import on_device
 
 
@@ -67,9 +67,9 @@ class ConvParallel(OneDevice):
             Layout of its feature maps; None if they will be on the chief.
         """
         self._lay_out(input_shape, incoming)
-        return self.maps_lie(input_shape)
+        return self.maps_layout(input_shape)
 
-    def samples_lie(self, input_shape: Any) -> SampleLayout | None:
+    def samples_layout(self, input_shape: Any) -> SampleLayout | None:
         """The layout of the samples; None if the layer is not split by them.
 
         It may be called before `build`.
@@ -77,7 +77,7 @@ class ConvParallel(OneDevice):
         self._lay_out(input_shape)
         return self._samples
 
-    def maps_lie(self, input_shape: Any) -> AnyLayout | None:
+    def maps_layout(self, input_shape: Any) -> AnyLayout | None:
         """The layout of feature maps that stay in shards, else None."""
         maps: AnyLayout | None = self._samples
         if maps is None and self._layout is not None:
@@ -92,7 +92,7 @@ class ConvParallel(OneDevice):
         if is_merged() or is_adapted(self) or in_stateless_scope():
             return super().call(tf.convert_to_tensor(inputs))
         if not self.is_spread:
-            return self._call_whole(tf.convert_to_tensor(inputs))
+            return self._call_on_chief(tf.convert_to_tensor(inputs))
         if self._samples is not None:
             maps = self._maps_of_samples(inputs, self._samples)
         else:
@@ -129,13 +129,13 @@ class ConvParallel(OneDevice):
         return is_elementwise_activation(self.activation)
 
     def moves(
-        self, input_shape: Sequence[int], lies: Place, before: bool
+        self, input_shape: Sequence[int], input_place: Place, before: bool
     ) -> list[Move]:
         """The tensors that a call sends: the input, and kernels if they travel.
 
         Args:
             input_shape: Shape of the input, with the batch.
-            lies: Place where the input is.
+            input_place: Place where the input is.
             before: Whether anything before the layer learns, so that it needs
                 the gradient of the input.
 
@@ -147,12 +147,16 @@ class ConvParallel(OneDevice):
         shape = tuple(input_shape)
         if self._samples is None:
             wanted = self._wanted()
-            return [Move(shape, lies, wanted, layout.owner, width, before)]
+            return [
+                Move(shape, input_place, wanted, layout.owner, width, before)
+            ]
         kernels = [
             getattr(self, name) for _, names in self._stages() for name in names
         ]
         return [
-            Move(shape, lies, self._samples, layout.owner, width, before),
+            Move(
+                shape, input_place, self._samples, layout.owner, width, before
+            ),
             *(
                 Move(
                     tuple(kernel.shape),
@@ -232,7 +236,7 @@ class ConvParallel(OneDevice):
         """
         wire = self._wire_dtype_for(inputs.dtype).name
         layout = dataclasses.replace(layout, wire=wire)
-        images = apart(inputs, layout)
+        images = in_shards(inputs, layout)
         maps: Sequence[tf.Tensor] = images.shards
         for compute, names in self._stages():
             copies = [

@@ -3,7 +3,7 @@
 In inference a normalization is a factor and a summand of each feature map. The
 factor may as well scale the filter, and the summand be a part of the bias: then
 no pass over the feature maps is left. A layer leaves a note on its result of
-how that is made, for a normalization that finds it.
+how to recompute it, for a normalization that finds it.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ class Fusable:
     ```
 
     Attributes:
-        run: Takes an `Epilogue`, of which it does what the other attributes
-            say. If it is the note of `note_of`, it does a factor and a bias
-            too.
+        run: Takes an `Epilogue`, of which it computes what the other attributes
+            say. As the note of `note_of` it computes a factor and a bias too.
         activations: Names of the activations that it computes.
         adds: Whether it adds other feature maps.
     """
@@ -56,20 +55,20 @@ class Source:
         zeros: Zeros above, below, left and right of them, which the last stage
             adds in its pass.
         joined: How the last stage may make the inputs in its pass.
-        activations: Names of those that the last stage computes in its pass. It
-            takes an epilogue if there are any.
+        activations: Names of the activations that the last stage computes in
+            its pass. It takes an epilogue if there are any.
         in_one_pass: Whether that stage takes factors, and feature maps to add.
             Elsewhere factors scale the kernel.
     """
 
     inputs: tf.Tensor
     zeros: Sequence[int] = (0, 0, 0, 0)
-    joined: ops.Joined | None = None
+    joined: ops.JoinedImages | None = None
     activations: Collection[str] = ()
     in_one_pass: bool = False
 
     def epilogue(self, activation: str) -> Epilogue | None:
-        """What follows the last stage at first; None if that takes none."""
+        """The epilogue of the last stage at first; None if that takes none."""
         if not self.activations:
             return None
         return Epilogue(activation=activation, joined=self.joined)
@@ -91,23 +90,23 @@ def leave_note(
     bias: Sequence[tf.Tensor],
     shape: Sequence[int],
 ) -> None:
-    """Notes how to recompute feature maps with what follows, where it may pay.
+    """Notes on feature maps how to recompute them scaled, where it may pay.
 
-    It does in a graph, in which what nobody uses is never computed. The last
+    It does in a graph, in which unused results are never computed. The last
     kernel must have fewer numbers than the feature maps if it is scaled.
 
     Args:
         maps: The feature maps, channels last.
-        run: What was called with the inputs, the kernels with the bias, and
-            maybe an epilogue and zeros.
-        source: What the layer is recomputed of.
+        run: The function that has computed them, of the inputs, the kernels
+            with the bias, and maybe an epilogue and zeros.
+        source: Inputs by which the layer is recomputed.
         kernels: Its kernels; the last one is scaled.
         bias: Its bias, if it has one.
         shape: The shape in which factors scale the last kernel.
     """
     batch = maps.shape[0] or ASSUMED_BATCH
     numbers = batch * math.prod(n or 1 for n in maps.shape[1:])
-    *others, kernel = kernels
+    *first_kernels, kernel = kernels
     large = not source.in_one_pass and numbers < math.prod(kernel.shape)
     if tf.executing_eagerly() or large:
         return
@@ -124,7 +123,7 @@ def leave_note(
         )
         return run(
             source.inputs,
-            [*others, last, summand],
+            [*first_kernels, last, summand],
             epilogue if source.activations else None,
             source.zeros,
         )
@@ -137,7 +136,7 @@ def completed(epilogue: Epilogue, bias: Sequence[tf.Tensor]) -> Epilogue:
     """Adds to an epilogue the layer's bias, and whether this is inference.
 
     Args:
-        epilogue: What else follows.
+        epilogue: The rest of the epilogue.
         bias: The layer's bias, if it has one.
     """
     return dataclasses.replace(
@@ -148,7 +147,7 @@ def completed(epilogue: Epilogue, bias: Sequence[tf.Tensor]) -> Epilogue:
 def leave_unpadded(
     padded: tf.Tensor, image: tf.Tensor, zeros: Sequence[int]
 ) -> None:
-    """Notes the image, and the zeros, of which a padded image was made.
+    """Notes on a padded image the image itself and its zeros.
 
     Args:
         padded: The image with its zeros.
@@ -173,6 +172,6 @@ def has_note(x: Any) -> bool:
 
 
 def note_of(maps: Any) -> Fusable | None:
-    """How to recompute feature maps with what follows, if a note says so."""
+    """How to recompute feature maps with an epilogue, if a note says so."""
     note: Fusable | None = getattr(maps, _NOTE, None)
     return note

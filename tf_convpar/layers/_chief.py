@@ -1,4 +1,4 @@
-"""Where layers run that are not split."""
+"""The device of layers that are not split."""
 
 from __future__ import annotations
 

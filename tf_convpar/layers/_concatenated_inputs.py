@@ -1,4 +1,4 @@
-"""Notes on what images were made of, for convolutions of single pixels.
+"""Notes of how images were made, for convolutions of single pixels.
 
 In inference a concatenation, a normalization, its activation or a factor for
 each channel right before such a convolution needs no pass of its own: the
@@ -15,31 +15,31 @@ import tensorflow as tf
 
 from tf_convpar import ops
 
-# Where a tensor has the tensors of which it is joined; and how it is made.
+# Attributes of a tensor: the tensors of which it is joined; how it is made.
 _PARTS, _JOINED = "_convpar_parts", "_convpar_joined"
 
 
 def join(parts: Sequence[tf.Tensor]) -> tf.Tensor:
     """Joins feature maps along their channels, and notes the parts.
 
-    What is joined itself is joined anew of its parts, so that it need not be
-    computed.
+    A part that is joined itself is replaced by its own parts, so that it need
+    not be computed.
     """
     maps = tf.concat(_parts_of(parts), -1)
     setattr(maps, _PARTS, _parts_of(parts))
     return maps
 
 
-def leave_joined(maps: tf.Tensor, of: tf.Tensor, *change: Any) -> None:
-    """Notes of which images, and by what change, others were made, in a graph.
+def leave_joined(maps: tf.Tensor, source: tf.Tensor, *change: Any) -> None:
+    """Notes on images, in a graph, of which others they were made, and how.
 
     Args:
-        maps: What was made, `(batch, height, width, channels)`.
-        of: Of what, of the same shape.
-        change: How, as the other arguments of `ops.Joined` say.
+        maps: The new images, `(batch, height, width, channels)`.
+        source: The images that they were made of, of the same shape.
+        change: How, as the other arguments of `ops.JoinedImages` say.
     """
     if not tf.executing_eagerly() and maps.shape.rank == 4:
-        setattr(maps, _JOINED, ops.Joined(_parts_of([of]), *change))
+        setattr(maps, _JOINED, ops.JoinedImages(_parts_of([source]), *change))
 
 
 def is_joined(x: Any) -> bool:
@@ -47,9 +47,9 @@ def is_joined(x: Any) -> bool:
     return hasattr(x, _PARTS) or hasattr(x, _JOINED)
 
 
-def joined_of(images: tf.Tensor) -> ops.Joined | None:
-    """How images were made, if a note says so."""
-    note: ops.Joined | None = getattr(images, _JOINED, None)
+def joined_of(images: tf.Tensor) -> ops.JoinedImages | None:
+    """Parts and scaling of which images were made, if a note says so."""
+    note: ops.JoinedImages | None = getattr(images, _JOINED, None)
     return note
 
 

@@ -100,7 +100,7 @@ class Convolution(ConvParallel):
         """The number of steps that causal padding adds before the first."""
         return int((self.kernel_size[0] - 1) * self.dilation_rate[0])
 
-    def _call_whole(self, inputs: tf.Tensor) -> Any:
+    def _call_on_chief(self, inputs: tf.Tensor) -> Any:
         """Computes the layer on one device.
 
         That is the Keras layer, unless an algorithm was chosen or there is a
@@ -108,7 +108,7 @@ class Convolution(ConvParallel):
         gradients at once; `on_device` keeps it from that.
         """
         if self._is_of_keras():
-            return super()._call_whole(inputs)
+            return super()._call_on_chief(inputs)
         return self._call_on(chief()[0], inputs)
 
 

@@ -31,12 +31,12 @@ class Depthwise(ConvParallel):
 
     _cut_axes = {"kernel": -2, "bias": -1}
 
-    def _given_out(self, input_shape: Sequence[int | None]) -> int:
+    def _channels_to_share(self, input_shape: Sequence[int | None]) -> int:
         return channels(self, input_shape)
 
     def _layout_by_filters(
         self,
-        given: Layout | None,
+        by_shards: Layout | None,
         input_shape: Any,
         incoming: AnyLayout | None,
     ) -> Layout | None:
@@ -46,7 +46,7 @@ class Depthwise(ConvParallel):
             and incoming.axis == self._channel_axis()
         ):
             return dataclasses.replace(incoming, axis=-1, wire=self._wire())
-        return given
+        return by_shards
 
     def _layout_of_maps(self, layout: Layout, input_shape: Any) -> Layout:
         sizes = tuple(self.depth_multiplier * n for n in layout.sizes)
@@ -68,8 +68,8 @@ class Depthwise(ConvParallel):
     def _factors_shape(self) -> list[int]:
         return list(self.kernel.shape[-2:])
 
-    def _call_whole(self, inputs: tf.Tensor) -> Any:
-        return whole(self, inputs, super()._call_whole)
+    def _call_on_chief(self, inputs: tf.Tensor) -> Any:
+        return call_on_chief(self, inputs, super()._call_on_chief)
 
     def _convolve(
         self,
@@ -120,13 +120,13 @@ def channels(layer: Any, input_shape: Sequence[int | None]) -> int:
     return count
 
 
-def whole(
-    layer: Any, inputs: tf.Tensor, of_keras: Callable[[tf.Tensor], Any]
+def call_on_chief(
+    layer: Any, inputs: tf.Tensor, keras_call: Callable[[tf.Tensor], Any]
 ) -> Any:
     """Computes a layer on one device: as Keras does, unless by `"auto"`."""
     device, _ = chief()
     if layer._algorithm_on(device) != "auto":
-        return of_keras(inputs)
+        return keras_call(inputs)
     return layer._call_on(device, inputs)
 
 
@@ -143,7 +143,7 @@ def depthwise(
 
 
 def _windows(layer: Any) -> dict[str, Any]:
-    """How a layer's windows lie, as `keras.ops.depthwise_conv` takes it."""
+    """Strides and padding of a layer, for `keras.ops.depthwise_conv`."""
     return {
         "strides": layer.strides,
         "padding": layer.padding,

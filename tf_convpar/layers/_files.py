@@ -1,4 +1,4 @@
-"""How models with parallel layers are written: merged, and whole or not at all.
+"""Writes models with parallel layers: merged, and whole or not at all.
 
 Keras has no hook by which a layer could take part in `Model.export`, `save`
 and `save_weights`, so these are wrapped here, once. Models without parallel
@@ -32,20 +32,20 @@ from tf_convpar._compat.keras import layers_of
 from tf_convpar._compat.keras import store
 from tf_convpar._compat.keras import stored
 from tf_convpar._compat.patches import replace
-from tf_convpar.layers._stored import InShards
+from tf_convpar.layers._sharded_weights import InShards
 from tf_convpar.placement import ShardedVariable
 
 _merged: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "merged", default=False
 )
 
-# What makes a model whole whose worker is lost, by its id.
+# Functions that recover a model whose worker is lost, by its id.
 _recoveries: dict[int, Callable[[], bool]] = {}
 
 
 @contextlib.contextmanager
 def merged_storage(variables: Iterable[keras.Variable]) -> Iterator[None]:
-    """Within it, sharded variables are ordinary ones, and layers are plain.
+    """A context in which sharded variables are merged, and layers are plain.
 
     ```python
     with merged_storage(model.variables):
@@ -70,12 +70,12 @@ def merged_storage(variables: Iterable[keras.Variable]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def recovers(model: keras.Model, recover: Callable[[], bool]) -> Iterator[None]:
-    """Within it, a model whose worker is lost is written nevertheless.
+    """A context in which a model whose worker is lost can be written.
 
     Args:
         model: A model.
-        recover: Is called when a variable cannot be read. Whether the model,
-            whose variables may be others then, can be read now.
+        recover: Is called when a variable cannot be read. Returns whether the
+            model, whose variables may be others then, can be read now.
     """
     _recoveries[id(model)] = recover
     try:
@@ -106,11 +106,11 @@ def is_merged() -> bool:
 
 
 class Attached:
-    """What takes the place of a method, such as `call`, of one layer only."""
+    """A function in the place of one layer's method, such as `call`."""
 
 
 def is_parallel(model: keras.Model) -> bool:
-    """Whether anything in a model is cut, or is a layer that could be."""
+    """Whether a model has sharded variables, or layers of this package."""
     layers = [model, *layers_of(model)]
     graphs = [one for one in layers if isinstance(one, keras.Function)]
     for part in (*layers, *(o for graph in graphs for o in graph.operations)):
@@ -136,26 +136,26 @@ def _plain_export(export: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def _whole_or_not_at_all(save: Callable[..., Any]) -> Callable[..., Any]:
+def _saved_atomically(save: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(save)
 
     @functools.wraps(save)
     def wrapped(model: Any, *args: Any, **kwargs: Any) -> Any:
         if not _sharded(_saved(model)):
             return save(model, *args, **kwargs)
-        given = signature.bind(model, *args, **kwargs)
-        given.apply_defaults()
-        asks = not given.arguments["overwrite"]
+        bound = signature.bind(model, *args, **kwargs)
+        bound.apply_defaults()
+        asks_first = not bound.arguments["overwrite"]
         with _merged_model(model, _saved):
-            target = _local_file(**given.arguments)
-            if target is None or (target.exists() and asks):
-                return save(*given.args, **given.kwargs)
+            target = _local_file(**bound.arguments)
+            if target is None or (target.exists() and asks_first):
+                return save(*bound.args, **bound.kwargs)
             with tempfile.TemporaryDirectory(
                 dir=target.parent, prefix=f".{target.name}-"
             ) as folder:
                 fresh = pathlib.Path(folder) / target.name
-                given.arguments.update(filepath=str(fresh), overwrite=True)
-                result = save(*given.args, **given.kwargs)
+                bound.arguments.update(filepath=str(fresh), overwrite=True)
+                result = save(*bound.args, **bound.kwargs)
                 fresh.replace(target)
                 return result
 
@@ -163,7 +163,7 @@ def _whole_or_not_at_all(save: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _saved(model: Any) -> list[keras.Variable]:
-    """The variables that Keras would write; none of what is no model."""
+    """The variables that Keras would write; none for other objects."""
     if not isinstance(model, keras.Model):
         return []
     optimizer = getattr(model, "optimizer", None)
@@ -171,10 +171,10 @@ def _saved(model: Any) -> list[keras.Variable]:
 
 
 def _local_file(
-    filepath: Any, max_shard_size: float | None = None, **others: Any
+    filepath: Any, max_shard_size: float | None = None, **other_arguments: Any
 ) -> pathlib.Path | None:
     """The path, if Keras would write one file of this machine; else None."""
-    del others
+    del other_arguments
     if max_shard_size is not None or not isinstance(
         filepath, str | os.PathLike
     ):
@@ -188,5 +188,5 @@ def _local_file(
 
 replace("keras:Model.export", by=_plain_export)
 # `Model.save` and `tf.keras.models.save_model` are other names for the first.
-replace("keras.saving:save_model", by=_whole_or_not_at_all)
-replace("keras.saving:save_weights", by=_whole_or_not_at_all)
+replace("keras.saving:save_model", by=_saved_atomically)
+replace("keras.saving:save_weights", by=_saved_atomically)

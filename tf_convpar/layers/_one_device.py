@@ -1,6 +1,6 @@
 """A parallel layer on one device: its stages, by its algorithm.
 
-In inference what follows a convolution may be computed in the same pass.
+In inference a convolution may compute the layers after it in its own pass.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import tensorflow as tf
 
 from tf_convpar import ops
 from tf_convpar.algorithms import Windows
-from tf_convpar.algorithms import as_with
+from tf_convpar.algorithms import as_layer_of
 from tf_convpar.algorithms import in_one_pass
 from tf_convpar.layers._activations import op_activation
 from tf_convpar.layers._channel_scaling import Source
 from tf_convpar.layers._channel_scaling import is_inference
 from tf_convpar.layers._channel_scaling import leave_note
 from tf_convpar.layers._channels import move_channels
-from tf_convpar.layers._stored import InShards
+from tf_convpar.layers._sharded_weights import InShards
 from tf_convpar.ops import Epilogue
 from tf_convpar.placement import device_type
 from tf_convpar.placement import on_device
@@ -42,7 +42,7 @@ Stage = tuple[Callable[..., tf.Tensor], list[str]]
 
 @contextlib.contextmanager
 def within_region() -> Iterator[None]:
-    """Within it, layers may return shards; elsewhere they return tensors."""
+    """A context in which layers may return shards; elsewhere, tensors."""
     token = _to_shards.set(True)
     try:
         yield
@@ -62,7 +62,7 @@ class OneDevice(InShards):
         """The functions that compute all feature maps of some samples.
 
         Each is one convolution, whose gradients are put in an order: of two in
-        one function, what both need would be computed twice.
+        one function, shared operations would be computed twice.
 
         Returns:
             Functions that are called one after the other, as `compute` of
@@ -70,7 +70,7 @@ class OneDevice(InShards):
         """
         raise NotImplementedError
 
-    def _call_whole(self, inputs: tf.Tensor) -> Any:
+    def _call_on_chief(self, inputs: tf.Tensor) -> Any:
         """Computes the layer on one device."""
         return super().call(inputs)
 
@@ -84,12 +84,17 @@ class OneDevice(InShards):
         source = (
             Source(inputs) if shape is None else self._source(inputs, device)
         )
-        first = source
+        first_call = source
         if not source.in_one_pass:
-            first = Source(inputs, activations=self._activations(device))
+            first_call = Source(inputs, activations=self._activations(device))
         name = op_activation(self.activation) or "linear"
-        fused = name if name in first.activations else "linear"
-        outputs = run(first.inputs, weights, first.epilogue(fused), first.zeros)
+        fused = name if name in first_call.activations else "linear"
+        outputs = run(
+            first_call.inputs,
+            weights,
+            first_call.epilogue(fused),
+            first_call.zeros,
+        )
         if fused != "linear":
             return outputs
         if self.activation not in (None, keras.activations.linear):
@@ -115,8 +120,8 @@ class OneDevice(InShards):
             x: The input of the first stage.
             weights: The weights of all stages; a bias that the layer does not
                 have is the last one's.
-            epilogue: What follows the last stage, of which the bias is a weight
-                here; None if that takes none.
+            epilogue: Epilogue of the last stage, whose bias is a weight here;
+                None if that stage takes none.
             zeros: Zeros around its images.
         """
         *first, (last, _) = self._stages()
@@ -140,11 +145,11 @@ class OneDevice(InShards):
         return on_device(part, device, input_first=True)
 
     def _activations(self, device: str) -> Collection[str]:
-        """Which activations its last stage computes, in training too."""
+        """Activations that the last stage computes, in training too."""
         return ()
 
     def _source(self, inputs: tf.Tensor, device: str) -> Source:
-        """Inputs, and more, of which inference recomputes the layer."""
+        """Inputs and epilogue by which inference recomputes the layer."""
         return Source(inputs)
 
     def _source_in_one_pass(
@@ -188,8 +193,8 @@ class OneDevice(InShards):
         weights = tuple(tf.cast(weight, x.dtype) for weight in weights)
         # A layer has one race on each kind of processor, as it was measured for
         # a plan, and not one more for each part that a device may have.
-        whole = self.filters if getattr(self, "groups", 0) == 1 else None
-        with as_with(whole):
+        all_filters = self.filters if getattr(self, "groups", 0) == 1 else None
+        with as_layer_of(all_filters):
             y = compute(
                 x,
                 *weights,
@@ -210,11 +215,11 @@ def _with_epilogue(
     Args:
         compute: A stage of an input and `count` weights.
         count: The number of weights.
-        epilogue: What follows it.
+        epilogue: The epilogue of the stage.
     """
 
     def run(x: tf.Tensor, *tensors: tf.Tensor, **where: Any) -> tf.Tensor:
-        after = epilogue.of(tensors[count:])
+        after = epilogue.with_tensors(tensors[count:])
         return compute(x, *tensors[:count], epilogue=after, **where)
 
     return run

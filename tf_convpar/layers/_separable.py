@@ -14,11 +14,11 @@ from tf_convpar.algorithms import convolve
 from tf_convpar.layers._base import ConvParallel
 from tf_convpar.layers._channel_scaling import Source
 from tf_convpar.layers._channel_scaling import completed
+from tf_convpar.layers._depthwise import call_on_chief
 from tf_convpar.layers._depthwise import channels
 from tf_convpar.layers._depthwise import depthwise
-from tf_convpar.layers._depthwise import whole
 from tf_convpar.layers._one_device import Stage
-from tf_convpar.layers._shards import Split
+from tf_convpar.layers._split import Split
 from tf_convpar.ops import NOTHING
 from tf_convpar.ops import Epilogue
 from tf_convpar.placement import AnyLayout
@@ -54,7 +54,7 @@ class Separable(ConvParallel):
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        """Settles how weights and samples lie."""
+        """Settles the layouts of weights and samples."""
         super().lay_out(split, devices, owner, input_shape, *args, **kwargs)
         if self._layout is not None and self._depthwise_layout is None:
             self._depthwise_layout = _in_proportion(
@@ -63,18 +63,18 @@ class Separable(ConvParallel):
 
     def _layout_by_filters(
         self,
-        given: Layout | None,
+        by_shards: Layout | None,
         input_shape: Any,
         incoming: AnyLayout | None,
     ) -> Layout | None:
         if (
-            given is not None
+            by_shards is not None
             and isinstance(incoming, Layout)
             and incoming.axis == self._channel_axis()
         ):
             # Channels stay where the layer before left them.
             self._depthwise_layout = dataclasses.replace(incoming, axis=-1)
-        return given
+        return by_shards
 
     def _layout_of(self, name: str | None, shape: Any) -> Layout | None:
         if name == "depthwise_kernel" and self._depthwise_layout is not None:
@@ -88,18 +88,18 @@ class Separable(ConvParallel):
         return dataclasses.replace(layout, axis=self._channel_axis())
 
     def moves(
-        self, input_shape: Sequence[int], lies: Place, before: bool
+        self, input_shape: Sequence[int], input_place: Place, before: bool
     ) -> list[Move]:
         """The tensors that a call sends, also the maps between its two parts.
 
         Arguments and result are those of `ConvParallel.moves`.
         """
-        moves = super().moves(input_shape, lies, before)
+        moves = super().moves(input_shape, input_place, before)
         if self._samples is not None:
             return moves
-        lies = self._between(self._wanted())
+        input_place = self._between(self._wanted())
         shape = list(self.compute_output_shape(input_shape))
-        shape[lies.axis] = lies.total
+        shape[input_place.axis] = input_place.total
         learns = before or bool(self.trainable_weights)
         pointwise: Any = self._layout
         return [
@@ -107,7 +107,7 @@ class Separable(ConvParallel):
             dataclasses.replace(
                 moves[0],
                 shape=tuple(shape),
-                lies=lies,
+                place=input_place,
                 wanted=pointwise.devices,
                 returns=learns,
             ),
@@ -131,8 +131,8 @@ class Separable(ConvParallel):
     def _factors_shape(self) -> list[int]:
         return [self.filters]
 
-    def _call_whole(self, inputs: tf.Tensor) -> Any:
-        return whole(self, inputs, super()._call_whole)
+    def _call_on_chief(self, inputs: tf.Tensor) -> Any:
+        return call_on_chief(self, inputs, super()._call_on_chief)
 
     def _stages(self) -> list[Stage]:
         return [
@@ -184,8 +184,8 @@ class Separable(ConvParallel):
 def _in_proportion(layout: Layout, total: int) -> Layout:
     """The layout of `total` channels in about the proportions of `layout`."""
     counts = whole_shares(layout.sizes, total, len(layout.sizes))
-    held = [(d, n) for d, n in zip(layout.devices, counts, strict=True) if n]
-    devices, sizes = zip(*held, strict=True)
+    placed = [(d, n) for d, n in zip(layout.devices, counts, strict=True) if n]
+    devices, sizes = zip(*placed, strict=True)
     return dataclasses.replace(layout, devices=devices, sizes=sizes)
 
 

@@ -15,7 +15,6 @@ from ._bias import leave_balanced as leave_balanced
 from ._channels import channel_moments as channel_moments
 from ._channels import channel_sums as channel_sums
 from ._channels import scale_channels as scale_channels
-from ._concatenated_products import Joined as Joined
 from ._convolution import convolution as convolution
 from ._depthwise import depthwise as depthwise
 from ._depthwise import depthwise_kernel_gradient as depthwise_kernel_gradient
@@ -25,6 +24,7 @@ from ._flat_values import pack as pack
 from ._flat_values import unchanged as unchanged
 from ._flat_values import unpack as unpack
 from ._functions import release_functions as release_functions
+from ._joined_images import JoinedImages as JoinedImages
 from ._kernels import native_on as native_on
 from ._library import BuildReport as BuildReport
 from ._library import build_report as build_report

@@ -1,7 +1,7 @@
 """Gradients through an activation that follows a normalization.
 
-What the activation was given is not kept: it is computed again from the feature
-maps, for each number where it is needed. Each op reads its maps once.
+The activation's inputs are not kept: each is computed again from the feature
+maps where it is needed. Each op reads its maps once.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def activated_sums(
     ```
 
     Args:
-        gradients: Gradients of what the activation has returned.
+        gradients: Gradients of the activation's results.
         maps: Feature maps of the same shape, channels last.
         means: Values of shape `(channels,)`, which are subtracted from the
             maps in the products.
@@ -83,11 +83,11 @@ def activated_gradient(
     ```
 
     Args:
-        gradients: Gradients of what the activation has returned.
+        gradients: Gradients of the activation's results.
         maps: Feature maps of the same shape, channels last.
         scale: A factor for each channel, of shape `(channels,)`.
         offset: A summand for each channel.
-        by_maps: What each number of the maps is multiplied by.
+        by_maps: A factor for each channel of the maps.
         by_all: A summand of all numbers of a channel.
         activation: As for `activated_sums`.
         native: As for `channel_sums`.
@@ -149,8 +149,8 @@ def biased(
 
         return y, gradient
 
-    found: tf.Tensor = run(maps, bias)
-    return found
+    result: tf.Tensor = run(maps, bias)
+    return result
 
 
 def biased_gradient(
@@ -168,9 +168,9 @@ def biased_gradient(
     ```
 
     Args:
-        gradients: Gradients of what the activation has returned.
-        maps: As they were, of the same shape.
-        bias: As it was.
+        gradients: Gradients of the activation's results.
+        maps: The maps that `biased` was given, of the same shape.
+        bias: The bias that `biased` was given.
         activation: As for `activated_sums`.
         native: As for `channel_sums`.
     """
@@ -185,16 +185,16 @@ def biased_gradient(
 
 
 def passed_back(
-    gradients: tf.Tensor, given: tf.Tensor, activation: str
+    gradients: tf.Tensor, inputs: tf.Tensor, activation: str
 ) -> tf.Tensor:
-    """Gradients by what an activation was given."""
-    return gradients * ACTIVATIONS[activation].slope(given)
+    """Gradients by the inputs of an activation, from those by its results."""
+    return gradients * ACTIVATIONS[activation].slope(inputs)
 
 
 def _by_twin(
     op: Any, upstream: Any, twin: Callable[..., Any]
 ) -> Sequence[tf.Tensor]:
-    """The gradient of an op, as that of the same in TensorFlow's ops."""
+    """The gradient of an op, as that of its twin in TensorFlow's ops."""
     activation = op.get_attr("activation").decode()
     with same_device(op.outputs[0].device):
         with tf.GradientTape() as tape:
@@ -216,5 +216,7 @@ def _gradient_gradient(op: Any, upstream: tf.Tensor) -> Sequence[tf.Tensor]:
 
 
 @tf.RegisterGradient("TfConvpar>BiasedGradient")
-def _biased_second(op: Any, *upstream: tf.Tensor) -> Sequence[tf.Tensor]:
+def _biased_gradient_gradient(
+    op: Any, *upstream: tf.Tensor
+) -> Sequence[tf.Tensor]:
     return _by_twin(op, upstream, biased_gradient)

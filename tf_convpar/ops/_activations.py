@@ -14,8 +14,8 @@ class Activation:
     """An activation, in TensorFlow's ops.
 
     Attributes:
-        value: What it returns.
-        slope: Its derivative at what it is given.
+        value: The function itself.
+        slope: Its derivative.
     """
 
     value: Callable[[tf.Tensor], tf.Tensor]

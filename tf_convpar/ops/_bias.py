@@ -1,15 +1,15 @@
-"""The gradient of a bias; it is nothing before a normalization that learns."""
+"""The gradient of a bias; it is 0 before a normalization by batch moments."""
 
 import tensorflow as tf
 
-# Where gradients have a note that those of each channel sum up to nothing.
+# Attribute of gradients that sum up to 0 in each channel.
 _BALANCED = "_convpar_balanced"
 
 
 def leave_balanced(gradients: tf.Tensor) -> None:
-    """Notes of gradients that those of each channel sum up to nothing.
+    """Notes on gradients that they sum up to 0 in each channel.
 
-    It is so behind a normalization by the maps' own mean: whatever is added to
+    They do behind a normalization by the maps' own mean: whatever is added to
     all of a channel is taken off again.
 
     ```python

@@ -118,7 +118,7 @@ def scale_channels(
             vector for each tensor in `maps`.
         offset: A summand for each channel, of shape `(channels,)`.
         axis: The channel axis.
-        activation: What is returned of the sum: `"linear"` for all, `"relu"`,
+        activation: Activation of the sum: `"linear"` for none, `"relu"`,
             `"relu6"` or `"silu"`.
         native: True for the compiled op, False for TensorFlow's own ops, None
             for whichever is available; see `channel_moments`.
@@ -140,7 +140,7 @@ _MOST_MAPS = 2
 
 
 def is_native(maps: tf.Tensor, axis: int, native: bool | None) -> bool:
-    """Whether the compiled op takes these maps, and is wanted."""
+    """Whether the compiled op is wanted, and takes these maps."""
     last = axis in (-1, maps.shape.rank - 1)
     if not last or maps.dtype != tf.float32:
         return False
@@ -187,12 +187,12 @@ def _scale_gradient(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
         maps, scales = op.inputs[:n], op.inputs[n : 2 * n]
         activation = op.get_attr("activation").decode()
         if activation != "linear":
-            given = scale_channels(maps, scales, op.inputs[-1])
-            upstream = upstream * ACTIVATIONS[activation].slope(given)
-        nothing = tf.zeros_like(scales[0])
-        sums = [channel_sums(upstream, x, nothing) for x in maps]
+            inputs = scale_channels(maps, scales, op.inputs[-1])
+            upstream = upstream * ACTIVATIONS[activation].slope(inputs)
+        zeros = tf.zeros_like(scales[0])
+        sums = [channel_sums(upstream, x, zeros) for x in maps]
         return [
-            *(scale_channels([upstream], [scale], nothing) for scale in scales),
+            *(scale_channels([upstream], [scale], zeros) for scale in scales),
             *(by_scale for _, by_scale in map(tf.unstack, sums)),
             tf.unstack(sums[0])[0],
         ]

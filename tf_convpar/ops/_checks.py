@@ -1,4 +1,7 @@
-"""The twin's checks, with the sentences of `custom_ops/ops/messages.h`."""
+"""Checks of shapes in the twin, with the messages of the compiled ops.
+
+Their sentences are those of `custom_ops/ops/messages.h`.
+"""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Convolutions for inference: products by kernels that stay."""
+"""Convolutions for inference, by kernels that stay the same."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,11 +7,11 @@ import tensorflow as tf
 
 from . import _library
 from ._activation_gradients import passed_back
-from ._concatenated_products import Joined
 from ._depthwise import padded
 from ._devices import same_device
 from ._epilogue import NOTHING
 from ._epilogue import Epilogue
+from ._joined_images import JoinedImages
 from ._windows import Convolution
 
 
@@ -25,21 +25,21 @@ def convolution(
     zeros: Sequence[int] = (0, 0, 0, 0),
     native: bool | None = None,
 ) -> tf.Tensor:
-    """A convolution on two axes, and what follows it, in one pass.
+    """A convolution on two axes and its epilogue, in one pass.
 
     ```python
     y = convolution(x, kernel, Epilogue(bias=bias, activation="relu"))
     ```
 
-    The compiled op multiplies by panels of the kernel, and does what follows
-    before it writes. In a graph it may keep the panels: where few pixels pass
-    through a kernel, arranging it takes as long as multiplying.
+    The compiled op multiplies by panels of the kernel, and computes the
+    epilogue before it writes. In a graph it may keep the panels: where few
+    pixels pass through a kernel, arranging it takes as long as multiplying.
 
     Args:
         images: Images `(batch, height, width, channels)`. They are not read if
             the epilogue says how they were made.
         kernel: Kernel `(*window, channels, filters)`.
-        epilogue: What follows.
+        epilogue: Bias, activation and the like, of the result.
         stride: Stride on both axes.
         padding: `"same"` or `"valid"`.
         zeros: Zeros above, below, left and right of the image, beside those of
@@ -51,18 +51,18 @@ def convolution(
     Returns:
         The feature maps `(batch, new_height, new_width, filters)`.
     """
-    of = epilogue.joined or Joined([images])
-    parts = [tf.convert_to_tensor(part) for part in of.parts]
+    joined_images = epilogue.joined or JoinedImages([images])
+    parts = [tf.convert_to_tensor(part) for part in joined_images.parts]
     if parts[0].dtype == tf.float32 and (
         _library.load() if native is None else native
     ):
-        none = tf.zeros([0])
+        absent = tf.zeros([0])
         optional = {
             "scale": epilogue.factor,
             "offset": epilogue.bias,
             "summand": epilogue.added,
-            "image_scale": of.scale,
-            "image_offset": of.offset,
+            "image_scale": joined_images.scale,
+            "image_offset": joined_images.offset,
         }
         return _library.module().tf_convpar_convolution(
             images=parts,
@@ -71,13 +71,17 @@ def convolution(
             padding=padding.upper(),
             zeros=list(zeros),
             activation=epilogue.activation,
-            image_activation=of.activation,
-            image_epsilon=-1.0 if of.epsilon is None else of.epsilon,
+            image_activation=joined_images.activation,
+            image_epsilon=-1.0
+            if joined_images.epsilon is None
+            else joined_images.epsilon,
             remember=epilogue.remember,
-            **{k: none if v is None else v for k, v in optional.items()},
+            **{k: absent if v is None else v for k, v in optional.items()},
         )
-    plain = Convolution(stride, padding.upper())
-    maps = plain.maps(padded(of.tensor(), zeros), tf.convert_to_tensor(kernel))
+    tensorflow_convolution = Convolution(stride, padding.upper())
+    maps = tensorflow_convolution.maps(
+        padded(joined_images.tensor(), zeros), tf.convert_to_tensor(kernel)
+    )
     return epilogue.applied(maps)
 
 
@@ -85,23 +89,25 @@ def convolution(
 def _gradients(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
     """Gradients; the inputs of both activations are recomputed."""
     count = op.get_attr("parts")
-    parts, (kernel, *others) = op.inputs[:count], op.inputs[count:]
+    parts, (kernel, *optional) = op.inputs[:count], op.inputs[count:]
     # As it was called: an input of no values is none.
-    others = [None if _is_none(x) else x for x in others]
-    scale, offset, summand, *change = others
-    image_scale, image_offset = change
+    optional = [None if _is_absent(x) else x for x in optional]
+    scale, offset, summand, *image_changes = optional
+    image_scale, image_offset = image_changes
     activation = op.get_attr("activation").decode()
     stride = op.get_attr("stride")
     padding = op.get_attr("padding").decode()
     with same_device(op.outputs[0].device):
-        by_name = op.get_attr("image_activation").decode()
+        image_activation = op.get_attr("image_activation").decode()
         epsilon = op.get_attr("image_epsilon")
         epsilon = None if epsilon < 0 else epsilon
-        of = Joined(parts, image_scale, image_offset, by_name, epsilon)
-        sources = [x for x in (*parts, *change) if x is not None]
+        joined_images = JoinedImages(
+            parts, image_scale, image_offset, image_activation, epsilon
+        )
+        sources = [x for x in (*parts, *image_changes) if x is not None]
         with tf.GradientTape() as tape:
             tape.watch(sources)
-            images = padded(of.tensor(), op.get_attr("zeros"))
+            images = padded(joined_images.tensor(), op.get_attr("zeros"))
         if activation != "linear":
             before = convolution(
                 images,
@@ -111,26 +117,28 @@ def _gradients(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
                 padding=padding.lower(),
             )
             upstream = passed_back(upstream, before, activation)
-        plain = Convolution(stride, padding)
-        by_kernel = plain.by_kernel(images, kernel, upstream)
+        tensorflow_convolution = Convolution(stride, padding)
+        by_kernel = tensorflow_convolution.by_kernel(images, kernel, upstream)
         axes = [0, 1, 2]
-        none = tf.zeros([0])
-        by_summand = none if summand is None else upstream
-        by_offset = none if offset is None else tf.reduce_sum(upstream, axes)
-        by_scale = none
+        absent = tf.zeros([0])
+        by_summand = absent if summand is None else upstream
+        by_offset = absent if offset is None else tf.reduce_sum(upstream, axes)
+        by_scale = absent
         if scale is not None:
             by_scale = tf.reduce_sum(by_kernel * kernel, axes)
             by_kernel, upstream = by_kernel * scale, upstream * scale
-        by_images = plain.by_images(images, kernel, upstream)
+        by_images = tensorflow_convolution.by_images(images, kernel, upstream)
         by_sources = tape.gradient(images, sources, by_images)
-        by_parts, rest = by_sources[:count], iter(by_sources[count:])
-        by_change = [none if x is None else next(rest) for x in change]
+        by_parts, remaining = by_sources[:count], iter(by_sources[count:])
+        by_image_changes = [
+            absent if x is None else next(remaining) for x in image_changes
+        ]
         return [
             *(*by_parts, by_kernel),
             *(by_scale, by_offset, by_summand),
-            *by_change,
+            *by_image_changes,
         ]
 
 
-def _is_none(x: tf.Tensor) -> bool:
+def _is_absent(x: tf.Tensor) -> bool:
     return bool(x.shape.rank == 1 and x.shape[0] == 0)

@@ -23,7 +23,7 @@ def depthwise(
     *,
     native: bool | None = None,
 ) -> tf.Tensor:
-    """A depthwise convolution and what follows it, in one pass.
+    """A depthwise convolution and its epilogue, in one pass.
 
     ```python
     y = depthwise(x, kernel, Epilogue(bias=bias, activation="relu6"))
@@ -32,7 +32,7 @@ def depthwise(
     Args:
         images: Images `(batch, height, width, channels)`.
         kernel: A kernel for each channel, `(*window, channels)`.
-        epilogue: What follows: a bias and an activation, at most.
+        epilogue: A bias and an activation, at most.
         stride: Stride on both axes.
         padding: `"same"` or `"valid"`.
         zeros: Zeros above, below, left and right of the image, beside those of
@@ -58,8 +58,12 @@ def depthwise(
             zeros=list(zeros),
             activation=epilogue.activation,
         )
-    plain = Convolution(stride, padding.upper(), depthwise=True)
-    maps = plain.maps(padded(images, zeros), tf.convert_to_tensor(kernel))
+    tensorflow_convolution = Convolution(
+        stride, padding.upper(), depthwise=True
+    )
+    maps = tensorflow_convolution.maps(
+        padded(images, zeros), tf.convert_to_tensor(kernel)
+    )
     return epilogue.applied(maps)
 
 
@@ -105,9 +109,13 @@ def depthwise_kernel_gradient(
             stride=stride,
             padding=padding.upper(),
         )
-    plain = Convolution(stride, padding.upper(), depthwise=True)
+    tensorflow_convolution = Convolution(
+        stride, padding.upper(), depthwise=True
+    )
     kernel = tf.zeros([*window, images.shape[-1]], images.dtype)
-    return plain.by_kernel(images, kernel, tf.convert_to_tensor(gradients))
+    return tensorflow_convolution.by_kernel(
+        images, kernel, tf.convert_to_tensor(gradients)
+    )
 
 
 @tf.RegisterGradient("TfConvpar>Depthwise")
@@ -125,8 +133,8 @@ def _gradients(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
             )
             upstream = passed_back(upstream, before, activation)
         x = padded(images, zeros)
-        plain = Convolution(stride, padding, depthwise=True)
-        by_padded = plain.by_images(x, kernel, upstream)
+        tensorflow_convolution = Convolution(stride, padding, depthwise=True)
+        by_padded = tensorflow_convolution.by_images(x, kernel, upstream)
         return [
             tf.slice(by_padded, [0, zeros[0], zeros[2], 0], tf.shape(images)),
             depthwise_kernel_gradient(
@@ -145,13 +153,13 @@ def padded(images: tf.Tensor, zeros: Sequence[int]) -> tf.Tensor:
 
 @tf.RegisterGradient("TfConvpar>DepthwiseKernelGradient")
 def _gradient(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
-    """It is linear in the images, and in the gradients."""
+    """Gradients of a gradient that is linear in images and in gradients."""
     images, gradients = op.inputs
-    plain = Convolution(
+    tensorflow_convolution = Convolution(
         op.get_attr("stride"), op.get_attr("padding").decode(), depthwise=True
     )
     with same_device(op.outputs[0].device):
         return [
-            plain.by_images(images, upstream, gradients),
-            plain.maps(images, upstream),
+            tensorflow_convolution.by_images(images, upstream, gradients),
+            tensorflow_convolution.maps(images, upstream),
         ]

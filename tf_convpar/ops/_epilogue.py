@@ -1,4 +1,4 @@
-"""What follows a convolution in its own pass, as a value."""
+"""Epilogues of convolutions: bias, activation and the like, in one pass."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from ._activations import ACTIVATIONS
-from ._concatenated_products import Joined
+from ._joined_images import JoinedImages
 
 
 @dataclasses.dataclass(frozen=True)
 class Epilogue:
-    """What is done to a convolution's result before it is written.
+    """Operations on a convolution's result before it is written.
 
     ```python
     y = convolve(x, kernel, epilogue=Epilogue(bias=bias, activation="relu"))
@@ -23,9 +23,8 @@ class Epilogue:
 
         y = activation(factor (x * kernel) + bias + added)
 
-    Nothing is done where nothing is said. It says nothing of how the products
-    are made, but for the last two attributes, which let the same pass do what
-    comes before it.
+    Defaults do nothing. The last two attributes are about the convolution
+    itself: its images, and what it keeps of its kernel.
 
     Attributes:
         factor: One factor for each filter, `(filters,)`.
@@ -36,7 +35,7 @@ class Epilogue:
             which then does not read `x`. Only for windows of one pixel and
             strides of 1.
         remember: Whether the kernel is likely to be the same at the next call,
-            as in inference: what was made of it alone is then kept, and made
+            as in inference: tensors made of it alone are then kept, and made
             anew when it has changed.
     """
 
@@ -44,17 +43,17 @@ class Epilogue:
     bias: tf.Tensor | None = None
     added: tf.Tensor | None = None
     activation: str = "linear"
-    joined: Joined | None = None
+    joined: JoinedImages | None = None
     remember: bool = False
 
     @property
     def is_of_training(self) -> bool:
         """Whether a bias and `relu` are all that follows."""
-        more = self.factor is not None or self.added is not None
-        return not more and self.activation in ("linear", "relu")
+        other_steps = self.factor is not None or self.added is not None
+        return not other_steps and self.activation in ("linear", "relu")
 
     def applied(self, maps: tf.Tensor, channels_last: bool = True) -> tf.Tensor:
-        """What follows, by TensorFlow's ops.
+        """Applies the epilogue, by TensorFlow's ops.
 
         Args:
             maps: The bare result of the convolution.
@@ -76,20 +75,20 @@ class Epilogue:
         return ACTIVATIONS[self.activation].value(maps)
 
     def tensors(self) -> list[tf.Tensor]:
-        """All tensors in it, which have gradients."""
+        """All its tensors, which have gradients."""
         return [x for x in tf.nest.flatten(self._values()) if tf.is_tensor(x)]
 
-    def of(self, tensors: Sequence[tf.Tensor]) -> Epilogue:
-        """The same, with other tensors in the order of `tensors()`."""
-        rest = iter(tensors)
+    def with_tensors(self, tensors: Sequence[tf.Tensor]) -> Epilogue:
+        """This epilogue with other tensors, in the order of `tensors()`."""
+        remaining = iter(tensors)
         values = tf.nest.map_structure(
-            lambda x: next(rest) if tf.is_tensor(x) else x, self._values()
+            lambda x: next(remaining) if tf.is_tensor(x) else x, self._values()
         )
         return Epilogue(*values)
 
     def cast(self, dtype: tf.DType) -> Epilogue:
-        """The same in another dtype."""
-        return self.of([tf.cast(x, dtype) for x in self.tensors()])
+        """This epilogue with tensors of another dtype."""
+        return self.with_tensors([tf.cast(x, dtype) for x in self.tensors()])
 
     def _values(self) -> list[object]:
         return [*vars(self).values()]

@@ -1,4 +1,4 @@
-"""Many tensors as one, and whether variables still have such values."""
+"""Packs of many tensors in one, and comparing variables with a pack."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from . import _library
 
 
 def pack(values: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Tensors as one scalar, by which a function of many has one argument.
+    """Packs tensors into one scalar, so that a function has one argument.
 
     ```python
     packed = pack([kernel, bias])
@@ -25,8 +25,8 @@ def pack(values: Sequence[tf.Tensor]) -> tf.Tensor:
     Returns:
         A scalar of type `tf.variant`.
     """
-    found: tf.Tensor = _library.module().tf_convpar_pack(values=list(values))
-    return found
+    packed: tf.Tensor = _library.module().tf_convpar_pack(values=list(values))
+    return packed
 
 
 def unpack(
@@ -37,7 +37,7 @@ def unpack(
     """The tensors of a pack.
 
     Args:
-        packed: What `pack` made.
+        packed: A scalar from `pack`.
         types: Types of the tensors.
         shapes: Their shapes, as far as they are known.
 
@@ -65,13 +65,13 @@ def unchanged(variables: tf.Tensor, packed: tf.Tensor) -> bool:
 
     Args:
         variables: Handles of variables, `(n,)`, of type `tf.resource`.
-        packed: What `pack` made of their values.
+        packed: A scalar from `pack`, of their values.
 
     Returns:
         False also where a variable is one that TensorFlow copies for each
         reader, as it does after sparse updates.
     """
-    found = _library.module().tf_convpar_unchanged(
+    same_memory = _library.module().tf_convpar_unchanged(
         variables=variables, packed=packed
     )
-    return bool(found)
+    return bool(same_memory)

@@ -1,4 +1,4 @@
-"""Functions that are gone, of which TensorFlow keeps parts."""
+"""Frees parts of deleted functions that TensorFlow keeps."""
 
 from collections.abc import Collection
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from . import _library
 def release_functions(
     names: Collection[str], devices: Sequence[str] = ("/device:CPU:0",)
 ) -> int:
-    """Frees what is left of functions that nobody can call any more.
+    """Frees the remaining parts of functions that nobody can call any more.
 
     ```python
     release_functions({"__inference_step_123"}, ["/device:CPU:0"])
@@ -22,7 +22,7 @@ def release_functions(
     runtime (`tf.function` objects and their concrete functions are).
 
     Args:
-        names: As the runtime has them: names of concrete functions.
+        names: Names of concrete functions, as the runtime has them.
         devices: CPUs to look on.
 
     Returns:
@@ -34,20 +34,22 @@ def release_functions(
 
     # A new one each time, so that it is the last that the runtime knows.
     @tf.function
-    def release(gone: tf.Tensor, own: tf.Tensor) -> list[tf.Tensor]:
-        found = []
+    def release(
+        released_names: tf.Tensor, own_name: tf.Tensor
+    ) -> list[tf.Tensor]:
+        counts = []
         for device in devices:
             with tf.device(device):
-                found.append(
+                counts.append(
                     _library.module().tf_convpar_release_functions(
-                        names=gone, own=own
+                        names=released_names, own=own_name
                     )
                 )
-        return found
+        return counts
 
     text = tf.TensorSpec([], tf.string)
     call = release.get_concrete_function(tf.TensorSpec([None], tf.string), text)
-    own = tf.compat.as_text(call.name)
+    own_name = tf.compat.as_text(call.name)
     return sum(
-        int(n) for n in call(tf.constant(sorted(names)), tf.constant(own))
+        int(n) for n in call(tf.constant(sorted(names)), tf.constant(own_name))
     )

@@ -1,4 +1,4 @@
-"""Whether a compiled op has a kernel on a device: this is decided here only."""
+"""Whether a compiled op has a kernel on a device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from . import _library
 
 
 def native_on(op: str, device: str) -> bool | None:
-    """`native` of an op on a device: None to run it there, or else False.
+    """The argument `native` of an op on a device: None if it runs, else False.
 
     ```python
     native = native_on("ConcatShards", "/device:GPU:0")
@@ -36,13 +36,13 @@ def native_on(op: str, device: str) -> bool | None:
 
 def device_types(op: str) -> set[str]:
     """Types of the devices that this library has a kernel of an op for."""
-    found = get_registered_kernels_for_op(f"TfConvpar>{op}")
-    return {kernel.device_type for kernel in found.kernel}
+    registered = get_registered_kernels_for_op(f"TfConvpar>{op}")
+    return {kernel.device_type for kernel in registered.kernel}
 
 
 @functools.cache
 def joins_on(device: str) -> bool:
-    """Whether the compiled op joins shards on a device, and not on another."""
+    """Whether the compiled op joins shards on this device itself."""
     # This may be called while a graph is traced.
     with tf.init_scope():
         try:
@@ -56,6 +56,6 @@ def joins_on(device: str) -> bool:
             return False
     # TensorFlow may have put it on another one, of the same type even.
     wanted = tf.DeviceSpec.from_string(device)
-    found = tf.DeviceSpec.from_string(joined.device)
-    there = found.make_merged_spec(wanted) == found
-    return there and numbers == [[1, 0, 0]] * 2
+    placed = tf.DeviceSpec.from_string(joined.device)
+    is_there = placed.make_merged_spec(wanted) == placed
+    return is_there and numbers == [[1, 0, 0]] * 2

@@ -26,7 +26,7 @@ def layer_normalization(
     *,
     native: bool | None = None,
 ) -> tf.Tensor:
-    """The channels of each pixel with a mean of 0 and a variance of 1.
+    """Normalizes the channels of each pixel to mean 0 and variance 1.
 
     ```python
     y = layer_normalization(tf.random.normal((8, 14, 14, 96)), gamma, beta)
@@ -39,7 +39,7 @@ def layer_normalization(
         gamma: A factor for each channel, of shape `(channels,)`; None for
             none.
         beta: A summand for each channel; None for none.
-        epsilon: What is added to variances.
+        epsilon: Summand of variances.
         native: True for the compiled op, which takes float32; False for
             TensorFlow's own; None for the compiled one if `load()` finds it.
 
@@ -47,7 +47,7 @@ def layer_normalization(
         A tensor of the shape and dtype of the maps.
     """
     maps = tf.convert_to_tensor(maps)
-    gamma, beta = _given(gamma, maps), _given(beta, maps)
+    gamma, beta = _weight_or_empty(gamma, maps), _weight_or_empty(beta, maps)
     if is_native(maps, -1, native):
         return _library.module().tf_convpar_layer_normalization(
             maps=maps, gamma=gamma, beta=beta, epsilon=epsilon
@@ -65,7 +65,7 @@ def group_normalization(
     *,
     native: bool | None = None,
 ) -> tf.Tensor:
-    """Groups of channels, each of an image with mean 0 and variance 1.
+    """Normalizes groups of channels of each image to mean 0 and variance 1.
 
     ```python
     y = group_normalization(tf.random.normal((8, 14, 14, 96)), 32)
@@ -79,8 +79,8 @@ def group_normalization(
         gamma: A factor for each channel, of shape `(channels,)`; None for
             none.
         beta: A summand for each channel; None for none.
-        epsilon: What is added to variances.
-        activation: What is computed of that: `"linear"`, `"relu"`, `"relu6"`,
+        epsilon: Summand of variances.
+        activation: Activation of the result: `"linear"`, `"relu"`, `"relu6"`,
             `"silu"` or `"gelu"`.
         native: As for `layer_normalization`.
 
@@ -88,7 +88,7 @@ def group_normalization(
         A tensor of the shape and dtype of the maps.
     """
     maps = tf.convert_to_tensor(maps)
-    gamma, beta = _given(gamma, maps), _given(beta, maps)
+    gamma, beta = _weight_or_empty(gamma, maps), _weight_or_empty(beta, maps)
     if is_native(maps, -1, native):
         value, *_ = _library.module().tf_convpar_group_normalization(
             maps=maps,
@@ -102,8 +102,8 @@ def group_normalization(
     return _group_twin(maps, gamma, beta, groups, epsilon, activation)
 
 
-def _given(weight: tf.Tensor | None, maps: tf.Tensor) -> tf.Tensor:
-    """A weight of each channel; one of no values is none, as in the ops."""
+def _weight_or_empty(weight: tf.Tensor | None, maps: tf.Tensor) -> tf.Tensor:
+    """A weight as the ops take it: a tensor without values stands for None."""
     none = tf.zeros([0], maps.dtype)
     return none if weight is None else tf.convert_to_tensor(weight)
 
@@ -135,18 +135,18 @@ def _group_twin(
     activation: str,
 ) -> tf.Tensor:
     shape = tf.shape(maps)
-    images, each = shape[0], maps.shape[-1] // groups
+    images, group_channels = shape[0], maps.shape[-1] // groups
     pixels = tf.reduce_prod(shape[1:-1])
-    split = tf.reshape(maps, [images, pixels, groups, each])
-    x = tf.reshape(_normalized(split, [1, 3], epsilon), shape)
+    grouped = tf.reshape(maps, [images, pixels, groups, group_channels])
+    x = tf.reshape(_normalized(grouped, [1, 3], epsilon), shape)
     return ACTIVATIONS[activation].value(_scaled(x, gamma, beta))
 
 
 def _gradients(
-    twin: Callable[..., tf.Tensor], given: Sequence[tf.Tensor], dy: tf.Tensor
+    twin: Callable[..., tf.Tensor], inputs: Sequence[tf.Tensor], dy: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """By the maps; and by beta and gamma, as the ops have them."""
-    maps, gamma, beta = given
+    """Gradients by the maps, and rows of those by beta and gamma."""
+    maps, gamma, beta = inputs
     n = maps.shape[-1]
     gamma = gamma if gamma.shape[0] else tf.ones(n, maps.dtype)
     beta = beta if beta.shape[0] else tf.zeros(n, maps.dtype)
@@ -160,24 +160,28 @@ def _gradients(
 def _by_twin(
     op: Any, upstream: Sequence[tf.Tensor], twin: Callable[..., tf.Tensor]
 ) -> list[tf.Tensor]:
-    """Gradients of an op for gradients, by TensorFlow's ops.
+    """Gradients of a gradient op, by TensorFlow's ops.
 
-    What is computed of the maps, and is an input too, has none: all is by them.
+    Inputs that are themselves computed of the maps have zeros: their share is
+    in the gradient by the maps.
     """
-    dy, maps, gamma, *rest = op.inputs
-    beta = rest[0] if rest else gamma[:0]
+    dy, maps, gamma, *other_inputs = op.inputs
+    beta = other_inputs[0] if other_inputs else gamma[:0]
     inputs = [dy, maps, gamma, beta]
     with same_device(op.outputs[0].device):
         with tf.GradientTape() as tape:
             tape.watch(inputs)
-            found = _gradients(twin, [maps, gamma, beta], dy)
+            gradients = _gradients(twin, [maps, gamma, beta], dy)
         grads = tape.gradient(
-            found, inputs, list(upstream), unconnected_gradients="zero"
+            gradients, inputs, list(upstream), unconnected_gradients="zero"
         )
-        return [*grads[: 3 + len(rest[:1])], *map(tf.zeros_like, rest[1:])]
+        return [
+            *grads[: 3 + len(other_inputs[:1])],
+            *map(tf.zeros_like, other_inputs[1:]),
+        ]
 
 
-def _weights(
+def _weight_gradients(
     sums: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor
 ) -> list[tf.Tensor]:
     by_beta, by_gamma = tf.unstack(sums)
@@ -199,11 +203,11 @@ def _layer_gradient(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
                 epsilon=op.get_attr("epsilon"),
             )
         )
-        return [by_maps, *_weights(sums, gamma, beta)]
+        return [by_maps, *_weight_gradients(sums, gamma, beta)]
 
 
 @tf.RegisterGradient("TfConvpar>LayerNormalizationGradient")
-def _layer_second(op: Any, *upstream: tf.Tensor) -> list[tf.Tensor]:
+def _layer_gradient_gradient(op: Any, *upstream: tf.Tensor) -> list[tf.Tensor]:
     epsilon = op.get_attr("epsilon")
     return _by_twin(
         op,
@@ -229,11 +233,11 @@ def _group_gradient(op: Any, upstream: tf.Tensor, *_: Any) -> list[tf.Tensor]:
                 activation=op.get_attr("activation"),
             )
         )
-        return [by_maps, *_weights(sums, gamma, beta)]
+        return [by_maps, *_weight_gradients(sums, gamma, beta)]
 
 
 @tf.RegisterGradient("TfConvpar>GroupNormalizationGradient")
-def _group_second(op: Any, *upstream: tf.Tensor) -> list[tf.Tensor]:
+def _group_gradient_gradient(op: Any, *upstream: tf.Tensor) -> list[tf.Tensor]:
     groups, epsilon = op.get_attr("groups"), op.get_attr("epsilon")
     activation = op.get_attr("activation").decode()
     return _by_twin(

@@ -1,4 +1,4 @@
-"""Tensors as flat pieces: what several of them are when they travel together.
+"""Cuts several tensors into flat pieces, in which they travel together.
 
 To cut, flatten and join each by itself takes TensorFlow five ops for each
 tensor, and as many copies of its numbers.
@@ -17,7 +17,7 @@ import tensorflow as tf
 from . import _library
 from ._devices import same_device
 
-# Of which there is a compiled op.
+# Dtypes of the compiled op.
 _DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 
 
@@ -43,13 +43,13 @@ class Cuts:
 
     @classmethod
     def of_one(cls, shapes: Sequence[Sequence[int]]) -> Cuts:
-        """One holder has all of these."""
+        """Tensors of which one holder has all."""
         sizes = [(shape[0] if len(shape) else 1,) for shape in shapes]
         return cls(shapes, [0] * len(shapes), sizes)
 
     @property
     def holders(self) -> int:
-        """How many there are."""
+        """Count of holders."""
         return len(self.widths[0])
 
 
@@ -60,11 +60,11 @@ def to_pieces(
     *,
     native: bool | None = None,
 ) -> list[list[tf.Tensor]]:
-    """Cuts tensors between holders, and all that one has into flat pieces.
+    """Cuts tensors between holders, and each holder's parts into flat pieces.
 
     ```python
     pieces = to_pieces([kernel, bias], cuts, 2)
-    pieces[1][0]  # of two pieces of what the second holder has, the first
+    pieces[1][0]  # the first of two pieces of the second holder's parts
     kernel, bias = from_pieces(pieces, cuts)
     ```
 
@@ -79,19 +79,21 @@ def to_pieces(
         For each holder its pieces, each `(numbers,)`.
     """
     if _is_native(native, tensors[0]):
-        found = _library.module().tf_convpar_to_pieces(
+        flat_pieces = _library.module().tf_convpar_to_pieces(
             tensors=list(tensors),
             N=cuts.holders * count,
             count=count,
             **_attributes(cuts),
         )
-        return _batched(found, count)
+        return _batched(flat_pieces, count)
     rows: list[list[tf.Tensor]] = [[] for _ in range(cuts.holders)]
     for tensor, axis, widths in zip(
         tensors, cuts.axes, cuts.widths, strict=True
     ):
-        whole = tf.reshape(tensor, [-1]) if tensor.shape.rank == 0 else tensor
-        parts = tf.split(whole, list(widths), axis)
+        at_least_vector = (
+            tf.reshape(tensor, [-1]) if tensor.shape.rank == 0 else tensor
+        )
+        parts = tf.split(at_least_vector, list(widths), axis)
         for row, part in zip(rows, parts, strict=True):
             row.append(tf.reshape(part, [-1]))
     return [_in_pieces(tf.concat(row, 0), count) for row in rows]
@@ -103,7 +105,7 @@ def from_pieces(
     *,
     native: bool | None = None,
 ) -> list[tf.Tensor]:
-    """The tensors of `to_pieces`.
+    """Joins the tensors that `to_pieces` has cut.
 
     Args:
         pieces: For each holder its pieces, of any sizes.
@@ -116,26 +118,28 @@ def from_pieces(
     if _is_native(native, pieces[0][0]):
         return list(
             _library.module().tf_convpar_from_pieces(
-                pieces=[piece for own in pieces for piece in own],
+                pieces=[
+                    piece for holder_pieces in pieces for piece in holder_pieces
+                ],
                 K=len(cuts.shapes),
                 count=len(pieces[0]),
                 **_attributes(cuts),
             )
         )
     parts: list[list[tf.Tensor]] = []
-    for h, own in enumerate(pieces):
+    for h, holder_pieces in enumerate(pieces):
         shapes = []
         for shape, axis, widths in zip(
             cuts.shapes, cuts.axes, cuts.widths, strict=True
         ):
             shapes.append([*shape] or [1])
             shapes[-1][axis] = widths[h]
-        flat = tf.concat(own, 0)
-        cut = tf.split(flat, [math.prod(shape) for shape in shapes])
-        parts.append(list(map(tf.reshape, cut, shapes)))
+        flat = tf.concat(holder_pieces, 0)
+        cut_numbers = tf.split(flat, [math.prod(shape) for shape in shapes])
+        parts.append(list(map(tf.reshape, cut_numbers, shapes)))
     return [
-        tf.reshape(tf.concat(of, axis), shape)
-        for of, axis, shape in zip(
+        tf.reshape(tf.concat(tensor_parts, axis), shape)
+        for tensor_parts, axis, shape in zip(
             zip(*parts, strict=True), cuts.axes, cuts.shapes, strict=True
         )
     ]
@@ -154,9 +158,9 @@ def _attributes(cuts: Cuts) -> dict[str, Any]:
     }
 
 
-def _is_native(native: bool | None, of: tf.Tensor) -> bool:
-    given = _library.load() if native is None else native
-    return of.dtype in _DTYPES and given
+def _is_native(native: bool | None, tensor: tf.Tensor) -> bool:
+    wanted = _library.load() if native is None else native
+    return tensor.dtype in _DTYPES and wanted
 
 
 def _cuts_of(op: Any) -> Cuts:
@@ -169,21 +173,21 @@ def _cuts_of(op: Any) -> Cuts:
     )
 
 
-def _batched(found: Sequence[Any], count: int) -> list[list[Any]]:
-    return [list(found[i : i + count]) for i in range(0, len(found), count)]
+def _batched(items: Sequence[Any], count: int) -> list[list[Any]]:
+    return [list(items[i : i + count]) for i in range(0, len(items), count)]
 
 
 @tf.RegisterGradient("TfConvpar>ToPieces")
-def _joined(op: Any, *upstream: tf.Tensor) -> list[tf.Tensor]:
+def _to_pieces_gradient(op: Any, *upstream: tf.Tensor) -> list[tf.Tensor]:
     pieces = _batched(upstream, op.get_attr("count"))
     with same_device(op.outputs[0].device):
         return from_pieces(pieces, _cuts_of(op), native=True)
 
 
 @tf.RegisterGradient("TfConvpar>FromPieces")
-def _cut(op: Any, *upstream: tf.Tensor) -> list[tf.Tensor]:
+def _from_pieces_gradient(op: Any, *upstream: tf.Tensor) -> list[tf.Tensor]:
     with same_device(op.outputs[0].device):
-        found = to_pieces(
+        pieces = to_pieces(
             upstream, _cuts_of(op), op.get_attr("count"), native=True
         )
-        return [piece for own in found for piece in own]
+        return [piece for holder_pieces in pieces for piece in holder_pieces]

@@ -1,4 +1,4 @@
-"""Pooling in vectors of channels: in inference, and the gradient of maxima."""
+"""Pooling for inference, and the gradient of max pooling."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,8 +26,8 @@ def max_pool(
     ```
 
     Only the gradient is an op of this package: TensorFlow's own compares one
-    number after the other. What several pixels of a window are alike in goes
-    to the first of them, row by row, as in TensorFlow.
+    number after the other. Where several pixels of a window are its maximum,
+    the gradient goes to the first of them, row by row, as in TensorFlow.
 
     Args:
         images: Images `(batch, height, width, channels)`.
@@ -42,12 +42,12 @@ def max_pool(
         The maxima, with as many channels.
     """
     images = tf.convert_to_tensor(images)
-    ours = images.dtype == tf.float32 and (
+    compiled = images.dtype == tf.float32 and (
         _library.load() if native is None else native
     )
-    pool: Any = _pool_with_gradient if ours else _windows.pool2d
-    found: tf.Tensor = pool(images, list(window), stride, padding.upper())
-    return found
+    pool: Any = _pool_with_gradient if compiled else _windows.pool2d
+    maxima: tf.Tensor = pool(images, list(window), stride, padding.upper())
+    return maxima
 
 
 def pool(
@@ -70,7 +70,7 @@ def pool(
         images: Images `(batch, height, width, channels)`.
         window: Height and width of the window.
         stride: Stride on both axes.
-        padding: `"same"` or `"valid"`. What it adds to images does not count.
+        padding: `"same"` or `"valid"`. Pixels that it adds do not count.
         zeros: Zeros above, below, left and right of the image, which do count;
             only for `"max"` and `"valid"`.
         kind: `"max"` or `"average"`.
@@ -99,11 +99,11 @@ def pool(
 
 @tf.RegisterGradient("TfConvpar>Pool")
 def _pool_gradient(op: Any, upstream: tf.Tensor) -> Any:
-    """As TensorFlow's: the op is for inference."""
+    """The gradient of TensorFlow's pooling, as the op is for inference."""
     (images,) = op.inputs
     with same_device(op.outputs[0].device), tf.GradientTape() as tape:
         tape.watch(images)
-        found = pool(
+        pooled = pool(
             images,
             op.get_attr("window"),
             op.get_attr("stride"),
@@ -112,7 +112,7 @@ def _pool_gradient(op: Any, upstream: tf.Tensor) -> Any:
             op.get_attr("kind").decode(),
             native=False,
         )
-        return tape.gradient(found, images, upstream)
+        return tape.gradient(pooled, images, upstream)
 
 
 def _pool_with_gradient(
@@ -120,27 +120,27 @@ def _pool_with_gradient(
 ) -> tf.Tensor:
     @tf.custom_gradient
     def pool(x: tf.Tensor) -> Any:
-        maxima = _windows.pool2d(x, window, stride, padding)
+        pooled = _windows.pool2d(x, window, stride, padding)
 
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
             return _library.module().tf_convpar_max_pool_gradient(
                 images=x,
-                maxima=maxima,
+                maxima=pooled,
                 gradients=upstream,
                 window=window,
                 stride=stride,
                 padding=padding,
             )
 
-        return maxima, gradient
+        return pooled, gradient
 
-    found: tf.Tensor = pool(images)
-    return found
+    maxima: tf.Tensor = pool(images)
+    return maxima
 
 
 @tf.RegisterGradient("TfConvpar>MaxPoolGradient")
 def _gradient(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
-    """It is linear in the gradients: each comes from one pixel."""
+    """Gradients of a gradient that is linear: each number is of one pixel."""
     images, maxima, _ = op.inputs
     with same_device(op.outputs[0].device):
         by_gradients = _windows.by_gradients(

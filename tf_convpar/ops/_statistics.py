@@ -1,4 +1,4 @@
-"""Statistics of channels: what batch normalization does to rows of numbers.
+"""Statistics of channels in batch normalization, as ops on rows of numbers.
 
 Each op here is six to fourteen of TensorFlow's. Of those a model with a hundred
 normalizations has more than of all others, and each of them costs a core some
@@ -24,7 +24,7 @@ def affine(
     *,
     native: bool | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """By what normalizing scales each channel, and what it then adds.
+    """The factor and the summand of each channel in a normalization.
 
     ```python
     scale, offset = affine(channel_moments(x), gamma, beta)
@@ -35,7 +35,7 @@ def affine(
         moments: Means and variances, `(2, channels)`.
         gamma: A factor for each channel; None for none.
         beta: A summand for each channel; None for none.
-        epsilon: What is added to variances.
+        epsilon: Summand of variances.
         native: True for the compiled op, which takes float32 on a CPU; False
             for TensorFlow's own; None for the compiled one if `load()` finds
             it.
@@ -64,7 +64,7 @@ def affine(
 def _gradients(
     op: Any, by_scale: tf.Tensor, by_offset: tf.Tensor
 ) -> list[tf.Tensor]:
-    """Of gamma (variance + epsilon)^-1/2 and beta - mean scale."""
+    """Gradients of gamma (variance + epsilon)^-1/2 and beta - mean scale."""
     moments, gamma, beta = op.inputs
     with same_device(op.outputs[0].device):
         mean, variance = tf.unstack(moments)
@@ -106,17 +106,17 @@ def batch_normalization_gradient(
     section 3.
 
     Args:
-        sums: Of dy, and of dy (x - mean), `(2, channels)`.
+        sums: Sums of dy, and of dy (x - mean), `(2, channels)`.
         moments: Means and variances, `(2, channels)`.
         gamma: A factor for each channel; None for none.
         one_of_n: 1 / n, a scalar of the dtype of the sums.
-        epsilon: What is added to variances.
+        epsilon: Summand of variances.
         give_way: Whether threads that send something have their turn first:
             the other devices wait for that.
         native: As for `affine`.
 
     Returns:
-        What is times the maps, what is added, and the gradient by gamma, each
+        The factor of the maps, the summand, and the gradient by gamma, each
         `(channels,)`. They have no gradients.
     """
     if _is_native(sums, native):
@@ -148,7 +148,7 @@ def merged_moments(
     give_way: bool = False,
     native: bool | None = None,
 ) -> tf.Tensor:
-    """Moments of all maps, of those of parts of them.
+    """Moments of all maps, from the moments of parts of them.
 
     ```python
     merged_moments(tf.constant([0.75, 0.25]), [of_24_images, of_8_images])
@@ -169,10 +169,10 @@ def merged_moments(
         Means and variances of all, `(2, channels)`.
     """
     if _is_native(rows[0], native):
-        found: tf.Tensor = _library.module().tf_convpar_merged_moments(
+        merged: tf.Tensor = _library.module().tf_convpar_merged_moments(
             fractions=fractions, rows=list(rows), give_way=give_way
         )
-        return found
+        return merged
     means, variances = tf.unstack(tf.stack(rows, 1))
     weights = fractions[:, None]
     mean = tf.reduce_sum(weights * means, 0)
@@ -196,11 +196,11 @@ def moved_moments(
     Args:
         moving: Means and variances as they were, each `(channels,)`.
         moments: Those of the batch, `(2, channels)`.
-        momentum: How much is kept of what was.
+        momentum: Fraction of the old averages that is kept.
         native: As for `affine`.
 
     Returns:
-        The new ones, in the dtypes of what was. They have no gradients.
+        The new averages, in the dtypes of the old. They have no gradients.
     """
     keep, new = momentum, 1.0 - momentum
     alike = all(before.dtype == moments.dtype for before in moving)
@@ -231,5 +231,5 @@ tf.no_gradient("TfConvpar>MovedMoments")
 
 
 def _is_native(row: tf.Tensor, native: bool | None) -> bool:
-    given = _library.load() if native is None else native
-    return row.dtype == tf.float32 and given
+    wanted = _library.load() if native is None else native
+    return row.dtype == tf.float32 and wanted

@@ -1,6 +1,6 @@
-"""TensorFlow's convolutions and pooling, also where there is nothing to do.
+"""TensorFlow's convolutions and pooling, safe for empty images and results.
 
-What these give is not to be relied on where images or results have no numbers
+TensorFlow's own cannot be relied on where images or results have no numbers
 (TensorFlow 2.21). With oneDNN, a convolution of no images has the shape of the
 images; where a window fits into no image, convolutions return memory that
 nobody has written, and pooling fails or ends the process. So do, in a graph,
@@ -24,7 +24,7 @@ from ._devices import same_device
 
 
 class Convolution(NamedTuple):
-    """A convolution on two axes, and its gradients; each has those of it.
+    """A convolution on two axes, and its gradients to any order.
 
     ```python
     y = Convolution(1, "SAME").maps(x, kernel)
@@ -46,27 +46,31 @@ class Convolution(NamedTuple):
 
     def maps(self, images: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         """The feature maps."""
-        *window, made = _sizes(kernel, 3 if self.depthwise else 4)
-        moves = self.stride, self.padding
-        shape = _made(images, window[:2], made, *moves)
+        *window, channels = _sizes(kernel, 3 if self.depthwise else 4)
+        movement = self.stride, self.padding
+        shape = _map_shape(images, window[:2], channels, *movement)
 
         def run(images: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-            def some() -> tf.Tensor:
+            def convolved() -> tf.Tensor:
                 run = tf.raw_ops.Conv2D
                 if self.depthwise:
                     run = tf.raw_ops.DepthwiseConv2dNative
-                wide = self._wide(kernel)
-                return run(input=images, filter=wide, **_of(*moves))
+                kernel_4d = self._with_filter_axis(kernel)
+                return run(
+                    input=images,
+                    filter=kernel_4d,
+                    **_window_attributes(*movement),
+                )
 
-            def none() -> tf.Tensor:
-                return tf.zeros(_filled(shape, images), images.dtype)
+            def zeros() -> tf.Tensor:
+                return tf.zeros(_dynamic_shape(shape, images), images.dtype)
 
             if 0 in shape or _has_none(images):
-                return none()
+                return zeros()
             # oneDNN has no float64.
             if shape[0] or None in shape[1:] or images.dtype == tf.float64:
-                return some()
-            return tf.cond(tf.shape(images)[0] > 0, some, none)
+                return convolved()
+            return tf.cond(tf.shape(images)[0] > 0, convolved, zeros)
 
         def gradients(dy: tf.Tensor) -> list[tf.Tensor]:
             return [
@@ -87,24 +91,32 @@ class Convolution(NamedTuple):
             run = tf.raw_ops.Conv2DBackpropFilter
             if self.depthwise:
                 run = tf.raw_ops.DepthwiseConv2dNativeBackpropFilter
-            found = run(
+            kernel_gradient = run(
                 input=images,
-                filter_sizes=tf.shape(self._wide(kernel)),
+                filter_sizes=tf.shape(self._with_filter_axis(kernel)),
                 out_backprop=gradients,
-                **_of(self.stride, self.padding),
+                **_window_attributes(self.stride, self.padding),
             )
-            found = tf.squeeze(found, -1) if self.depthwise else found
+            kernel_gradient = (
+                tf.squeeze(kernel_gradient, -1)
+                if self.depthwise
+                else kernel_gradient
+            )
             if gradients.shape.is_fully_defined():
-                return found
-            return tf.where(tf.size(gradients) > 0, found, tf.zeros_like(found))
+                return kernel_gradient
+            return tf.where(
+                tf.size(gradients) > 0,
+                kernel_gradient,
+                tf.zeros_like(kernel_gradient),
+            )
 
-        def by(dk: tf.Tensor) -> list[tf.Tensor]:
+        def second_gradients(dk: tf.Tensor) -> list[tf.Tensor]:
             return [
                 self.by_images(images, dk, gradients),
                 self.maps(images, dk),
             ]
 
-        return _with_gradients(run, by, images, gradients)
+        return _with_gradients(run, second_gradients, images, gradients)
 
     def by_images(
         self, images: tf.Tensor, kernel: tf.Tensor, gradients: tf.Tensor
@@ -119,21 +131,21 @@ class Convolution(NamedTuple):
                 run = tf.raw_ops.DepthwiseConv2dNativeBackpropInput
             return run(
                 input_sizes=tf.shape(images),
-                filter=self._wide(kernel),
+                filter=self._with_filter_axis(kernel),
                 out_backprop=gradients,
-                **_of(self.stride, self.padding),
+                **_window_attributes(self.stride, self.padding),
             )
 
-        def by(dx: tf.Tensor) -> list[tf.Tensor]:
+        def second_gradients(dx: tf.Tensor) -> list[tf.Tensor]:
             return [
                 self.by_kernel(dx, kernel, gradients),
                 self.maps(dx, kernel),
             ]
 
-        return _with_gradients(run, by, kernel, gradients)
+        return _with_gradients(run, second_gradients, kernel, gradients)
 
-    def _wide(self, kernel: tf.Tensor) -> tf.Tensor:
-        """As TensorFlow has it, with the number of filters of each channel."""
+    def _with_filter_axis(self, kernel: tf.Tensor) -> tf.Tensor:
+        """The kernel as TensorFlow takes it, with an axis of filters."""
         return tf.expand_dims(kernel, -1) if self.depthwise else kernel
 
 
@@ -145,11 +157,11 @@ def pool2d(
     kind: str = "max",
 ) -> tf.Tensor:
     """The largest of each window, or with `"average"` the mean."""
-    shape = _made(images, window, _sizes(images)[-1], stride, padding)
+    shape = _map_shape(images, window, _sizes(images)[-1], stride, padding)
     if 0 in shape:
-        # What is made of the images has a gradient by them.
-        nothing = tf.reshape(images, [-1])[:0]
-        return tf.reshape(nothing, _filled(shape, images))
+        # Made of the images, so that there is a gradient by them.
+        no_numbers = tf.reshape(images, [-1])[:0]
+        return tf.reshape(no_numbers, _dynamic_shape(shape, images))
     if kind != "max":
         return tf.nn.avg_pool2d(images, list(window), stride, padding)
     maxima = tf.nn.max_pool2d(images, list(window), stride, padding)
@@ -161,7 +173,7 @@ def pool2d(
             orig_output=maxima,
             grad=dy,
             ksize=[1, *window, 1],
-            **_of(stride, padding),
+            **_window_attributes(stride, padding),
         )
 
     return _with_gradients(lambda _: maxima, gradient, images)
@@ -175,7 +187,7 @@ def by_gradients(
     stride: int,
     padding: str,
 ) -> tf.Tensor:
-    """What a gradient by images of their maxima has by their gradients."""
+    """The gradient of max pooling's gradient, by the gradients of maxima."""
     if _has_none(images) or _has_none(maxima):
         return tf.zeros_like(maxima)
     return tf.raw_ops.MaxPoolGradGrad(
@@ -183,34 +195,34 @@ def by_gradients(
         orig_output=maxima,
         grad=upstream,
         ksize=[1, *window, 1],
-        **_of(stride, padding),
+        **_window_attributes(stride, padding),
     )
 
 
 def _with_gradients(
     run: Callable[..., tf.Tensor],
     gradients: Callable[[tf.Tensor], Any],
-    *given: tf.Tensor,
+    *inputs: tf.Tensor,
 ) -> tf.Tensor:
-    """What a function gives, with gradients of ours where it has run."""
+    """The result of a function with custom gradients, on the same device."""
 
     @tf.custom_gradient
-    def call(*given: tf.Tensor) -> Any:
-        found = run(*given)
-        device = found.device
+    def call(*arguments: tf.Tensor) -> Any:
+        result = run(*arguments)
+        device = result.device
 
         def gradient(upstream: tf.Tensor) -> Any:
             with same_device(device):
                 return gradients(upstream)
 
-        return found, gradient
+        return result, gradient
 
-    found: tf.Tensor = call(*given)
-    return found
+    result: tf.Tensor = call(*inputs)
+    return result
 
 
-def _of(stride: int, padding: str) -> dict[str, Any]:
-    """How a window moves, as attributes of TensorFlow's ops."""
+def _window_attributes(stride: int, padding: str) -> dict[str, Any]:
+    """Stride and padding, as attributes of TensorFlow's ops."""
     return {"strides": [1, stride, stride, 1], "padding": padding}
 
 
@@ -221,11 +233,11 @@ def _has_none(x: tf.Tensor) -> bool:
 
 def _sizes(x: tf.Tensor, rank: int = 4) -> list[int | None]:
     """The shape of a tensor of such a rank, as far as it is known."""
-    known = x.shape.rank is not None
-    return list(x.shape.as_list()) if known else [None] * rank
+    has_rank = x.shape.rank is not None
+    return list(x.shape.as_list()) if has_rank else [None] * rank
 
 
-def _made(
+def _map_shape(
     images: tf.Tensor,
     window: Sequence[int | None],
     channels: int | None,
@@ -234,14 +246,14 @@ def _made(
 ) -> list[int | None]:
     """The shape of feature maps, as far as it is known."""
     batch, *sizes, _ = _sizes(images)
-    made = [
-        _along(size, pixels, stride, padding)
+    new_sizes = [
+        _size_after(size, pixels, stride, padding)
         for size, pixels in zip(sizes, window, strict=True)
     ]
-    return [batch, *made, channels]
+    return [batch, *new_sizes, channels]
 
 
-def _along(
+def _size_after(
     size: int | None, window: int | None, stride: int, padding: str
 ) -> int | None:
     if size is None:
@@ -253,9 +265,9 @@ def _along(
     return max(0, (size - window) // stride + 1)
 
 
-def _filled(
+def _dynamic_shape(
     shape: Sequence[int | None], images: tf.Tensor
 ) -> list[int | tf.Tensor]:
-    """A shape, with an unknown number of images as it is found then."""
-    batch, *others = shape
-    return [tf.shape(images)[0] if batch is None else batch, *others]
+    """A shape, with an unknown number of images as a tensor."""
+    batch, *other_sizes = shape
+    return [tf.shape(images)[0] if batch is None else batch, *other_sizes]

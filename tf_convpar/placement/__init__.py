@@ -1,10 +1,10 @@
-"""Where things run: three primitives, and variables that stay placed."""
+"""Places work on devices: three primitives, and variables in shards."""
 
 from tf_convpar.placement._cutting import samples as samples
 from tf_convpar.placement._cutting import split as split
-from tf_convpar.placement._exchange import apart as apart
 from tf_convpar.placement._exchange import arranged as arranged
 from tf_convpar.placement._exchange import everywhere as everywhere
+from tf_convpar.placement._exchange import in_shards as in_shards
 from tf_convpar.placement._gradient_pieces import (
     gradient_pieces as gradient_pieces,
 )

@@ -1,4 +1,4 @@
-"""Cutting a tensor as a layout says, and joining its shards again."""
+"""Cuts a tensor as a layout says, and joins its shards again."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def merge(shards: Sequence[tf.Tensor], layout: AnyLayout) -> tf.Tensor:
     def join(*shards: tf.Tensor) -> tf.Tensor:
         axis = layout.axis % rank
         parts = [_in_blocks(tf.cast(s, dtype), axis, layout) for s in shards]
-        whole = concatenated(parts, axis + (layout.blocks > 1))
-        return _flat(whole, axis, layout)
+        merged = concatenated(parts, axis + (layout.blocks > 1))
+        return _flat(merged, axis, layout)
 
     return on_device(join, layout.owner)(*packed)
 
@@ -68,7 +68,7 @@ def cut_between(
 
 
 def concatenated(parts: Sequence[tf.Tensor], axis: int) -> tf.Tensor:
-    """As `tf.concat`, but its gradient is cut by one op, not one for each."""
+    """Concatenates as `tf.concat` does, with a gradient that one op cuts."""
     sizes = [part.shape[axis] for part in parts]
 
     @tf.custom_gradient
@@ -77,14 +77,14 @@ def concatenated(parts: Sequence[tf.Tensor], axis: int) -> tf.Tensor:
 
     if len(parts) == 1 or None in sizes or not parts[0].dtype.is_floating:
         return tf.concat(parts, axis)
-    joined: tf.Tensor = run(*parts)
-    return joined
+    result: tf.Tensor = run(*parts)
+    return result
 
 
 def samples(value: tf.Tensor) -> Any:
     """The number of samples: an int if known while tracing, else a tensor."""
-    known = value.shape[0]
-    return tf.shape(value, tf.int64)[0] if known is None else known
+    count = value.shape[0]
+    return tf.shape(value, tf.int64)[0] if count is None else count
 
 
 def _pack(shard: tf.Tensor, dtype: tf.DType) -> tf.Tensor:

@@ -46,7 +46,7 @@ def counted(
 def filled(
     shards: Sequence[tf.Tensor], counts: Sequence[Any], devices: Sequence[str]
 ) -> list[tf.Tensor]:
-    """The samples of each device, or one that is made up.
+    """The samples of each device; one that is made up where there are none.
 
     Args:
         shards: The samples.
@@ -59,7 +59,7 @@ def filled(
 def trimmed(
     shards: Sequence[tf.Tensor], counts: Sequence[Any], devices: Sequence[str]
 ) -> list[tf.Tensor]:
-    """Reverses `filled`, for what was made of its results.
+    """Results without those for samples that `filled` has made up.
 
     Args:
         shards: Results for the samples.
@@ -84,21 +84,21 @@ def _each(
 
 
 def _made_up(shard: tf.Tensor) -> tf.Tensor:
-    """One sample with numbers between 0 and 1, at which functions have slopes.
+    """One sample of numbers between 0 and 1, at which functions have slopes.
 
-    At zeros a norm, for one, has none, and what is no number stays so when it
-    is multiplied by the gradient of 0 that comes back.
+    A norm has none at zeros, for one, and NaN stays NaN when it is multiplied
+    by the gradient of 0 that comes back.
     """
     shape = tf.concat([[1], tf.shape(shard)[1:]], 0)
     if shard.dtype.is_floating:
         numbers = tf.random.stateless_uniform(shape, seed=(1, 2))
         return tf.cast(numbers, shard.dtype)
     # The first row of a table, or what a mask lets pass.
-    made = tf.ones if shard.dtype == tf.bool else tf.zeros
-    return made(shape, shard.dtype)
+    values = tf.ones if shard.dtype == tf.bool else tf.zeros
+    return values(shape, shard.dtype)
 
 
-def _nothing(shard: tf.Tensor) -> tf.Tensor:
+def _zeros(shard: tf.Tensor) -> tf.Tensor:
     """One sample of zeros."""
     return tf.zeros(tf.concat([[1], tf.shape(shard)[1:]], 0), shard.dtype)
 
@@ -106,10 +106,10 @@ def _nothing(shard: tf.Tensor) -> tf.Tensor:
 def _filled(
     shard: tf.Tensor,
     count: Any,
-    made: Callable[[tf.Tensor], tf.Tensor] = _made_up,
+    make_sample: Callable[[tf.Tensor], tf.Tensor] = _made_up,
 ) -> tf.Tensor:
     if isinstance(count, int):
-        return shard if count else made(shard)
+        return shard if count else make_sample(shard)
 
     @tf.custom_gradient
     def fill(shard: tf.Tensor, count: tf.Tensor) -> Any:
@@ -117,10 +117,12 @@ def _filled(
             return _trimmed(dy, count), None
 
         # A tape would trace the branches once more, as functions that are never
-        # freed. What a branch returns unchanged is not copied.
+        # freed. Tensors that a branch returns unchanged are not copied.
         with stop_recording():
-            found = tf.cond(count > 0, lambda: shard, lambda: made(shard))
-        return tf.ensure_shape(found, shard.shape), gradient
+            samples_or_made_up = tf.cond(
+                count > 0, lambda: shard, lambda: make_sample(shard)
+            )
+        return tf.ensure_shape(samples_or_made_up, shard.shape), gradient
 
     return fill(shard, count)
 
@@ -132,7 +134,7 @@ def _trimmed(shard: tf.Tensor, count: Any) -> tf.Tensor:
     @tf.custom_gradient
     def trim(shard: tf.Tensor, count: tf.Tensor) -> Any:
         def gradient(dy: tf.Tensor) -> Any:
-            return _filled(dy, count, _nothing), None
+            return _filled(dy, count, _zeros), None
 
         return shard[:count], gradient
 

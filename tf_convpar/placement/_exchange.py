@@ -1,4 +1,4 @@
-"""Gets tensors to where they are needed, by the three primitives.
+"""Sends tensors to the devices that need them, by the three primitives.
 
 A tensor lies on the chief or in shards, of channels or of samples. Each device
 of a layer needs all of it, or its own channels of it, or its own samples.
@@ -35,7 +35,7 @@ from tf_convpar.placement._sharded_tensor import ShardedTensor
 def arranged(
     x: tf.Tensor | ShardedTensor, wanted: Place, owner: str, wire_dtype: str
 ) -> list[tf.Tensor]:
-    """Sends each device of a place what it is to have of a tensor.
+    """Sends a tensor, or parts of it, to the devices of a place.
 
     ```python
     arranged(x, ("/job:worker/task:0/device:CPU:0",), owner, "float32")
@@ -53,7 +53,7 @@ def arranged(
     """
     if isinstance(wanted, Layout | SampleLayout):
         layout = dataclasses.replace(wanted, wire=wire_dtype)
-        return list(apart(x, layout).shards)
+        return list(in_shards(x, layout).shards)
     return everywhere(x, wanted or (owner,), owner, wire_dtype)
 
 
@@ -116,12 +116,12 @@ def _gathered(
         )
     ]
     return [
-        _joined([copies[i] for copies in sent], device, x.layout.axis)
+        _joined_on([copies[i] for copies in sent], device, x.layout.axis)
         for i, device in enumerate(devices)
     ]
 
 
-def apart(x: tf.Tensor | ShardedTensor, layout: AnyLayout) -> ShardedTensor:
+def in_shards(x: tf.Tensor | ShardedTensor, layout: AnyLayout) -> ShardedTensor:
     """Gives each device its own channels, or its own samples, of a tensor.
 
     ```python
@@ -195,7 +195,7 @@ def _exchanged(x: ShardedTensor, layout: AnyLayout) -> ShardedTensor:
         sent.append(on_device(run, device)(shard))
     return _sharded(
         [
-            _joined([row[i] for row in sent], device, x.layout.axis, x.dtype)
+            _joined_on([row[i] for row in sent], device, x.layout.axis, x.dtype)
             for i, device in enumerate(layout.devices)
         ],
         layout,
@@ -217,17 +217,19 @@ def _cutters(
             else shard.shape[0]
             for shard, device in zip(x.shards, x.layout.devices, strict=True)
         ]
-        wanted = layout.bounds(sum(counts))
+        wanted_bounds = layout.bounds(sum(counts))
         cut_by = functools.partial(cut_between, axis=0)
     else:
         counts = [shard.shape[layout.axis] for shard in x.shards]
-        wanted = list(itertools.accumulate(layout.sizes, initial=0))
+        wanted_bounds = list(itertools.accumulate(layout.sizes, initial=0))
         cut_by = functools.partial(cut_between, axis=layout.axis)
     for begin, end in itertools.pairwise(
         itertools.accumulate(counts, initial=0)
     ):
-        own = [_within(bound, begin, end) - begin for bound in wanted]
-        yield functools.partial(cut_by, bounds=own)
+        shard_bounds = [
+            _within(bound, begin, end) - begin for bound in wanted_bounds
+        ]
+        yield functools.partial(cut_by, bounds=shard_bounds)
 
 
 def _within(bound: Any, begin: Any, end: Any) -> Any:
@@ -236,7 +238,7 @@ def _within(bound: Any, begin: Any, end: Any) -> Any:
     return tf.clip_by_value(bound, begin, end)
 
 
-def _joined(
+def _joined_on(
     parts: Sequence[tf.Tensor], device: str, axis: int, dtype: Any = None
 ) -> tf.Tensor:
     """Joins parts along a layout's axis, on a device."""
@@ -256,9 +258,9 @@ def join(
     """Joins parts on the current device.
 
     Args:
-        parts: What is joined; dtypes may differ.
+        parts: Tensors to join; dtypes may differ.
         axis: A layout's axis.
-        dtype: Of the result; None for that of the first part.
+        dtype: Dtype of the result; None for that of the first part.
         native: As for `ops.concat_shards`.
     """
     rank = parts[0].shape.rank

@@ -1,4 +1,4 @@
-"""Where things lie: which device has which channels, or which samples."""
+"""Layouts: which device has which channels, or which samples."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class SampleLayout:
             )
 
     def bounds(self, batch: Any) -> list[Any]:
-        """Where one device's samples end and those of the next begin.
+        """Indices at which one device's samples end and the next's begin.
 
         Args:
             batch: Number of samples: an int, or a scalar tensor of integers.

@@ -1,6 +1,6 @@
-"""What moves when a tensor is to lie elsewhere: pure functions, no tensors.
+"""Bytes and messages of moving a tensor to another place, without moving it.
 
-`everywhere`, `apart` and `ShardedTensor.joined` do move tensors. Code that
+`everywhere`, `in_shards` and `ShardedTensor.joined` do move tensors. Code that
 counts their bytes, or predicts their seconds, asks these functions.
 """
 
@@ -25,7 +25,7 @@ Place: TypeAlias = AnyLayout | tuple[str, ...] | None
 
 @dataclasses.dataclass(frozen=True)
 class Move:
-    """A tensor that is to lie elsewhere.
+    """A tensor that is to be moved from one place to another.
 
     ```python
     # The kernel of a layer that is split by samples.
@@ -34,7 +34,7 @@ class Move:
 
     Attributes:
         shape: Shape of the whole tensor.
-        lies: Place where it is. If several devices each have a whole one,
+        place: Place where it is. If several devices each have a whole one,
             these are terms of a sum.
         wanted: Place where it is needed.
         owner: The chief's device.
@@ -44,7 +44,7 @@ class Move:
     """
 
     shape: tuple[int, ...]
-    lies: Place
+    place: Place
     wanted: Place
     owner: str
     width: int = 4
@@ -53,21 +53,21 @@ class Move:
 
     def links(self) -> Mapping[tuple[str, str], int]:
         """Bytes from each device to each other one, gradients included."""
-        there = self.numbers()
-        return self._both_ways({k: self.width * n for k, n in there.items()})
+        numbers = self.numbers()
+        return self._both_ways({k: self.width * n for k, n in numbers.items()})
 
     def messages(self) -> Mapping[tuple[str, str], int]:
         """Tensors from each device to each other one, gradients included."""
-        there = self.numbers()
-        return self._both_ways({k: 1 for k, n in there.items() if n})
+        numbers = self.numbers()
+        return self._both_ways({k: 1 for k, n in numbers.items() if n})
 
     def _both_ways(
-        self, there: Mapping[tuple[str, str], int]
+        self, one_way: Mapping[tuple[str, str], int]
     ) -> Mapping[tuple[str, str], int]:
-        found = collections.Counter(there)
+        counts = collections.Counter(one_way)
         if self.returns:
-            found.update({(b, a): n for (a, b), n in there.items()})
-        return found
+            counts.update({(b, a): n for (a, b), n in one_way.items()})
+        return counts
 
     def numbers(self) -> Mapping[tuple[str, str], int]:
         """The amount of numbers that go from each device to each other one.
@@ -75,59 +75,61 @@ class Move:
         Every device sends every other one the part that it has and that needs.
         A gradient that returns is not counted.
         """
-        found: dict[tuple[str, str], int] = collections.Counter()
-        if passes_owner(self.lies, self.wanted):
+        numbers: dict[tuple[str, str], int] = collections.Counter()
+        if passes_owner(self.place, self.wanted):
             for half in (
                 dataclasses.replace(self, wanted=None),
-                dataclasses.replace(self, lies=None),
+                dataclasses.replace(self, place=None),
             ):
-                found.update(half.numbers())
-            return found
-        if _same(self.lies, self.wanted):
-            return found
-        for source, has in _regions(self.lies, self.shape, self.owner):
+                numbers.update(half.numbers())
+            return numbers
+        if _same_place(self.place, self.wanted):
+            return numbers
+        for source, part_there in _parts(self.place, self.shape, self.owner):
             needed: set[str] = set()
-            for target, needs in _regions(self.wanted, self.shape, self.owner):
+            for target, part_needed in _parts(
+                self.wanted, self.shape, self.owner
+            ):
                 # A device that is named twice is sent one copy.
-                whole = not isinstance(self.wanted, Layout | SampleLayout)
-                if target == source or (whole and target in needed):
+                copied = not isinstance(self.wanted, Layout | SampleLayout)
+                if target == source or (copied and target in needed):
                     continue
                 needed.add(target)
-                found[source, target] += _overlap(has, needs)
-        return found
+                numbers[source, target] += _overlap(part_there, part_needed)
+        return numbers
 
 
-def passes_owner(lies: Place, wanted: Place) -> bool:
+def passes_owner(held_at: Place, wanted: Place) -> bool:
     """Whether a tensor has to be joined on the owner and cut anew there."""
-    both = isinstance(lies, Layout | SampleLayout) and isinstance(
+    both = isinstance(held_at, Layout | SampleLayout) and isinstance(
         wanted, Layout | SampleLayout
     )
-    if not both or _same(lies, wanted):
+    if not both or _same_place(held_at, wanted):
         return False
-    return not lies.blocks == wanted.blocks == 1  # type: ignore[union-attr]
+    return not held_at.blocks == wanted.blocks == 1  # type: ignore[union-attr]
 
 
-def _same(lies: Place, wanted: Place) -> bool:
-    if isinstance(lies, Layout | SampleLayout):
-        return isinstance(wanted, Layout | SampleLayout) and lies.matches(
+def _same_place(held_at: Place, wanted: Place) -> bool:
+    if isinstance(held_at, Layout | SampleLayout):
+        return isinstance(wanted, Layout | SampleLayout) and held_at.matches(
             wanted
         )
-    return lies is None and wanted is None
+    return held_at is None and wanted is None
 
 
 # A part of a tensor: where it begins and ends on each axis.
 _Box: TypeAlias = Sequence[tuple[int, int]]
 
 
-def _regions(
+def _parts(
     place: Place, shape: Sequence[int], owner: str
 ) -> list[tuple[str, _Box]]:
     """The part of a tensor that each device has, or needs."""
-    whole = [(0, n) for n in shape]
+    full = [(0, n) for n in shape]
     if place is None:
-        return [(owner, whole)]
+        return [(owner, full)]
     if isinstance(place, tuple):
-        return [(device, whole) for device in place]
+        return [(device, full) for device in place]
     if isinstance(place, SampleLayout):
         bounds: Sequence[int] = place.bounds(shape[0])
     else:
@@ -138,8 +140,8 @@ def _regions(
         bounds = [times * end for end in ends]
     axis = place.axis % len(shape)
     return [
-        (device, [*whole[:axis], own, *whole[axis + 1 :]])
-        for device, own in zip(
+        (device, [*full[:axis], part, *full[axis + 1 :]])
+        for device, part in zip(
             place.devices, itertools.pairwise(bounds), strict=True
         )
     ]

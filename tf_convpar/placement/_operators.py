@@ -1,4 +1,4 @@
-"""Python's operators, for what has the value of a tensor and is none."""
+"""Python's operators for classes whose objects have the value of a tensor."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import tensorflow as tf
 _BINARY = "add sub mul truediv floordiv mod pow and or xor".split()
 _COMPARING = "lt le gt ge eq ne".split()
 _UNARY = "neg abs invert".split()
-# What mixes elements, or asks for one value.
-_OF_THE_WHOLE = {
+# Operators that mix elements, or ask for one value.
+_ON_MERGED = {
     "getitem": operator.getitem,
     "index": operator.index,
     "matmul": operator.matmul,
@@ -32,9 +32,9 @@ def on_merged(fn: Callable[..., Any], *operands: Any) -> Any:
 def forward_operators(
     cls: Any,
     elementwise: Callable[..., Any] = on_merged,
-    but: tuple[str, ...] = (),
+    excluded: tuple[str, ...] = (),
 ) -> None:
-    """Gives a class what Python can do with a tensor.
+    """Gives a class the operators that Python has for tensors.
 
     ```python
     forward_operators(ShardedVariable)  # whose objects convert to tensors
@@ -43,8 +43,8 @@ def forward_operators(
     Args:
         cls: The class.
         elementwise: Function that applies an operator that treats elements
-            alone. It is given a function of tensors, and what to apply it to.
-        but: What it does not get: no variable has a length.
+            alone. It is given a function of tensors, and its operands.
+        excluded: Operators that it does not get: no variable has a length.
     """
     for name in _BINARY + _COMPARING:
         fn = getattr(operator, f"__{name}__")
@@ -56,8 +56,8 @@ def forward_operators(
     for name in _UNARY:
         fn = getattr(operator, f"__{name}__")
         setattr(cls, f"__{name}__", lambda x, fn=fn: elementwise(fn, x))
-    for name in sorted(_OF_THE_WHOLE.keys() - set(but)):
-        fn = _OF_THE_WHOLE[name]
+    for name in sorted(_ON_MERGED.keys() - set(excluded)):
+        fn = _ON_MERGED[name]
         setattr(cls, f"__{name}__", lambda *args, fn=fn: on_merged(fn, *args))
     cls.__rmatmul__ = lambda x, y: on_merged(operator.matmul, y, x)
     # Else numpy would take what stands on its right for an array.

@@ -62,10 +62,10 @@ class Needed:
         shape = self.weight.shape
         return tf.as_dtype(self.weight.dtype).size * math.prod(shape)
 
-    def alike(self) -> tuple[Any, ...]:
-        """What weights in one pack have in common."""
-        own = self.weight.dtype, self.weight.trainable
-        return self.devices, self.owner, self.wire_dtype, *own
+    def pack_key(self) -> tuple[Any, ...]:
+        """The key that weights in one pack have in common."""
+        kind_of_weight = self.weight.dtype, self.weight.trainable
+        return self.devices, self.owner, self.wire_dtype, *kind_of_weight
 
     @property
     def holders(self) -> tuple[str, ...]:
@@ -77,43 +77,45 @@ class Needed:
 def messages_of(
     needed: Sequence[Needed], training: bool
 ) -> Mapping[tuple[str, str], int]:
-    """How many messages weights are that travel in packs.
+    """Counts the messages in which packs of weights travel.
 
     Args:
         needed: Weights in the order in which they are needed, each once.
-        training: Whether gradients of what is trainable return.
+        training: Whether gradients of trainable weights return.
 
     Returns:
         The number from each device to each other one.
     """
-    found: collections.Counter[tuple[str, str]] = collections.Counter()
+    messages: collections.Counter[tuple[str, str]] = collections.Counter()
     for pack in _packs_of(needed):
         first = pack[0]
         returns = training and first.weight.trainable
-        holders = dict.fromkeys(name for one in pack for name in one.holders)
+        holders = dict.fromkeys(
+            name for needed_weight in pack for name in needed_weight.holders
+        )
         for source, target in itertools.product(
             holders, dict.fromkeys(first.devices)
         ):
             if source != target:
-                found[source, target] += _pieces(pack)
-                found[target, source] += _pieces(pack) * returns
-    return found
+                messages[source, target] += _pieces(pack)
+                messages[target, source] += _pieces(pack) * returns
+    return messages
 
 
 @contextlib.contextmanager
 def packed(needed: Sequence[Needed]) -> Iterator[None]:
-    """Within it, `copies_of` these weights come in packs.
+    """A context in which `copies_of` sends these weights in packs.
 
     No weight may change meanwhile.
 
     Args:
         needed: Weights in the order in which they are needed, each once.
     """
-    token = _run.set(_Run(needed))
+    token = _current_run.set(_GraphRun(needed))
     try:
         yield
     finally:
-        _run.reset(token)
+        _current_run.reset(token)
 
 
 def copies_of(
@@ -136,24 +138,24 @@ def copies_of(
             its own.
     """
     needed = Needed(weight, tuple(devices), owner, wire_dtype)
-    run = _run.get()
-    found = None
+    run = _current_run.get()
+    copies = None
     if run is not None and not tf.executing_eagerly():
-        found = run.take(needed)
-    if found is not None:
-        return found
+        copies = run.take(needed)
+    if copies is not None:
+        return copies
     return everywhere_in_turn(value_of(weight), devices, owner, wire_dtype)
 
 
-class _Run:
-    """One run of a graph of layers, and what has been sent in it so far."""
+class _GraphRun:
+    """One run of a graph of layers, with the packs sent in it so far."""
 
     def __init__(self, needed: Sequence[Needed]) -> None:
         self._packs = _packs_of(needed)
-        self._number = {
-            id(one.weight): number
+        self._pack_numbers = {
+            id(needed_weight.weight): number
             for number, pack in enumerate(self._packs)
-            for one in pack
+            for needed_weight in pack
         }
         # For each pack the graph it was sent in, and the copies left of it.
         self._sent: dict[int, tuple[tf.Graph, dict[int, list[tf.Tensor]]]] = {}
@@ -166,21 +168,23 @@ class _Run:
         the chief; or the pack was sent from within a function that is
         differentiated by itself.
         """
-        number = self._number.get(id(needed.weight))
+        number = self._pack_numbers.get(id(needed.weight))
         if number is None:
             return None
         pack = self._packs[number]
-        alone = len(pack) == 1 and needed.bytes_ <= PACK_BYTES
-        if alone or pack[0].alike() != needed.alike():
+        single = len(pack) == 1 and needed.bytes_ <= PACK_BYTES
+        if single or pack[0].pack_key() != needed.pack_key():
             return None
         graph = tf.compat.v1.get_default_graph()
         if number not in self._sent:
-            copies = _sent(pack)
-            own = {id(n.weight): c for n, c in zip(pack, copies, strict=True)}
-            self._sent[number] = graph, own
-        where, left = self._sent[number]
-        copies_now = left.get(id(needed.weight))
-        if where is not graph or copies_now is None:
+            copies = _copies_of_pack(pack)
+            copies_by_weight = {
+                id(n.weight): c for n, c in zip(pack, copies, strict=True)
+            }
+            self._sent[number] = graph, copies_by_weight
+        pack_graph, untaken = self._sent[number]
+        copies_now = untaken.get(id(needed.weight))
+        if pack_graph is not graph or copies_now is None:
             return None
         value = value_of(needed.weight)
         shards = value.shards if isinstance(value, ShardedTensor) else [value]
@@ -188,62 +192,67 @@ class _Run:
             should_record_backprop(copies_now)
         ):
             return None
-        del left[id(needed.weight)]
+        del untaken[id(needed.weight)]
         return copies_now
 
 
-_run: contextvars.ContextVar[_Run | None] = contextvars.ContextVar(
+_current_run: contextvars.ContextVar[_GraphRun | None] = contextvars.ContextVar(
     "run", default=None
 )
 
 
 def _packs_of(needed: Sequence[Needed]) -> list[list[Needed]]:
-    found: list[list[Needed]] = []
+    packs: list[list[Needed]] = []
     open_packs: dict[Any, list[Needed]] = {}
     limits: dict[Any, int] = {}
-    for one in needed:
-        key = one.alike()
+    for needed_weight in needed:
+        key = needed_weight.pack_key()
         pack = open_packs.get(key)
         limit = limits.setdefault(key, _FIRST)
-        held = sum(other.bytes_ for other in pack or ())
-        if pack is None or held + one.bytes_ > limit:
+        held_bytes = sum(other.bytes_ for other in pack or ())
+        if pack is None or held_bytes + needed_weight.bytes_ > limit:
             if pack is not None:
                 limits[key] = min(2 * limit, PACK_BYTES)
             pack = open_packs[key] = []
-            found.append(pack)
-        pack.append(one)
-    return found
+            packs.append(pack)
+        pack.append(needed_weight)
+    return packs
 
 
 def _pieces(pack: Sequence[Needed]) -> int:
-    """The number of pieces, each a message, of what a holder has of a pack."""
-    return math.ceil(sum(one.bytes_ for one in pack) / PACK_BYTES)
+    """Count of pieces, each a message, in a holder's part of a pack."""
+    return math.ceil(sum(weight.bytes_ for weight in pack) / PACK_BYTES)
 
 
-def _sent(pack: Sequence[Needed]) -> list[list[tf.Tensor]]:
-    """The copies of each weight of a pack, which is sent."""
+def _copies_of_pack(pack: Sequence[Needed]) -> list[list[tf.Tensor]]:
+    """Sends a pack, and returns the copies of each of its weights."""
     first = pack[0]
     # Each device once, though it may have several parts of a layer.
     devices = list(dict.fromkeys(first.devices))
-    values = [value_of(one.weight) for one in pack]
+    values = [value_of(weight.weight) for weight in pack]
     parts = [_parts(value, first.owner) for value in values]
     holders: list[str] = []
-    held = [_numbered([device for device, _ in own], holders) for own in parts]
+    holder_numbers = [
+        _numbered([device for device, _ in weight_parts], holders)
+        for weight_parts in parts
+    ]
     if holders == devices and len(devices) == 1:
         # All of it is where it is needed.
         return [[shard] * len(first.devices) for ((_, shard),) in parts]
     rows = []
     for number, device in enumerate(holders):
-        own = [
+        shards_here = [
             shard
-            for numbers, of in zip(held, parts, strict=True)
-            for n, (_, shard) in zip(numbers, of, strict=True)
+            for numbers, weight_parts in zip(holder_numbers, parts, strict=True)
+            for n, (_, shard) in zip(numbers, weight_parts, strict=True)
             if n == number
         ]
-        cuts = ops.Cuts.of_one([x.shape for x in own])
-        (row,) = _run_on(device, ops.to_pieces, own, cuts, _pieces(pack))
+        cuts = ops.Cuts.of_one([x.shape for x in shards_here])
+        (row,) = _run_on(
+            device, ops.to_pieces, shards_here, cuts, _pieces(pack)
+        )
         rows.append(row)
-    cuts = _cuts(values, parts, held, len(holders))
+    cuts = _cuts(values, parts, holder_numbers, len(holders))
     copies = {
         device: _run_on(device, ops.from_pieces, pieces, cuts)
         for device, pieces in _everywhere(
@@ -269,29 +278,31 @@ def _numbered(devices: Sequence[str], holders: list[str]) -> list[int]:
     A device that has two parts with another's between them is two holders.
     New ones are added to the holders.
     """
-    found: list[int] = []
+    numbers: list[int] = []
     for device in devices:
-        begin = found[-1] + 1 if found else 0
+        begin = numbers[-1] + 1 if numbers else 0
         if device not in holders[begin:]:
             holders.append(device)
-        found.append(holders.index(device, begin))
-    return found
+        numbers.append(holders.index(device, begin))
+    return numbers
 
 
 def _cuts(
     values: Sequence[Any],
     parts: Sequence[Sequence[tuple[str, tf.Tensor]]],
-    held: Sequence[Sequence[int]],
+    holder_numbers: Sequence[Sequence[int]],
     holders: int,
 ) -> ops.Cuts:
-    """How weights are cut between holders, by the numbers of these."""
+    """How weights are cut between holders, by the holders' numbers."""
     axes, widths = [], []
-    for value, own, numbers in zip(values, parts, held, strict=True):
+    for value, weight_parts, numbers in zip(
+        values, parts, holder_numbers, strict=True
+    ):
         rank = value.shape.rank
         sharded = isinstance(value, ShardedTensor)
         axes.append(value.layout.axis + rank if sharded else 0)
         width = [0] * holders
-        for number, (_, shard) in zip(numbers, own, strict=True):
+        for number, (_, shard) in zip(numbers, weight_parts, strict=True):
             width[number] = shard.shape[axes[-1]] if rank else 1
         widths.append(width)
     return ops.Cuts([value.shape for value in values], axes, widths)
@@ -305,11 +316,15 @@ def _run_on(device: str, run: Callable[..., Any], *args: Any) -> Any:
         # Its gradient runs where it did.
         with tf.device(device):
             return run(*args)
-    tensors, *how = args
+    tensors, *settings = args
     flat = tf.nest.flatten(tensors)
 
-    def twin(*given: tf.Tensor) -> Any:
-        return run(tf.nest.pack_sequence_as(tensors, given), *how, native=False)
+    def twin(*tensors_there: tf.Tensor) -> Any:
+        return run(
+            tf.nest.pack_sequence_as(tensors, tensors_there),
+            *settings,
+            native=False,
+        )
 
     return on_device(twin, device)(*flat)
 
@@ -320,7 +335,7 @@ def _everywhere(
     devices: Sequence[str],
     wire_dtype: str | None,
 ) -> dict[str, list[list[tf.Tensor]]]:
-    """Sends each device what holders have, a piece of each of them in turn.
+    """Sends each device the rows of all holders, a piece of each in turn.
 
     Args:
         rows: The pieces of each holder, as many of one as of another.
@@ -331,7 +346,7 @@ def _everywhere(
     Returns:
         For each device the pieces that it got, by holders.
     """
-    got: dict[str, list[list[tf.Tensor]]] = {
+    arrived: dict[str, list[list[tf.Tensor]]] = {
         device: [[] for _ in holders] for device in devices
     }
     for pieces in zip(*rows, strict=True):
@@ -347,8 +362,8 @@ def _everywhere(
                     turn.after.get(holder),
                 )
                 for device, copy in zip(devices, copies, strict=True):
-                    got[device][number].append(copy)
+                    arrived[device][number].append(copy)
                     if device != holder:
                         last[device] = copy
             turn.arrived = last
-    return got
+    return arrived

@@ -1,4 +1,4 @@
-"""A Keras variable in shards, and the placing of one that exists."""
+"""Keras variables in shards, new ones and ones that exist already."""
 
 from __future__ import annotations
 
@@ -90,10 +90,13 @@ def given_shards(fn: Any) -> Any:
     if isinstance(fn, functions):
         return functools.wraps(fn)(call)
     kind = type(fn)
-    same = {"__call__": lambda self, x: call(x), "__module__": kind.__module__}
-    found: Any = object.__new__(type(kind.__name__, (kind,), same))
-    vars(found).update(vars(fn))
-    return found
+    methods = {
+        "__call__": lambda self, x: call(x),
+        "__module__": kind.__module__,
+    }
+    copy: Any = object.__new__(type(kind.__name__, (kind,), methods))
+    vars(copy).update(vars(fn))
+    return copy
 
 
 def value_of(variable: keras.Variable) -> Any:

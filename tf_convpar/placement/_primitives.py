@@ -61,15 +61,17 @@ def on_device(
             result = fn(*map(_first_or_own, args, _earlier(args)))
 
         def gradient(*upstream: tf.Tensor) -> Any:
-            given = list(upstream)
+            upstream_gradients = list(upstream)
             with tf.device(device):
                 if ordered:
-                    grads = [tape.gradient(result, args[0], given)]
+                    grads = [tape.gradient(result, args[0], upstream_gradients)]
                     first = [g for g in grads if g is not None]
                     with tf.control_dependencies(first):
-                        grads += tape.gradient(result, args[1:], given)
+                        grads += tape.gradient(
+                            result, args[1:], upstream_gradients
+                        )
                 else:
-                    grads = tape.gradient(result, args, given)
+                    grads = tape.gradient(result, args, upstream_gradients)
                 # Even a gradient that passes unchanged is put on this device:
                 # the tape adds up a tensor's gradients where all of them are.
                 grads = [g if g is None else tf.identity(g) for g in grads]
@@ -97,7 +99,7 @@ def _earlier(args: Sequence[tf.Tensor]) -> list[Sequence[tf.Tensor]]:
 
 
 def _first_or_own(x: tf.Tensor, earlier: Sequence[tf.Tensor]) -> tf.Tensor:
-    """An argument whose gradient is no other argument's, as in a sum.
+    """An argument whose gradient is no tensor that is another's gradient too.
 
     TensorFlow's tape counts a tensor too often that is the gradient of two of
     its sources. It is never freed then, nor is the graph that it is in.
@@ -147,8 +149,8 @@ def broadcast(
 
     @tf.custom_gradient
     def fan_out(x: tf.Tensor) -> Any:
-        packed = tf.cast(x, wire)
-        copies = [packed if t else tf.identity(x) for t in travels]
+        narrowed = tf.cast(x, wire)
+        copies = [narrowed if t else tf.identity(x) for t in travels]
 
         def gradient(*partials: tf.Tensor) -> tf.Tensor:
             # They are converted before they are added: sums of narrow floats
@@ -164,10 +166,10 @@ def broadcast(
     with tf.device(owner), tf.control_dependencies(first):
         copies = fan_out(x)
 
-    def unpack(packed: tf.Tensor) -> tf.Tensor:
-        return tf.cast(packed, x.dtype)
+    def unpack(narrowed: tf.Tensor) -> tf.Tensor:
+        return tf.cast(narrowed, x.dtype)
 
-    found = []
+    received = []
     for copy, device, t in zip(copies, devices, travels, strict=True):
         if t and wire != x.dtype:
             copy = on_device(unpack, device)(copy)
@@ -175,8 +177,8 @@ def broadcast(
             # Nothing is computed, nor in the gradient.
             with tf.device(device):
                 copy = tf.identity(copy)
-        found.append(copy)
-    return found
+        received.append(copy)
+    return received
 
 
 def concat_shards(

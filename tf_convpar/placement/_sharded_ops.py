@@ -57,8 +57,8 @@ def _pieces(operand: Any, layout: AnyLayout) -> Sequence[Any] | None:
     if hasattr(operand, "sharded_value"):
         operand = operand.sharded_value()
     if isinstance(operand, ShardedTensor):
-        same = operand.layout.matches(layout)
-        return operand.trimmed().shards if same else None
+        alike = operand.layout.matches(layout)
+        return operand.trimmed().shards if alike else None
     operand = tf.convert_to_tensor(operand)
     if isinstance(layout, SampleLayout):
         # Only a scalar surely has no sample axis.
@@ -77,23 +77,23 @@ _Other = Union[  # noqa: UP007
 ]
 
 
-# What TensorFlow counts among functions of single elements, and is none: it
-# goes along an axis, or draws a number for all.
+# Functions that TensorFlow counts as elementwise, and that are not: they go
+# along an axis, or draw one number for all elements.
 _NOT_ELEMENTWISE = ("log_softmax", "random_brightness")
 
 
 @tf.experimental.dispatch_for_unary_elementwise_apis(ShardedTensor)
 def _unary(fn: Callable[..., Any], x: ShardedTensor) -> Any:
-    name, others = bound_arguments(fn)
-    if name in _NOT_ELEMENTWISE or any(map(_has_axes, others)):
+    name, arguments = bound_arguments(fn)
+    if name in _NOT_ELEMENTWISE or any(map(_has_axes, arguments)):
         return on_merged(fn, x)
     return _elementwise(fn, x)
 
 
 def _has_axes(x: Any) -> bool:
-    """Whether an argument beside the tensor is another number for each element.
+    """Whether an argument beside the tensor has a number for each element.
 
-    Such as bounds to which elements are clipped.
+    Bounds to which elements are clipped may be such.
     """
     if isinstance(x, list | tuple):
         return True
@@ -118,7 +118,7 @@ def _binary_right(fn: Callable[..., Any], x: _Other, y: ShardedTensor) -> Any:
 
 
 def _elementwise(fn: Callable[..., Any], *operands: Any) -> Any:
-    """Applies `fn`; what is no tensor takes the dtype of a sharded operand."""
+    """Applies `fn`; Python numbers take the dtype of a sharded operand."""
     first = next(x for x in operands if isinstance(x, ShardedTensor))
     if any(x is None for x in operands):
         return on_merged(fn, *operands)

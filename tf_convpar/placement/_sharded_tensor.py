@@ -1,4 +1,4 @@
-"""A tensor in pieces that stay where they are.
+"""A tensor in shards that stay on their devices.
 
 The gradient of a sharded kernel is such a tensor. What Keras then does with
 gradients (loss scaling, clipping, accumulation) consists of elementwise ops
@@ -71,7 +71,7 @@ class ShardedTensor(CompositeTensor, Tensor):
         # of layout it is.
         self.layout: Any = layout
         # Results of `once`, by graph and key.
-        self._made: dict[Any, Any] = {}
+        self._results: dict[Any, Any] = {}
 
     @property
     def shards(self) -> tuple[tf.Tensor, ...]:
@@ -91,7 +91,7 @@ class ShardedTensor(CompositeTensor, Tensor):
     def with_shards(
         self, shards: Sequence[tf.Tensor], layout: AnyLayout | None = None
     ) -> ShardedTensor:
-        """What was made of the shards, each on its device."""
+        """A sharded tensor of results, each on the device of its shard."""
         return ShardedTensor(shards, layout or self.layout, self.counts)
 
     def trimmed(self) -> ShardedTensor:
@@ -107,25 +107,27 @@ class ShardedTensor(CompositeTensor, Tensor):
             "trimmed",
         )
 
-    def once(self, make: Callable[[], Any], key: Any, of: Any = None) -> Any:
+    def once(
+        self, make: Callable[[], Any], key: Any, tensors: Any = None
+    ) -> Any:
         """Calls `make` once for each graph and key, and keeps its result.
 
-        So layers that branch off from one tensor share what is made of its
-        shards, and what is sent for it. What was made while no tape looked is
-        of no use to one that does.
+        So layers that branch off from one tensor share results made of its
+        shards, and messages sent for it. A result made while no tape recorded
+        is of no use to a tape that does.
 
         Args:
-            make: Makes something.
-            key: What it is.
-            of: The tensors that it is made of; None for the shards.
+            make: Makes a result.
+            key: Key of the result.
+            tensors: The tensors that it is made of; None for the shards.
         """
         key = _current_graph(), key
-        if key in self._made:
-            of = self.shards if of is None else of
-            if _recorded(self._made[key]) or not _recorded(of):
-                return self._made[key]
-        self._made[key] = make()
-        return self._made[key]
+        if key in self._results:
+            tensors = self.shards if tensors is None else tensors
+            if _is_recorded(self._results[key]) or not _is_recorded(tensors):
+                return self._results[key]
+        self._results[key] = make()
+        return self._results[key]
 
     def joined(self) -> tf.Tensor:
         """The merged tensor, on the owner."""
@@ -240,15 +242,15 @@ def merged_shape(
     dims = shapes[0].as_list()
     if isinstance(layout, SampleLayout):
         samples = counts or [shape[0] for shape in shapes]
-        known = all(isinstance(n, int) for n in samples)
-        dims[0] = sum(samples) if known else None
+        static = all(isinstance(n, int) for n in samples)
+        dims[0] = sum(samples) if static else None
     else:
         dims[layout.axis] = layout.total
     return tf.TensorShape(dims)
 
 
-def _recorded(tensors: Any) -> bool:
-    """Whether a tape that looks now knows of any of some tensors."""
+def _is_recorded(tensors: Any) -> bool:
+    """Whether a tape that records now has any of some tensors."""
     flat = tf.nest.flatten(tensors, expand_composites=True)
     return bool(should_record_backprop(flat))
 
@@ -263,8 +265,8 @@ def _current_graph() -> Any:
 class ShardedTensorSpec(BatchableTypeSpec):
     """The type of a sharded tensor that enters or leaves a `tf.function`.
 
-    What stacks tensors, as jacobians do, or goes over the first axis of one,
-    has them merged.
+    Code that stacks tensors, as jacobians do, or goes over the first axis of
+    one, gets them merged.
     """
 
     value_type = property(lambda self: ShardedTensor)

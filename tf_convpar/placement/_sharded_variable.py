@@ -1,8 +1,8 @@
-"""One variable, held in shards.
+"""Variables of TensorFlow, held in shards.
 
 To Keras a sharded kernel is *one* variable of the merged shape, named, saved,
 loaded and counted like the kernel of a plain layer; only its storage is cut.
-So files need no translation: what was written on three devices loads on one,
+So files need no translation: a file written on three devices loads on one,
 on five, or into a plain `Conv2D`, with the optimizer's slots.
 """
 
@@ -27,11 +27,11 @@ from tf_convpar.placement._cutting import split
 from tf_convpar.placement._layout import Layout
 from tf_convpar.placement._operators import forward_operators
 from tf_convpar.placement._sharded_tensor import ShardedTensor
-from tf_convpar.placement._tracing import Itself
+from tf_convpar.placement._tracing import IdentityTraceType
 
 
 class Shard:
-    """What sharded variables stand for while one of their shards is updated.
+    """Stands in for sharded variables while one of their shards is updated.
 
     Args:
         index: Number of the shard.
@@ -65,23 +65,23 @@ class Shard:
 
 # While set, it has the value of every sharded variable. So an optimizer's
 # elementwise update runs shard by shard, kernel and slots alike.
-_instead: contextvars.ContextVar[Any] = contextvars.ContextVar(
+_stand_in: contextvars.ContextVar[Any] = contextvars.ContextVar(
     "instead", default=None
 )
 
 
 @contextlib.contextmanager
 def standing_for(values: Any) -> Iterator[None]:
-    """Within it, sharded variables stand for something else, as a `Shard`."""
-    token = _instead.set(values)
+    """A context in which sharded variables have other values, as of `Shard`."""
+    token = _stand_in.set(values)
     try:
         yield
     finally:
-        _instead.reset(token)
+        _stand_in.reset(token)
 
 
 def shard_scope(index: int) -> contextlib.AbstractContextManager[None]:
-    """Within it, sharded variables stand for their shard `index`."""
+    """A context in which sharded variables stand for their shard `index`."""
     return standing_for(Shard(index))
 
 
@@ -128,7 +128,7 @@ class ShardedVariable(Tensor):
                     else (initial_value)
                 )
                 value = tf.convert_to_tensor(value, dtype)
-            # That of all shards, whatever the variable stands for.
+            # The shape of all shards, whatever the variable stands for.
             self.merged_shape: tf.TensorShape = value.shape
             shards = []
             for index, piece in enumerate(_pieces(value, layout)):
@@ -162,7 +162,7 @@ class ShardedVariable(Tensor):
     @property
     def shape(self) -> tf.TensorShape:
         """The merged shape; inside a `shard_scope`, that of the shard."""
-        values = _instead.get()
+        values = _stand_in.get()
         return self.merged_shape if values is None else values.shape(self)
 
     def get_shape(self) -> tf.TensorShape:
@@ -181,7 +181,7 @@ class ShardedVariable(Tensor):
 
     def updated_now(self) -> tf.Variable | None:
         """The shard that this stands for, while one is updated by itself."""
-        shard = _instead.get()
+        shard = _stand_in.get()
         return shard.of(self) if isinstance(shard, Shard) else None
 
     @property
@@ -204,15 +204,15 @@ class ShardedVariable(Tensor):
         return ShardedTensor(values, self.layout)
 
     def __tf_tensor__(self, dtype: Any = None, name: Any = None) -> tf.Tensor:
-        values = _instead.get()
+        values = _stand_in.get()
         if values is None:
             value = tf.convert_to_tensor(self.sharded_value())
         else:
             value = values.read(self)
         return tf.cast(value, dtype) if dtype else value
 
-    def __tf_tracing_type__(self, context: Any) -> Itself:
-        return Itself(self, _instead.get())
+    def __tf_tracing_type__(self, context: Any) -> IdentityTraceType:
+        return IdentityTraceType(self, _stand_in.get())
 
     def value(self) -> tf.Tensor:
         """The merged value, on the owner."""
@@ -222,7 +222,7 @@ class ShardedVariable(Tensor):
 
     def numpy(self) -> np.ndarray:
         """The merged value as an array."""
-        if _instead.get() is not None:
+        if _stand_in.get() is not None:
             raise NotImplementedError("An update is traced: no value is there.")
         shards = [shard.numpy() for shard in self.shards]
         if self.layout.blocks > 1:
@@ -248,7 +248,7 @@ class ShardedVariable(Tensor):
         return self._write("assign_sub", value)
 
     def _write(self, method: str, value: Any) -> ShardedVariable:
-        values = _instead.get()
+        values = _stand_in.get()
         if values is not None:
             values.write(self, method, value)
             return self
@@ -291,23 +291,27 @@ class ShardedVariable(Tensor):
         )
 
 
-forward_operators(ShardedVariable, but=("len",))
+forward_operators(ShardedVariable, excluded=("len",))
 
 
 def _pieces(value: tf.Tensor, layout: Layout) -> list[tf.Tensor]:
-    """Cuts a merged value; a uniform one is made where it is needed.
+    """Cuts a merged value; a uniform one is made on each device instead.
 
     Otherwise the zeros that slots start from, and to which accumulators
     return, would cross the wire. They are as large as the kernels.
     """
-    known = tf.get_static_value(value)
-    if known is None or known.size == 0 or (known != known.flat[0]).any():
+    static_value = tf.get_static_value(value)
+    if (
+        static_value is None
+        or static_value.size == 0
+        or (static_value != static_value.flat[0]).any()
+    ):
         return split(value, layout)
     pieces = []
     for index, device in enumerate(layout.devices):
         with tf.device(device):
             shape = layout.shard_shape(value.shape, index)
-            pieces.append(tf.fill(shape, tf.constant(known.flat[0])))
+            pieces.append(tf.fill(shape, tf.constant(static_value.flat[0])))
     return pieces
 
 

@@ -1,4 +1,4 @@
-"""What `tf.function` takes a variable in shards for: for itself."""
+"""Trace type of sharded variables as arguments of a `tf.function`."""
 
 from __future__ import annotations
 
@@ -8,27 +8,29 @@ from typing import Any
 import tensorflow as tf
 
 
-class Itself(tf.types.experimental.TraceType):
-    """The type of an argument that no other object can stand in for.
+class IdentityTraceType(tf.types.experimental.TraceType):
+    """The trace type of an argument that no other object can stand in for.
 
-    A function is traced for each of its own. It would else be given an array of
-    what is in the variable, and could assign nothing.
+    A function is traced for each such object. Else it would be given an array
+    of the variable's value, and could assign nothing.
 
     Args:
         value: The argument.
-        now: What the argument stands for at the moment. What is traced for one
-            shard does not run for another.
+        stands_for: What the argument stands for at the moment. A function that
+            was traced for one shard does not run for another.
     """
 
-    def __init__(self, value: Any, now: Any) -> None:
+    def __init__(self, value: Any, stands_for: Any) -> None:
         self._value = weakref.ref(value)
-        self._key = id(value), now
+        self._key = id(value), stands_for
 
     def is_subtype_of(self, other: Any) -> bool:
         """Whether a function that was traced for the other serves this one."""
         return self == other
 
-    def most_specific_common_supertype(self, others: Any) -> Itself | None:
+    def most_specific_common_supertype(
+        self, others: Any
+    ) -> IdentityTraceType | None:
         """Itself, or nothing."""
         return self if all(self == other for other in others) else None
 
@@ -41,7 +43,7 @@ class Itself(tf.types.experimental.TraceType):
         return value
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Itself):
+        if not isinstance(other, IdentityTraceType):
             return NotImplemented
         alive = self._value() is not None
         return alive and self._key == other._key

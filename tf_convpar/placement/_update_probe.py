@@ -1,4 +1,4 @@
-"""Whether an update treats every element alone.
+"""Probes whether an optimizer's update treats every element alone.
 
 SGD, Adam and most optimizers do: their update of a kernel may run shard by
 shard, each on its own device, and gives the same numbers. Lamb (norms), Muon
@@ -24,7 +24,7 @@ from tf_convpar.placement._sharded_variable import ShardedVariable
 from tf_convpar.placement._sharded_variable import standing_for
 
 # No assignment is among them: those of sharded variables make no op here, and
-# what else is assigned is to be assigned once.
+# other variables are to be assigned once.
 _ELEMENTWISE = frozenset(
     "Abs Add AddN AddV2 BroadcastTo Cast Const Div DivNoNan Equal Exp Fill "
     "Greater GreaterEqual Identity IsFinite IsInf IsNan Less LessEqual Log "
@@ -52,15 +52,19 @@ def is_elementwise(
     layout, merged = variable.layout, variable.merged_shape
     if len(layout.devices) == 1:
         return True
-    alone = _Traced(layout, layout.shard_shape(merged, 0)[layout.axis])
-    made = alone.ops_of(fn, variable, args)
-    if made is None:
+    of_shard = _PlaceholderValues(
+        layout, layout.shard_shape(merged, 0)[layout.axis]
+    )
+    shard_ops = of_shard.ops_of(fn, variable, args)
+    if shard_ops is None:
         return False
-    return made == _Traced(layout, layout.total).ops_of(fn, variable, args)
+    return shard_ops == _PlaceholderValues(layout, layout.total).ops_of(
+        fn, variable, args
+    )
 
 
-class _Traced:
-    """Values of some width, which sharded variables stand for in a trace.
+class _PlaceholderValues:
+    """Placeholders of some width that stand for sharded variables in a trace.
 
     Args:
         layout: Layout of the variables that may be read and assigned.
@@ -70,7 +74,7 @@ class _Traced:
     def __init__(self, layout: Layout, width: int) -> None:
         self._layout = layout
         self._width = width
-        self._alike = True
+        self._layouts_agree = True
 
     def ops_of(
         self, fn: Callable[..., Any], variable: Any, args: Sequence[Any]
@@ -85,8 +89,8 @@ class _Traced:
         # is an error of its own, it is raised when the update is run.
         except Exception:
             return None
-        made = [_read(op, shape) for op in graph.get_operations()]
-        return made if self._alike and None not in made else None
+        ops = [_signature(op, shape) for op in graph.get_operations()]
+        return ops if self._layouts_agree and None not in ops else None
 
     def _argument(self, arg: Any) -> Any:
         if not isinstance(arg, ShardedTensor):
@@ -99,7 +103,7 @@ class _Traced:
         return tf.compat.v1.placeholder(dtype, self._cut(merged, layout))
 
     def _cut(self, merged: tf.TensorShape, layout: Any) -> tf.TensorShape:
-        self._alike &= layout.matches(self._layout)
+        self._layouts_agree &= layout.matches(self._layout)
         dims = merged.as_list()
         dims[layout.axis] = self._width
         return tf.TensorShape(dims)
@@ -114,15 +118,18 @@ class _Traced:
         return self._value(variable.dtype, merged, layout)
 
     def write(self, variable: ShardedVariable, method: str, value: Any) -> None:
-        """Looks at what is assigned."""
+        """Checks the shape that is assigned."""
         value = tf.convert_to_tensor(value, variable.dtype)
-        self._alike &= value.shape == self.shape(variable)
+        self._layouts_agree &= value.shape == self.shape(variable)
 
 
-def _read(op: tf.Operation, shape: tf.TensorShape) -> Any:
-    """What an elementwise op does, whatever the shape; None for another one."""
-    known = op.type in _ELEMENTWISE
-    if not known and (op.op_def.is_stateful or not _all_scalar(op)):
+def _signature(op: tf.Operation, shape: tf.TensorShape) -> Any:
+    """An elementwise op's type, inputs and number; None for any other op.
+
+    It is the same whatever the shape of the operands.
+    """
+    elementwise = op.type in _ELEMENTWISE
+    if not elementwise and (op.op_def.is_stateful or not _all_scalar(op)):
         return None
     if not all(_fits(t, shape) for t in op.outputs):
         return None
@@ -130,7 +137,7 @@ def _read(op: tf.Operation, shape: tf.TensorShape) -> Any:
     if op.type == "Const" and op.outputs[0].dtype != tf.string:
         value = tf.get_static_value(op.outputs[0])
         if value is None or value.size and (value != value.flat[0]).any():
-            return None  # It is another number for each element.
+            return None  # Elements have different numbers.
         number = np.asarray(value).flat[0].tobytes()
     return op.type, [x.name for x in op.inputs], number
 
@@ -148,5 +155,5 @@ def _fits(t: tf.Tensor, shape: tf.TensorShape) -> bool:
 
 
 def pick(arg: Any, index: int) -> Any:
-    """Shard `index` of an update's argument; what has no shards as it is."""
+    """Shard `index` of an update's argument, or all of one without shards."""
     return arg.shards[index] if isinstance(arg, ShardedTensor) else arg

@@ -166,7 +166,7 @@ class Costs:
     ) -> tuple[float, ...]:
         tensors = self.graph.tensors
         maps = sum(
-            math.prod(tensors[y].of(self.cut.batch)) * tensors[y].width
+            math.prod(tensors[y].batch_shape(self.cut.batch)) * tensors[y].width
             for y in call.outputs
         )
         copies = 2 * _WIDTH * weights

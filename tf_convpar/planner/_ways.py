@@ -142,7 +142,7 @@ class Ways:
             return None
         spec = self._graph.tensors[tensor]
         width = min(spec.width, _width(lies.wire) or spec.width)
-        shape = spec.of(self._cut.batch)
+        shape = spec.batch_shape(self._cut.batch)
         return Move(shape, lies, None, self._cut.chief, width, spec.learns)
 
     def by_channels(self, tensor: int) -> Layout | None:
@@ -186,13 +186,13 @@ class Ways:
         wire = wire or cut.settings.wire_dtype
         ways = {}
         for name, split in splits.items():
-            shape = self._graph.tensors[x].of(cut.batch)
+            shape = self._graph.tensors[x].batch_shape(cut.batch)
             incoming = self._channels.get(x)
             layer: Any = sharding.planned(call.layer, wire_dtype=wire)
             layer.lay_out(split, cut.devices, cut.chief, shape, incoming, wire)
             if not layer.will_spread:
                 continue
-            maps = layer.maps_lie(shape)
+            maps = layer.maps_layout(shape)
             moves = {
                 state: layer.moves(
                     shape, self._layout_of(x, state), call.before
@@ -223,7 +223,7 @@ class Ways:
         (y,) = call.outputs
         spec = self._graph.tensors[y]
         lies = layer._samples or layer._layout_of_maps(layer._layout, None)
-        shape = spec.of(self._cut.batch)
+        shape = spec.batch_shape(self._cut.batch)
         return Move(shape, lies, None, self._cut.chief, spec.width, True)
 
     def _stored(self, layer: Any) -> tuple[float, ...]:
@@ -239,7 +239,7 @@ class Ways:
 
     def _shapes(self, call: Call) -> list[tuple[int, ...]]:
         tensors = self._graph.tensors
-        return [tensors[x].of(self._cut.batch) for x in call.inputs]
+        return [tensors[x].batch_shape(self._cut.batch) for x in call.inputs]
 
     def _channel_ways(self, call: Call) -> dict[str, Way]:
         inputs = [self._channels.get(x) for x in call.inputs]
@@ -292,7 +292,7 @@ class Ways:
         ahead = [
             m
             for m in others
-            if isinstance(m.lies, Layout | None) or not rule.waits
+            if isinstance(m.place, Layout | None) or not rule.waits
         ]
         during = [m for m in others if m not in ahead]
         return {SAMPLES: Way(SAMPLES, takes, tuple(during), tuple(ahead))}

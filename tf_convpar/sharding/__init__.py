@@ -30,5 +30,5 @@ from tf_convpar.sharding._relayout import HowSplit as HowSplit
 from tf_convpar.sharding._relayout import relayout as relayout
 from tf_convpar.sharding._traffic import Traffic as Traffic
 from tf_convpar.sharding._traffic import step_traffic as step_traffic
-from tf_convpar.sharding._unsplit import why_whole as why_whole
+from tf_convpar.sharding._unsplit_convolutions import why_unsplit as why_unsplit
 from tf_convpar.sharding.rules import check_moments as check_moments

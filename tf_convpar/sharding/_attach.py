@@ -47,17 +47,19 @@ class OnShards(Attached):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Does what the layer's `call` does, on shards if they are expected."""
         if args:
-            rest = args[1:]
+            other_arguments = args[1:]
             inputs = args[0] if isinstance(args[0], list | tuple) else args[:1]
             if not isinstance(self._layer, keras.layers.Layer):
                 # Operations take several arguments, tensors and numbers.
                 inputs = [x for x in args if isinstance(x, ShardedTensor)]
-                rest = (args,)
+                other_arguments = (args,)
             if self._as_expected(inputs):
-                made = in_one_pass(self._layer, inputs)
-                if made is not None:
-                    return made
-                return self.rule.call(self._layer, inputs, *rest, **kwargs)
+                result = in_one_pass(self._layer, inputs)
+                if result is not None:
+                    return result
+                return self.rule.call(
+                    self._layer, inputs, *other_arguments, **kwargs
+                )
         args, kwargs = joined((args, kwargs))
         return type(self._layer).call(self._layer, *args, **kwargs)
 
@@ -100,23 +102,25 @@ class OnSamples(Attached):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Does what the layer's `call` does, on samples if some are given."""
         inputs = keras.tree.flatten((args, kwargs))
-        given = self.first or any(isinstance(x, ShardedTensor) for x in inputs)
-        plain = is_merged() or in_stateless_scope() or not takes_shards()
-        if given and not plain:
-            made = in_one_pass(self._layer, inputs)
-            if made is not None:
-                return made
+        on_samples = self.first or any(
+            isinstance(x, ShardedTensor) for x in inputs
+        )
+        as_plain = is_merged() or in_stateless_scope() or not takes_shards()
+        if on_samples and not as_plain:
+            result = in_one_pass(self._layer, inputs)
+            if result is not None:
+                return result
             return self.rule.call(self._layer, self.layout, args, kwargs)
         args, kwargs = joined((args, kwargs))
         return type(self._layer).call(self._layer, *args, **kwargs)
 
 
-class _Kept(Attached):
-    """Takes the place of a layer's `rematerialized_call`.
+class _RematerializedCall(Attached):
+    """A layer's `rematerialized_call` that keeps activations of shards.
 
     In a `keras.RematScope` layers compute again for their gradients, by a
     function of TensorFlow that takes and returns tensors, all of one device.
-    Of shards each device has its part only, so what was computed is kept.
+    Shards are on several, so their activations are kept instead.
     """
 
     def __init__(self, layer: Any) -> None:
@@ -125,7 +129,7 @@ class _Kept(Attached):
     def __call__(
         self, call: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
-        """What is called in the place of a `call`."""
+        """Returns the function to call in the place of `call`."""
         if isinstance(call, OnShards | OnSamples) and takes_shards():
             return call
         kind = type(self._layer)
@@ -135,7 +139,7 @@ class _Kept(Attached):
 def attach(layer: Any, call: OnShards | OnSamples) -> None:
     """Lets a layer, or an operation, work on shards by a call of its own."""
     layer.call = call
-    layer.rematerialized_call = _Kept(layer)
+    layer.rematerialized_call = _RematerializedCall(layer)
 
 
 def works_on_shards(operation: Any) -> bool:
@@ -157,9 +161,9 @@ def joined(structure: Any) -> Any:
     )
 
 
-def masked_as(x: ShardedTensor, same: Any) -> Any:
-    """Gives `same`, which has the value of `x`, the Keras mask of `x`."""
+def masked_as(x: ShardedTensor, tensor: Any) -> Any:
+    """Gives a tensor of the value of `x` the Keras mask of `x`."""
     mask = get_keras_mask(x)
     if mask is not None:
-        set_keras_mask(same, joined(mask))
-    return same
+        set_keras_mask(tensor, joined(mask))
+    return tensor

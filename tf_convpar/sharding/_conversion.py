@@ -10,7 +10,7 @@ from tf_convpar import layers
 from tf_convpar.copying import Copies
 from tf_convpar.layers import ConvParallel
 
-_TWINS: dict[type, Any] = {
+_PARALLEL_FORMS: dict[type, Any] = {
     keras.layers.Conv1D: layers.ConvParallel1D,
     keras.layers.Conv2D: layers.ConvParallel2D,
     keras.layers.Conv3D: layers.ConvParallel3D,
@@ -22,11 +22,13 @@ _TWINS: dict[type, Any] = {
     keras.layers.SeparableConv1D: layers.SeparableConvParallel1D,
     keras.layers.SeparableConv2D: layers.SeparableConvParallel2D,
 }
-# What has a parallel form.
-KINDS = tuple(_TWINS)
-_PLAIN: dict[Any, Any] = {parallel: plain for plain, parallel in _TWINS.items()}
-OWN_ARGUMENTS = ("shards", "wire_dtype", "algorithm", "split")
-_OF_LAYOUTS = (
+# Classes of Keras that have a parallel form.
+KINDS = tuple(_PARALLEL_FORMS)
+_PLAIN_FORMS: dict[Any, Any] = {
+    parallel: plain for plain, parallel in _PARALLEL_FORMS.items()
+}
+PARALLEL_ARGUMENTS = ("shards", "wire_dtype", "algorithm", "split")
+_LAYOUT_ATTRIBUTES = (
     *("_layout", "_samples", "_depthwise_layout", "_in_region"),
     "_asked_jit",
 )
@@ -34,52 +36,58 @@ _OF_LAYOUTS = (
 
 def is_convolution(layer: Any) -> bool:
     """Whether a layer has a parallel form, or is one."""
-    return type(layer) in _TWINS or type(layer) in _PLAIN
+    return type(layer) in _PARALLEL_FORMS or type(layer) in _PLAIN_FORMS
 
 
-def has_twin(kind: type) -> bool:
+def has_parallel_form(kind: type) -> bool:
     """Whether a class of Keras has a parallel form."""
-    return kind in _TWINS
+    return kind in _PARALLEL_FORMS
 
 
 def public_name(kind: type) -> str:
     """The public name of the parallel form of a class of Keras."""
-    return next(n for n in layers.__all__ if getattr(layers, n) is _TWINS[kind])
+    return next(
+        n for n in layers.__all__ if getattr(layers, n) is _PARALLEL_FORMS[kind]
+    )
 
 
-def parallel(layer: Any, copies: Copies, **own: Any) -> ConvParallel:
+def parallel(layer: Any, copies: Copies, **changes: Any) -> ConvParallel:
     """The copy of a convolution as a parallel layer, not placed yet.
 
     Args:
         layer: A convolution, parallel or not.
         copies: The `Copies` that make the copy.
-        **own: New values of some of `OWN_ARGUMENTS`; the layer's others stay.
+        **changes: New values of some of `PARALLEL_ARGUMENTS`; others stay.
     """
-    has = {name: getattr(layer, name, None) for name in OWN_ARGUMENTS}
-    kind = _TWINS.get(type(layer), type(layer))
-    found: ConvParallel = copies.as_kind(layer, kind)
-    found.spread(**has | own)
-    return found
+    arguments = {
+        name: getattr(layer, name, None) for name in PARALLEL_ARGUMENTS
+    }
+    kind = _PARALLEL_FORMS.get(type(layer), type(layer))
+    copy: ConvParallel = copies.as_kind(layer, kind)
+    copy.spread(**arguments | changes)
+    return copy
 
 
-def planned(layer: Any, **own: Any) -> ConvParallel:
+def planned(layer: Any, **changes: Any) -> ConvParallel:
     """A convolution as the parallel layer that it would be, for planning.
 
     It shares the weights of the layer, and must not be called.
     """
-    kind = _TWINS.get(type(layer), type(layer))
-    made: Any = keras.layers.Layer.__new__(kind)
-    made.__dict__.update(vars(layer))
-    has = {name: getattr(layer, name, None) for name in OWN_ARGUMENTS}
-    made.spread(**has | own)
-    found: ConvParallel = made
-    return found
+    kind = _PARALLEL_FORMS.get(type(layer), type(layer))
+    twin: Any = keras.layers.Layer.__new__(kind)
+    twin.__dict__.update(vars(layer))
+    arguments = {
+        name: getattr(layer, name, None) for name in PARALLEL_ARGUMENTS
+    }
+    twin.spread(**arguments | changes)
+    layer_to_plan: ConvParallel = twin
+    return layer_to_plan
 
 
 def plain(layer: Any, copies: Copies) -> Any:
     """The copy of a parallel layer as a layer of plain Keras."""
-    found = copies.as_kind(layer, _PLAIN[type(layer)])
-    for name in (*OWN_ARGUMENTS, *_OF_LAYOUTS):
-        vars(found).pop(name, None)
-    found.supports_jit = True
-    return found
+    copy = copies.as_kind(layer, _PLAIN_FORMS[type(layer)])
+    for name in (*PARALLEL_ARGUMENTS, *_LAYOUT_ATTRIBUTES):
+        vars(copy).pop(name, None)
+    copy.supports_jit = True
+    return copy

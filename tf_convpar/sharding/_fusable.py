@@ -1,4 +1,4 @@
-"""Which layers on one device are computed with what surrounds them."""
+"""Which layers on one device can be fused with their neighbours."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _L = keras.layers
 
 
 def fuses(layer: Any, shapes: Sequence[Any]) -> bool:
-    """Whether a layer on one device takes part.
+    """Whether a layer on one device can be fused with its neighbours.
 
     Args:
         layer: A layer of a graph.
@@ -26,21 +26,23 @@ def fuses(layer: Any, shapes: Sequence[Any]) -> bool:
     if any(not shape or shape[-1] is None for shape in shapes):
         return False
     if type(layer) is _L.BatchNormalization:
-        plain = not getattr(layer, "renorm", False) and not layer.synchronized
-        return plain and layer.axis % rank == rank - 1
+        batch_moments = (
+            not getattr(layer, "renorm", False) and not layer.synchronized
+        )
+        return batch_moments and layer.axis % rank == rank - 1
     if type(layer) is _L.LayerNormalization:
-        last = [axis % rank for axis in _listed(layer.axis)] == [rank - 1]
+        last = [axis % rank for axis in _as_list(layer.axis)] == [rank - 1]
         return last and not layer.rms_scaling
     if type(layer) is _L.GroupNormalization:
         return rank > 1 and layer.axis % rank == rank - 1
     if type(layer) is _L.Normalization:
-        last = [axis % rank for axis in _listed(layer.axis)] == [rank - 1]
+        last = [axis % rank for axis in _as_list(layer.axis)] == [rank - 1]
         return last and not layer.invert
     if type(layer) is _L.Rescaling:
-        vectors = max(np.ndim(layer.scale), np.ndim(layer.offset))
+        rank_of_numbers = max(np.ndim(layer.scale), np.ndim(layer.offset))
         # Keras goes by this format, whatever the images.
         first = keras.config.image_data_format() == "channels_first"
-        return vectors <= (0 if first else 1)
+        return rank_of_numbers <= (0 if first else 1)
     if type(layer) is _L.Dense:
         adapted = is_adapted(layer) or layer.quantization_mode is not None
         return not adapted
@@ -49,7 +51,9 @@ def fuses(layer: Any, shapes: Sequence[Any]) -> bool:
     if type(layer) is _L.Concatenate:
         return bool(layer.axis % rank == rank - 1)
     if type(layer) is _L.Multiply:
-        return len(shapes) == 2 and _is_of_channels(*sorted(shapes, key=pixels))
+        return len(shapes) == 2 and _scales_channels(
+            *sorted(shapes, key=pixels)
+        )
     if type(layer) is _L.ZeroPadding2D:
         return bool(layer.data_format == "channels_last")
     return type(layer) in (_L.ReLU, _L.Activation) and (
@@ -66,15 +70,15 @@ def activation_of(layer: Any) -> str | None:
 
 
 def pixels(shape: Sequence[int | None]) -> int:
-    """How many pixels an image has; many where that is not known."""
+    """Count of pixels of an image; many where that is not known."""
     return math.prod(n or 1 << 16 for n in shape[1:-1])
 
 
-def _listed(axes: Any) -> Sequence[int]:
+def _as_list(axes: Any) -> Sequence[int]:
     return list(axes) if isinstance(axes, list | tuple) else [axes]
 
 
-def _is_of_channels(factors: Any, maps: Any) -> bool:
+def _scales_channels(factors: Any, maps: Any) -> bool:
     """Whether there is a factor for each channel of each image."""
     images = len(factors) == len(maps) == 4
     fits = images and factors[0] == maps[0] and factors[-1] == maps[-1]

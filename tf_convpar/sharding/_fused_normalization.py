@@ -1,4 +1,4 @@
-"""Batch normalization on one device, with what surrounds it, in few passes.
+"""Batch normalization on one device, fused with its neighbours in few passes.
 
 Keras computes a normalization by some 25 passes over the feature maps, and the
 activation and the residual sum after it by others. Here a normalization takes
@@ -63,24 +63,26 @@ class Fused(Attached):
 
     Args:
         layer: The layer.
-        only: Whether nothing else uses what it is called with, for each input.
+        sole_user: For each input, whether no other layer uses it.
     """
 
-    def __init__(self, layer: Any, only: Sequence[bool] = (False,)) -> None:
+    def __init__(
+        self, layer: Any, sole_user: Sequence[bool] = (False,)
+    ) -> None:
         self._layer = layer
-        self._only = only
-        self._alone = all(only)
+        self._sole_user = sole_user
+        self._sole_user_of_all = all(sole_user)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Does what the layer's own `call` does."""
         args, kwargs = joined((args, kwargs))
         if not (is_merged() or in_stateless_scope()) and takes_shards():
-            result = self._way()(*args, **kwargs)
+            result = self._method()(*args, **kwargs)
             if result is not None:
                 return result
         return type(self._layer).call(self._layer, *args, **kwargs)
 
-    def _way(self) -> Callable[..., Any]:
+    def _method(self) -> Callable[..., Any]:
         """The method for this kind of layer; it returns None for Keras."""
         layer = self._layer
         ways: dict[type, Callable[..., Any]] = {
@@ -118,12 +120,14 @@ class Fused(Attached):
                 variable.assign(new)
         else:
             moments = tf.stop_gradient(tf.stack(before))
-        of = Statistics(moments, layer.epsilon, learns, names)
-        term = Term(inputs, weights, of)
+        statistics = Statistics(moments, layer.epsilon, learns, names)
+        term = Term(inputs, weights, statistics)
         convolution = note_of(inputs)
-        if self._alone and not learns and convolution is not None:
+        if self._sole_user_of_all and not learns and convolution is not None:
             factor, bias = term.affine()
-            return _run(_after(convolution, factor=factor, bias=bias))
+            return _recomputable(
+                _with_epilogue(convolution, factor=factor, bias=bias)
+            )
         return _noted([term])
 
     def _added(self, inputs: Any) -> tf.Tensor | None:
@@ -143,15 +147,15 @@ class Fused(Attached):
 
     def _added_to_convolution(self, inputs: Any) -> tf.Tensor | None:
         """Recomputes one of two inputs with the other added to it."""
-        two = len(inputs) == len(self._only) == 2
+        two = len(inputs) == len(self._sole_user) == 2
         if not two or inputs[0].shape != inputs[1].shape:
             return None
-        pairs = zip(inputs, reversed(inputs), self._only, strict=True)
-        for maps, other, alone in reversed([*pairs]):
+        pairs = zip(inputs, reversed(inputs), self._sole_user, strict=True)
+        for maps, other, sole_user in reversed([*pairs]):
             fusable: Fusable | None = getattr(maps, _FUSABLE, None)
-            if alone and fusable is not None and fusable.adds:
-                added = _after(fusable, added=other)
-                return _run(Fusable(added.run))
+            if sole_user and fusable is not None and fusable.adds:
+                added = _with_epilogue(fusable, added=other)
+                return _recomputable(Fusable(added.run))
         return None
 
     def _padded(self, inputs: Any) -> tf.Tensor:
@@ -174,18 +178,22 @@ class Fused(Attached):
             return fusable.run(Epilogue(activation=name))
         if activation not in (None, keras.activations.linear):
             return activation(fusable.run(NOTHING))
-        return _run(fusable)
+        return _recomputable(fusable)
 
     def _in_groups(self, inputs: Any) -> tf.Tensor | None:
         fusable = normalized_groups(self._layer, inputs)
-        return None if fusable is None else _run(fusable)
+        return None if fusable is None else _recomputable(fusable)
 
     def _activated(self, inputs: Any, **kwargs: Any) -> tf.Tensor | None:
         name = activation_of(self._layer)
         if name is None:
             return None
         fusable: Fusable | None = getattr(inputs, _FUSABLE, None)
-        if fusable is not None and name in fusable.activations and self._alone:
+        if (
+            fusable is not None
+            and name in fusable.activations
+            and self._sole_user_of_all
+        ):
             return fusable.run(Epilogue(activation=name))
         terms = getattr(inputs, _NOTE, None)
         if terms is None:
@@ -200,27 +208,30 @@ class Fused(Attached):
 
 
 def without_note(x: Any) -> Any:
-    """A tensor that others are made of, so that gradients by it exist."""
+    """A tensor's copy without notes, so that results depend on the copy.
+
+    Gradients by it exist then.
+    """
     noted = hasattr(x, _NOTE) or hasattr(x, _FUSABLE)
     return tf.identity(x) if noted or has_note(x) or is_joined(x) else x
 
 
-def _after(fusable: Fusable, **first: Any) -> Fusable:
-    """Adds to what is fused into a result, before what will follow.
+def _with_epilogue(fusable: Fusable, **attributes: Any) -> Fusable:
+    """A `Fusable` with an epilogue that later layers add to.
 
     Args:
         fusable: Recomputes the result.
-        **first: Attributes of an `Epilogue`.
+        **attributes: Attributes of the `Epilogue`.
     """
 
     def run(epilogue: Epilogue) -> tf.Tensor:
-        return fusable.run(dataclasses.replace(epilogue, **first))
+        return fusable.run(dataclasses.replace(epilogue, **attributes))
 
     return dataclasses.replace(fusable, run=run)
 
 
-def _run(fusable: Fusable) -> tf.Tensor:
-    """Computes a result, and notes how to recompute it with what follows."""
+def _recomputable(fusable: Fusable) -> tf.Tensor:
+    """Computes a result, and notes how to recompute it with later layers."""
     result = fusable.run(NOTHING)
     if fusable.activations:
         setattr(result, _FUSABLE, fusable)

@@ -1,4 +1,4 @@
-"""Where shards may be: between layers of a graph that work on them.
+"""Runs the graph of a model, with shards between layers that work on them.
 
 Layers return shards only where a functional model runs them, and only layers
 that work on shards are given any. Whatever leaves the graph, or goes to any
@@ -49,7 +49,9 @@ def _in_regions(run: Callable[..., Any]) -> Callable[..., Any]:
             works_on_shards(operation) for operation in self.operations
         ):
             return run(self, inputs, operation_fn, call_fn)
-        place = functools.partial(_placed, operation_fn, _read(self))
+        place = functools.partial(
+            _placed, operation_fn, _outputs_used_inside(self)
+        )
         # Without a function each weight is sent when it is needed.
         eagerly = tf.executing_eagerly()
         needed = [] if eagerly else needed_of(self, not is_inference())
@@ -60,8 +62,8 @@ def _in_regions(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def needed_of(graph: Functional, training: bool) -> list[Needed]:
-    """The weights that its layers need on several devices, each once."""
-    found: dict[int, Needed] = {}
+    """The weights that a graph's layers need on several devices, each once."""
+    by_weight: dict[int, Needed] = {}
     for operation in graph.operations:
         call = vars(operation).get("call")
         needed: list[Needed] = []
@@ -69,16 +71,16 @@ def needed_of(graph: Functional, training: bool) -> list[Needed]:
             needed = operation.needed()
         elif isinstance(call, OnSamples):
             needed = call.rule.needed(operation, call.layout, training)
-        for one in needed:
-            found.setdefault(id(one.weight), one)
-    return list(found.values())
+        for weight in needed:
+            by_weight.setdefault(id(weight.weight), weight)
+    return list(by_weight.values())
 
 
-def _read(graph: Functional) -> set[int]:
+def _outputs_used_inside(graph: Functional) -> set[int]:
     """The `id`s of operations whose results leave a graph and are used in it.
 
-    Programs differentiate by such results (Grad-CAM), so what is used must be
-    the tensor that left.
+    Programs differentiate by such results (Grad-CAM), so the graph must use the
+    tensor that left.
     """
     depths: Any = nodes_by_depth(graph)
     nodes = itertools.chain.from_iterable(depths.values())
@@ -103,14 +105,14 @@ def _placed(
         with within_region():
             result = call(*args, **kwargs)
         if id(operation) in read:
-            result = keras.tree.map_structure(_of_its_tensor, result)
+            result = keras.tree.map_structure(_rejoined, result)
         return result
 
     return placed
 
 
-def _of_its_tensor(x: Any) -> Any:
-    """Joins shards and cuts them again; forgets what a tensor is made of."""
+def _rejoined(x: Any) -> Any:
+    """Joins shards and cuts them again; takes notes off a tensor."""
     if isinstance(x, ShardedTensor):
         return masked_as(x, x.of_joined())
     return without_note(x)

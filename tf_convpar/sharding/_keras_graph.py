@@ -1,4 +1,4 @@
-"""The one way through the graph of a Keras model."""
+"""Nodes and shapes of the graph of a Keras model."""
 
 from __future__ import annotations
 

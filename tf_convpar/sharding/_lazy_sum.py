@@ -1,8 +1,8 @@
-"""Sums of sharded feature maps that are made with what is computed of them.
+"""Sums of sharded feature maps that are computed with the layer after them.
 
-A normalization on shards returns what it is made of. A sum or an activation
-that takes it makes its own result of that, in one pass on each device. For
-anything else the maps themselves are made, on first use.
+A normalization on shards returns the terms of its result. A sum or an
+activation of it is computed of these terms, in one pass on each device. For
+any other layer the maps themselves are computed, on first use.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tf_convpar.sharding._normalized_sums import regrouped
 
 
 class LazySum(ShardedTensor):
-    """A sum of terms, of which some are normalized, made when it is needed.
+    """A sum of feature maps, of which some are normalized, computed on use.
 
     Args:
         terms: For each device the terms there, one or two.
-        like: A sharded tensor of the shape, the dtype and the layout of it.
+        like: A sharded tensor of its shape, dtype and layout.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class LazySum(ShardedTensor):
     @property
     def shards(self) -> tuple[tf.Tensor, ...]:
         """The maps on each device."""
-        given = [t.tensors() for terms in self.terms for t in terms]
-        made: ShardedTensor = self.once(
-            lambda: activated(self, "linear"), "shards", given
+        tensors = [t.tensors() for terms in self.terms for t in terms]
+        maps: ShardedTensor = self.once(
+            lambda: activated(self, "linear"), "shards", tensors
         )
-        return made.shards
+        return maps.shards
 
     @property
     def dtype(self) -> tf.DType:
@@ -61,10 +61,10 @@ class LazySum(ShardedTensor):
 def normalized_shards(
     x: ShardedTensor, terms: Sequence[Term], axis: int, dtype: str
 ) -> ShardedTensor:
-    """What a normalization by batch returns.
+    """The result of a batch normalization, computed on use if that is possible.
 
     Args:
-        x: What it is called with.
+        x: The input of the normalization.
         terms: For each device its maps, with their statistics.
         axis: The channel axis.
         dtype: The dtype of the result.
@@ -74,21 +74,21 @@ def normalized_shards(
         return LazySum([[term] for term in terms], maps)
     return x.with_shards(
         [
-            made_on(device, [term], "linear", axis, dtype)
+            activated_on(device, [term], "linear", axis, dtype)
             for device, term in zip(x.layout.devices, terms, strict=True)
         ]
     )
 
 
 def in_one_pass(layer: Any, inputs: Sequence[Any]) -> ShardedTensor | None:
-    """A sum or an activation of what is made later, in one pass.
+    """A sum or an activation of a `LazySum`, in one pass.
 
     Args:
         layer: A layer, or an operation.
-        inputs: What it is called with.
+        inputs: Its inputs.
 
     Returns:
-        Its result, or None where something else computes that.
+        Its result, or None where the layer computes that otherwise.
     """
     if not any(isinstance(x, LazySum) for x in inputs):
         return None
@@ -105,7 +105,7 @@ def in_one_pass(layer: Any, inputs: Sequence[Any]) -> ShardedTensor | None:
 
 
 def _added(inputs: Sequence[Any]) -> LazySum | None:
-    first, *others = inputs
+    first, *_ = inputs
     alike = all(
         isinstance(x, ShardedTensor)
         and x.layout.matches(first.layout)
@@ -137,13 +137,13 @@ def activated(x: LazySum, activation: str) -> ShardedTensor:
     """
     return x.with_shards(
         [
-            made_on(device, terms, activation)
+            activated_on(device, terms, activation)
             for device, terms in zip(x.layout.devices, x.terms, strict=True)
         ]
     )
 
 
-def made_on(
+def activated_on(
     device: str,
     terms: Sequence[Term],
     activation: str,
@@ -154,17 +154,17 @@ def made_on(
 
     Args:
         device: Name of the device.
-        terms: What is added there.
+        terms: The maps that are added there.
         activation: As for `combined`.
         axis: The channel axis.
         dtype: Of the result; None for that of the terms.
     """
     native = ops.native_on("ScaleChannels", device)
 
-    def run(*given: tf.Tensor) -> tf.Tensor:
-        y = combined(regrouped(terms, given), activation, axis, native)
+    def run(*tensors: tf.Tensor) -> tf.Tensor:
+        y = combined(regrouped(terms, tensors), activation, axis, native)
         return tf.cast(y, dtype or y.dtype)
 
-    tensors = [tensor for term in terms for tensor in term.tensors()]
-    found: tf.Tensor = on_device(run, device)(*tensors)
-    return found
+    operands = [tensor for term in terms for tensor in term.tensors()]
+    result: tf.Tensor = on_device(run, device)(*operands)
+    return result

@@ -1,6 +1,6 @@
-"""A model's graph: its calls, its tensors, and what learns.
+"""A model's graph: its calls, its tensors, and which of them need gradients.
 
-What is counted and what is planned read it. Models within the model are part
+Traffic is counted and plans are made by it. Models within the model are part
 of it, each call of them anew.
 """
 
@@ -17,12 +17,12 @@ import tensorflow as tf
 from tf_convpar.sharding import _conversion
 from tf_convpar.sharding import _keras_graph
 from tf_convpar.sharding._placement_rules import leading
-from tf_convpar.sharding._unsplit import why_whole
+from tf_convpar.sharding._unsplit_convolutions import why_unsplit
 
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """Feature maps, or whatever else goes from layer to layer.
+    """A tensor between layers: feature maps, or anything else.
 
     Attributes:
         shape: Shape of one sample, without the batch axis.
@@ -37,7 +37,7 @@ class Tensor:
     learns: bool
     scalar: bool = False
 
-    def of(self, samples: int) -> tuple[int, ...]:
+    def batch_shape(self, samples: int) -> tuple[int, ...]:
         """Returns the shape for a batch of `samples`."""
         return () if self.scalar else (samples, *self.shape)
 
@@ -97,15 +97,15 @@ class Graph:
 
     @functools.cached_property
     def algorithms(self) -> frozenset[str]:
-        """Those of its parallel layers; plain ones have none."""
-        found = {getattr(call.layer, "algorithm", None) for call in self.calls}
-        return frozenset(name for name in found if name)
+        """Algorithms of its parallel layers; plain ones have none."""
+        names = {getattr(call.layer, "algorithm", None) for call in self.calls}
+        return frozenset(name for name in names if name)
 
     @property
     def convolutions(self) -> tuple[Call, ...]:
         """Calls of the convolutions that may be split, one for each layer."""
-        found = {id(call.layer): call for call in self.calls if call.splits}
-        return tuple(found.values())
+        by_layer = {id(call.layer): call for call in self.calls if call.splits}
+        return tuple(by_layer.values())
 
 
 def calls_of(model: keras.Model) -> Graph:
@@ -166,7 +166,7 @@ class _Reader:
         for node in _keras_graph.nodes(model):
             if node.is_input:
                 # Every call of a model within the model makes new tensors.
-                self._made(node.outputs, learns)
+                self._add_tensors(node.outputs, learns)
             else:
                 self._call(node, held_by, leads_to.get(id(node)))
 
@@ -180,10 +180,10 @@ class _Reader:
         splits = (
             _conversion.is_convolution(layer)
             and bool(getattr(layer, "built", False))
-            and why_whole(layer, held_by) is None
+            and why_unsplit(layer, held_by) is None
         )
         learns = before or bool(getattr(layer, "trainable_weights", ()))
-        outputs = self._made(node.outputs, learns)
+        outputs = self._add_tensors(node.outputs, learns)
         leads_to = str(first.name) if first is not None else ""
         self.calls.append(
             Call(node, layer, inputs, outputs, before, splits, leads_to)
@@ -205,19 +205,21 @@ class _Reader:
         graph = _keras_graph.graph_of(model)
         entry = len(self.calls)
         self.enter(model, held_by, before)
-        own = tuple(
+        inner_inputs = tuple(
             self.numbers[id(x)] for x in keras.tree.flatten(graph.inputs)
         )
-        self.calls.insert(entry, Call(None, None, inputs, own, before))
-        left = tuple(
+        self.calls.insert(entry, Call(None, None, inputs, inner_inputs, before))
+        inner_outputs = tuple(
             self.numbers[id(x)] for x in keras.tree.flatten(graph.outputs)
         )
-        learns = any(self.tensors[i].learns for i in left)
-        outputs = self._made(node.outputs, learns)
-        self.calls.append(Call(None, None, left, outputs, learns))
+        learns = any(self.tensors[i].learns for i in inner_outputs)
+        outputs = self._add_tensors(node.outputs, learns)
+        self.calls.append(Call(None, None, inner_outputs, outputs, learns))
 
-    def _made(self, tensors: Sequence[Any], learns: bool) -> tuple[int, ...]:
-        found = []
+    def _add_tensors(
+        self, tensors: Sequence[Any], learns: bool
+    ) -> tuple[int, ...]:
+        numbers = []
         for tensor in tensors:
             shape = tuple(tensor.shape[1:])
             if None in shape:
@@ -228,8 +230,8 @@ class _Reader:
                     "keras.Input((224, 224, 3))."
                 )
             self.numbers[id(tensor)] = len(self.tensors)
-            found.append(len(self.tensors))
+            numbers.append(len(self.tensors))
             width = tf.as_dtype(tensor.dtype).size
             scalar = not tensor.shape
             self.tensors.append(Tensor(shape, width, learns, scalar))
-        return tuple(found)
+        return tuple(numbers)

@@ -1,4 +1,4 @@
-"""Moments of feature maps on several devices, by which each normalizes its own.
+"""Batch normalization on several devices, by the moments of all their maps.
 
 `with_moments` is the beginning of a normalization on one device, `combined` its
 end; between them devices exchange a row of moments. In the gradient they
@@ -32,27 +32,27 @@ def with_moments(
     epsilon: float,
     exchange: Exchange,
     number: int,
-    keeps: bool,
+    gives_weight_gradients: bool,
     device: str,
     axis: int = -1,
 ) -> list[tf.Tensor]:
-    """Feature maps that are normalized with those of other devices.
+    """Feature maps and their moments, to be normalized by those of all devices.
 
     Args:
         x: The maps on one device.
         weights: Gamma and beta, as far as there are.
         names: Their names.
         epsilon: As for `Statistics`.
-        exchange: What is shared with other devices.
+        exchange: State that devices share.
         number: The number of this device.
-        keeps: Whether gradients by the weights, which all devices know, come
-            from this one.
+        gives_weight_gradients: Whether gradients by the weights, which all
+            devices know, come from this one.
         device: Name of this device.
         axis: The channel axis.
 
     Returns:
-        The maps and the weights, of which no other result must be made than by
-        `combined`; before the weights, the moments of these maps.
+        The maps, their moments, and the weights. Maps and weights may go to
+        `combined` and nowhere else.
     """
     native = ops.native_on("ScaleChannels", device)
 
@@ -73,21 +73,27 @@ def with_moments(
                     (dx,) = derivatives(differentiated, [x], upstream)
                     return dx, *by_weights
                 moments = exchange.moments[number]
-                of = Statistics(moments, epsilon, True, tuple(names), exchange)
+                statistics = Statistics(
+                    moments, epsilon, True, tuple(names), exchange
+                )
                 one_of_n = tf.cast(exchange.one_of_n[number], x.dtype)
                 # As results are: what scales them is not computed again.
-                term = Term(x, tuple(found[2:]), of)
-                dx, *by = gradients_of(
+                term = Term(x, tuple(outputs[2:]), statistics)
+                dx, *weight_gradients = gradients_of(
                     *(term, dy, by_moments, one_of_n / _pixels(x, axis)),
-                    *(exchange.left, axis, native),
+                    *(exchange.pending, axis, native),
                 )
-                return dx, *(by if keeps else [None] * len(by))
+                return dx, *(
+                    weight_gradients
+                    if gives_weight_gradients
+                    else [None] * len(weight_gradients)
+                )
 
         return (tf.identity(x), moments, *map(tf.identity, weights)), gradient
 
     with tf.device(device):
-        found: list[tf.Tensor] = list(run(x, *weights))
-    return found
+        outputs: list[tf.Tensor] = list(run(x, *weights))
+    return outputs
 
 
 def moments_of_all(
@@ -101,7 +107,7 @@ def moments_of_all(
     Args:
         rows: Moments `(2, channels)` of each device's maps.
         fractions: Which part of all maps each device has, `(devices,)`.
-        exchange: What is shared with other devices.
+        exchange: State that devices share.
         native: As for `ops.scale_channels`.
     """
 
@@ -118,19 +124,19 @@ def moments_of_all(
                 )
             return [by_moments] * len(rows)
 
-        merged = ops.merged_moments(
+        moments = ops.merged_moments(
             fractions, rows, give_way=True, native=native
         )
-        return merged, gradient
+        return moments, gradient
 
-    found: tf.Tensor = run(*rows)
-    return found
+    merged: tf.Tensor = run(*rows)
+    return merged
 
 
 def _pixels(x: tf.Tensor, axis: int) -> Any:
-    """How many numbers a channel of a sample has."""
-    left = [n for i, n in enumerate(x.shape) if i not in (0, axis % x.ndim)]
-    if None not in left:
-        return max(1, math.prod(left))
+    """Count of numbers in a channel of a sample."""
+    sizes = [n for i, n in enumerate(x.shape) if i not in (0, axis % x.ndim)]
+    if None not in sizes:
+        return max(1, math.prod(sizes))
     numbers = tf.size(x) // (tf.shape(x)[0] * x.shape[axis])
     return tf.cast(tf.maximum(numbers, 1), x.dtype)

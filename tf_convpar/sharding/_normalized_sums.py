@@ -1,4 +1,4 @@
-"""Sums of feature maps, of which some are normalized by batch, and gradients.
+"""Sums of feature maps, some of them batch-normalized, with their gradients.
 
 A normalization is a factor and a summand of each channel, once its statistics
 are known. A sum of one or two maps and an activation of it are then one pass.
@@ -25,22 +25,22 @@ MOST_TERMS = 2
 
 
 class Exchange:
-    """What the parts of one normalization on several devices share.
+    """State that the devices of one normalization share.
 
     Attributes:
-        made: The activations of the results that were made of it.
-        left: Through which of them gradients have not passed yet where they
-            come back to `with_moments`.
-        exact: Whether what comes back are derivatives, as they must be from
-            when on a tape has recorded them.
+        activations: The activations of the results that were made of it.
+        pending: The activation through which gradients have not passed yet
+            where they come back to `with_moments`.
+        exact: Whether true derivatives come back, as they must once a tape has
+            recorded them.
         moments: For each device, by its number, the moments of all maps.
         one_of_n: For each device 1 / n, of n samples on all devices; 0 where
             its own do not count.
     """
 
     def __init__(self) -> None:
-        self.made: list[str] = []
-        self.left = "linear"
+        self.activations: list[str] = []
+        self.pending = "linear"
         self.exact = False
         self.moments: list[tf.Tensor] = []
         self.one_of_n: list[tf.Tensor] = []
@@ -52,11 +52,11 @@ class Statistics:
 
     Attributes:
         moments: Their means and variances, `(2, channels)`.
-        epsilon: What is added to variances.
-        learns: Whether both are of the maps themselves.
+        epsilon: Summand of variances.
+        learns: Whether both were computed of the maps themselves.
         names: Which weights there are, of `gamma` and `beta`.
-        exchange: What is shared with other devices, if they are of maps there
-            as well.
+        exchange: State that devices share, if the statistics are of maps on
+            other devices as well.
     """
 
     moments: tf.Tensor
@@ -82,38 +82,38 @@ class Term:
 
     def affine(self, native: bool | None = None) -> tuple[tf.Tensor, tf.Tensor]:
         """The factor and the summand of each channel."""
-        of = self.statistics
-        if of is None:
+        statistics = self.statistics
+        if statistics is None:
             ones = tf.ones(self.maps.shape[-1], self.maps.dtype)
             return ones, tf.zeros_like(ones)
-        given = dict(zip(of.names, self.weights, strict=True))
+        weights = dict(zip(statistics.names, self.weights, strict=True))
         return ops.affine(
-            *(of.moments, given.get("gamma"), given.get("beta")),
-            of.epsilon,
+            *(statistics.moments, weights.get("gamma"), weights.get("beta")),
+            statistics.epsilon,
             native=native,
         )
 
     @property
     def exchange(self) -> Exchange | None:
-        """What is shared with other devices, if anything is."""
+        """State that devices share; None if there is none."""
         return None if self.statistics is None else self.statistics.exchange
 
     def tensors(self) -> list[tf.Tensor]:
         """The tensors with respect to which gradients are computed."""
-        of = self.statistics
-        shared = of is not None and of.exchange is not None
-        moments = [of.moments] if of and shared else []
+        statistics = self.statistics
+        shared = statistics is not None and statistics.exchange is not None
+        moments = [statistics.moments] if statistics and shared else []
         return [self.maps, *self.weights, *moments]
 
-    def of(self, given: Sequence[tf.Tensor]) -> Term:
-        """The same, made of these tensors."""
+    def with_tensors(self, tensors: Sequence[tf.Tensor]) -> Term:
+        """This term with other tensors, in the order of `tensors`."""
         count = 1 + len(self.weights)
-        maps, *weights = given[:count]
-        of = self.statistics
-        if of is not None and len(given) > count:
-            (moments,) = given[count:]
-            of = dataclasses.replace(of, moments=moments)
-        return Term(maps, tuple(weights), of)
+        maps, *weights = tensors[:count]
+        statistics = self.statistics
+        if statistics is not None and len(tensors) > count:
+            (moments,) = tensors[count:]
+            statistics = dataclasses.replace(statistics, moments=moments)
+        return Term(maps, tuple(weights), statistics)
 
 
 def combined(
@@ -131,49 +131,54 @@ def combined(
         axis: The channel axis; the last one with an activation.
         native: As for `ops.scale_channels`.
     """
-    given = [tensor for term in terms for tensor in term.tensors()]
+    tensors = [tensor for term in terms for tensor in term.tensors()]
     for term in terms:
-        if term.exchange is not None and activation not in term.exchange.made:
-            term.exchange.made.append(activation)
+        if (
+            term.exchange is not None
+            and activation not in term.exchange.activations
+        ):
+            term.exchange.activations.append(activation)
 
     @tf.custom_gradient
-    def run(*given: tf.Tensor) -> Any:
-        own = regrouped(terms, given)
-        y = _scaled(own, activation, axis, native)
+    def run(*values: tf.Tensor) -> Any:
+        argument_terms = regrouped(terms, values)
+        y = _scaled(argument_terms, activation, axis, native)
 
         def gradient(dy: tf.Tensor) -> Sequence[tf.Tensor]:
-            exchanges = [t.exchange for t in own if t.exchange is not None]
-            exact = should_record_backprop([dy, *given])
+            exchanges = [
+                t.exchange for t in argument_terms if t.exchange is not None
+            ]
+            exact = should_record_backprop([dy, *values])
             # What has recorded derivatives adds others to them.
             exact = exact or any(exchange.exact for exchange in exchanges)
             for exchange in exchanges:
                 exchange.exact = exact
             if exact:
-                # What is written out below has no gradient of its own.
+                # The gradient below has no gradient of its own.
                 return derivatives(
-                    lambda *g: _in_tensorflow(
+                    lambda *g: _differentiable(
                         regrouped(terms, g), activation, axis
                     ),
-                    given,
+                    values,
                     dy,
                 )
-            left = activation
-            if len(own) > 1 and activation == "relu":
+            pending = activation
+            if len(argument_terms) > 1 and activation == "relu":
                 dy = tf.raw_ops.ReluGrad(gradients=dy, features=y)
-                left = "linear"
-            elif any(len(exchange.made) > 1 for exchange in exchanges):
-                before = _scaled(own, "linear", axis, native)
-                dy = ops.passed_back(dy, before, left)
-                left = "linear"
+                pending = "linear"
+            elif any(len(exchange.activations) > 1 for exchange in exchanges):
+                before = _scaled(argument_terms, "linear", axis, native)
+                dy = ops.passed_back(dy, before, pending)
+                pending = "linear"
             grads = []
-            for term in own:
-                of = term.statistics
-                if of is None:
+            for term in argument_terms:
+                statistics = term.statistics
+                if statistics is None:
                     grads.append(dy)
                     continue
-                sums = _sums(term, dy, left, axis, native)
-                if of.exchange is not None:
-                    of.exchange.left = left
+                sums = _sums(term, dy, pending, axis, native)
+                if statistics.exchange is not None:
+                    statistics.exchange.pending = pending
                     unused = map(tf.zeros_like, term.weights)
                     grads += [dy, *unused, sums]
                     continue
@@ -182,25 +187,27 @@ def combined(
                     tf.cast(tf.size(term.maps), dy.dtype),
                 )
                 grads += gradients_of(
-                    term, dy, sums, one_of_n, left, axis, native
+                    term, dy, sums, one_of_n, pending, axis, native
                 )
-                if of.learns:
+                if statistics.learns:
                     ops.leave_balanced(grads[-1 - len(term.weights)])
             return grads
 
         return y, gradient
 
-    y: tf.Tensor = run(*given)
+    y: tf.Tensor = run(*tensors)
     return y
 
 
-def regrouped(terms: Sequence[Term], given: Sequence[tf.Tensor]) -> list[Term]:
-    """The terms, made of these tensors."""
-    left, regrouped_terms = list(given), []
+def regrouped(
+    terms: Sequence[Term], tensors: Sequence[tf.Tensor]
+) -> list[Term]:
+    """The terms with other tensors, in the order of their `tensors`."""
+    remaining, regrouped_terms = list(tensors), []
     for term in terms:
         count = len(term.tensors())
-        regrouped_terms.append(term.of(left[:count]))
-        del left[:count]
+        regrouped_terms.append(term.with_tensors(remaining[:count]))
+        del remaining[:count]
     return regrouped_terms
 
 
@@ -222,8 +229,8 @@ def _sums(
     term: Term, dy: tf.Tensor, activation: str, axis: int, native: bool | None
 ) -> tf.Tensor:
     """Sums over each channel of g = dy f'(..), and of g (x - mean)."""
-    of: Any = term.statistics
-    mean = of.moments[0]
+    statistics: Any = term.statistics
+    mean = statistics.moments[0]
     if activation == "linear":
         return ops.channel_sums(dy, term.maps, mean, axis, native=native)
     scale, offset = term.affine(native)
@@ -247,7 +254,7 @@ def gradients_of(
     itself; g = dy f'(..) takes the place of dy there.
 
     Args:
-        term: What was normalized.
+        term: The maps that were normalized.
         dy: Gradients of the result.
         sums: As `_sums` has them, of all maps that were normalized together.
         one_of_n: 1 / n.
@@ -256,57 +263,63 @@ def gradients_of(
         native: As for `ops.scale_channels`.
     """
     x = term.maps
-    of: Any = term.statistics
+    statistics: Any = term.statistics
     scale, offset = term.affine(native)
-    given = dict(zip(of.names, term.weights, strict=True))
+    weights = dict(zip(statistics.names, term.weights, strict=True))
     by_maps, by_all, by_gamma = ops.batch_normalization_gradient(
-        *(sums, of.moments, given.get("gamma"), one_of_n, of.epsilon),
-        give_way=of.exchange is not None,
+        *(
+            sums,
+            statistics.moments,
+            weights.get("gamma"),
+            one_of_n,
+            statistics.epsilon,
+        ),
+        give_way=statistics.exchange is not None,
         native=native,
     )
-    by = {"gamma": by_gamma, "beta": sums[0]}
-    if not of.learns:
+    weight_gradients = {"gamma": by_gamma, "beta": sums[0]}
+    if not statistics.learns:
         by_maps = by_all = tf.zeros_like(scale)
     if activation != "linear":
         dx = ops.activated_gradient(
             dy, x, scale, offset, by_maps, by_all, activation, native=native
         )
-    elif of.learns:
+    elif statistics.learns:
         dx = ops.scale_channels(
             [dy, x], [scale, by_maps], by_all, axis, native=native
         )
     else:
         dx = ops.scale_channels([dy], [scale], by_all, axis, native=native)
-    return [dx, *(by[name] for name in of.names)]
+    return [dx, *(weight_gradients[name] for name in statistics.names)]
 
 
 def derivatives(
-    run: Callable[..., Any], given: Sequence[tf.Tensor], upstream: Any
+    run: Callable[..., Any], tensors: Sequence[tf.Tensor], upstream: Any
 ) -> Sequence[tf.Tensor]:
     """Gradients by ops that TensorFlow can differentiate again."""
     with tf.GradientTape() as tape:
-        tape.watch(given)
-        result = run(*given)
+        tape.watch(tensors)
+        result = run(*tensors)
     gradients: Sequence[tf.Tensor] = tape.gradient(
-        result, given, upstream, unconnected_gradients="zero"
+        result, tensors, upstream, unconnected_gradients="zero"
     )
     return gradients
 
 
-def _in_tensorflow(
+def _differentiable(
     terms: Sequence[Term], activation: str, axis: int
 ) -> tf.Tensor:
     """`combined` by ops that have gradients of any order."""
     parts = []
     for term in terms:
-        of, x = term.statistics, term.maps
-        if of is None:
+        statistics, x = term.statistics, term.maps
+        if statistics is None:
             parts.append(x)
             continue
-        if of.learns and of.exchange is None:
+        if statistics.learns and statistics.exchange is None:
             moments = ops.channel_moments(x, axis, native=False)
-            of = dataclasses.replace(of, moments=moments)
-            term = dataclasses.replace(term, statistics=of)  # noqa: PLW2901
+            statistics = dataclasses.replace(statistics, moments=moments)
+            term = dataclasses.replace(term, statistics=statistics)  # noqa: PLW2901
         scale, offset = term.affine(native=False)
         parts.append(
             ops.scale_channels([x], [scale], offset, axis, native=False)

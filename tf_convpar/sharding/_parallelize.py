@@ -21,8 +21,8 @@ from tf_convpar.plans import load
 from tf_convpar.sharding import _conversion
 from tf_convpar.sharding import _report
 from tf_convpar.sharding._merge import check_model
-from tf_convpar.sharding._predict import divide_predictions
-from tf_convpar.sharding._spreading import Spreading
+from tf_convpar.sharding._parallel_copier import ParallelCopier
+from tf_convpar.sharding._predict import hoist_weights_in_predict
 from tf_convpar.sharding._trainable import follow
 from tf_convpar.sharding._training import place_slots
 from tf_convpar.sharding._training import settle_xla
@@ -113,20 +113,20 @@ def parallelize(
     plan, reason = _chosen(
         model, plan, batch_size, algorithm, wire_dtype, moments
     )
-    splits = ByLayer("plan", _plan(plan))
+    splits = ByLayer("plan", _loaded(plan))
     _check_used(splits, model)
     wires = _wires(wire_dtype, model)
     # cuDNN chooses on a GPU, where the ops that layers fuse into do not run.
     fuses = algorithm == "auto" and device_type(chief()[0]) == "CPU"
-    spreading = Spreading(splits, wires, algorithm, fuses, moments)
-    copies = spreading.copies
-    new = spreading.of(model)
+    copier = ParallelCopier(splits, wires, algorithm, fuses, moments)
+    copies = copier.copies
+    new = copier.copy_of(model)
     place_slots(copies.optimizers)
-    spreading.finish(model)
+    copier.finish(model)
     settle_xla(copies.pairs)
     follow(copies.pairs)
     if fuses and chief()[1]:
-        divide_predictions(new)
+        hoist_weights_in_predict(new)
     _report.warn(new, algorithm)
     if verbose:
         print_msg(f"{model.name}: {_report.line(new, reason)}")
@@ -135,21 +135,25 @@ def parallelize(
 
 def _chosen(
     model: Any,
-    asked: Any,
+    given_plan: Any,
     batch_size: int | None,
     algorithm: str | None,
     wire_dtype: Any,
     moments: str,
 ) -> tuple[Any, str | None]:
     """The plan, as it was given or as it is made now, and the reason for it."""
-    plan = _default(asked)
+    plan = _plan_or_default(given_plan)
     if not (isinstance(plan, str) and plan == "auto"):
         return plan, None
     try:
-        made = _planned(model, batch_size, algorithm, wire_dtype, moments)
-        return _but_own(model, made), made.reason
+        automatic_plan = _planned(
+            model, batch_size, algorithm, wire_dtype, moments
+        )
+        return _without_split_layers(
+            model, automatic_plan
+        ), automatic_plan.reason
     except (ValueError, tf.errors.OpError) as error:
-        if asked is not None:
+        if given_plan is not None:
             raise
         # Nobody asked for a plan, so the model is split without one.
         first = str(error).partition("\n")[0]
@@ -172,7 +176,7 @@ def _wires(wire_dtype: Any, model: Any) -> ByLayer:
     return wires
 
 
-def _default(plan: Any) -> Any:
+def _plan_or_default(plan: Any) -> Any:
     """The plan that was given; for None, `"auto"` or `"equal"`.
 
     A model is planned in a cluster whose strategy has neither plan nor shares.
@@ -184,9 +188,9 @@ def _default(plan: Any) -> Any:
         return "equal"
     if strategy.plans_layers:
         return "auto"
-    many = strategy.cluster is not None and len(strategy.devices) > 1
-    said = strategy.plan or strategy.shares is not None
-    return "auto" if many and not said else "equal"
+    several_devices = strategy.cluster is not None and len(strategy.devices) > 1
+    is_planned = strategy.plan or strategy.shares is not None
+    return "auto" if several_devices and not is_planned else "equal"
 
 
 def _planned(
@@ -211,18 +215,18 @@ def _planned(
     return plan
 
 
-def _but_own(model: Any, plan: Plan) -> Mapping[str, Any]:
-    """The plan without layers that have `shards` or `split` of their own."""
-    of_layers = {
+def _without_split_layers(model: Any, plan: Plan) -> Mapping[str, Any]:
+    """A plan without layers that have `shards` or `split` of their own."""
+    split_layers = {
         layer.name
         for layer in layers_of(model)
         if isinstance(layer, ConvParallel)
         and (layer.shards is not None or layer.split is not None)
     }
-    return {name: plan[name] for name in plan if name not in of_layers}
+    return {name: plan[name] for name in plan if name not in split_layers}
 
 
-def _plan(plan: Any) -> Mapping[str, Any]:
+def _loaded(plan: Any) -> Mapping[str, Any]:
     if isinstance(plan, str) and plan == "equal":
         return {}
     if isinstance(plan, str | os.PathLike):
@@ -252,12 +256,12 @@ def _check_devices(plan: Plan) -> None:
         )
 
 
-def _check_used(given: ByLayer, model: Any) -> None:
+def _check_used(by_layer: ByLayer, model: Any) -> None:
     """Raises ValueError if a key stands for no convolution of the model."""
     layers = layers_of(model)
     names = [
         layer.name for layer in layers if _conversion.is_convolution(layer)
     ]
-    problem = given.unused(f"'{model.name}'", names)
+    problem = by_layer.unused(f"'{model.name}'", names)
     if problem:
         raise ValueError(problem)

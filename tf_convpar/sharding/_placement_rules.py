@@ -23,13 +23,13 @@ from tf_convpar.sharding.rules import sample_rule_for
 
 
 def works_on_channels(
-    node: Any, known: Sequence[Layout]
+    node: Any, layouts: Sequence[Layout]
 ) -> tuple[Rule, Layout | None] | None:
     """The rule by which a layer works on shards of channels.
 
     Args:
         node: Call of the layer in the graph.
-        known: Layouts of its inputs that are in shards.
+        layouts: Layouts of its inputs that are in shards.
 
     Returns:
         The rule and the layout of the output, which is None if the output is
@@ -39,9 +39,9 @@ def works_on_channels(
     if getattr(layer, "quantization_mode", None) is not None:
         return None
     rule = rule_for(layer)
-    if rule is None or not known or not _only(node, len(known)):
+    if rule is None or not layouts or not _only(node, len(layouts)):
         return None
-    output = rule.output(layer, known, node.input_tensors[0].shape)
+    output = rule.output(layer, layouts, node.input_tensors[0].shape)
     if output is None:
         return None
     return rule, None if output is CHIEF else output
@@ -83,16 +83,16 @@ def leading(model: Any) -> Mapping[int, Any]:
     Returns:
         The layer that each such call leads to, by the `id` of the call's node.
     """
-    makes: dict[int, Any] = {}
-    takers: dict[int, list[Any]] = collections.defaultdict(list)
+    producers: dict[int, Any] = {}
+    consumers: dict[int, list[Any]] = collections.defaultdict(list)
     for node in _keras_graph.nodes(model):
-        makes.update({id(y): node for y in node.outputs})
+        producers.update({id(y): node for y in node.outputs})
         for x in node.input_tensors:
-            takers[id(x)].append(node)
-    left = {
+            consumers[id(x)].append(node)
+    output_ids = {
         id(y) for y in keras.tree.flatten(_keras_graph.graph_of(model).outputs)
     }
-    found: dict[int, Any] = {}
+    leads_to: dict[int, Any] = {}
     for node in _keras_graph.nodes(model):
         layer = node.operation
         if not isinstance(layer, ConvParallel) and not (
@@ -101,20 +101,20 @@ def leading(model: Any) -> Mapping[int, Any]:
             continue
         chain = []
         (x,) = node.input_tensors
-        before = makes[id(x)]
+        before = producers[id(x)]
         while not before.is_input and (
-            len(takers[id(x)]) == 1
-            and id(x) not in left
+            len(consumers[id(x)]) == 1
+            and id(x) not in output_ids
             and len(before.input_tensors) == 1
             and _size(before.input_tensors[0]) <= _size(x)
             and works_on_samples(before) is not None
         ):
             chain.append(before)
             (x,) = before.input_tensors
-            before = makes[id(x)]
+            before = producers[id(x)]
         if before.is_input:
-            found.update({id(one): layer for one in chain})
-    return found
+            leads_to.update({id(call): layer for call in chain})
+    return leads_to
 
 
 def _size(tensor: Any) -> int:
@@ -124,28 +124,28 @@ def _size(tensor: Any) -> int:
     )
 
 
-def _only(node: Any, known: int) -> bool:
-    """Whether a call gets `known` shards and no more, but for numbers.
+def _only(node: Any, count: int) -> bool:
+    """Whether a call has `count` tensors as arguments, and else numbers only.
 
     Only an operation of `keras.ops` may be given numbers.
     """
-    others = [
+    tensor_arguments = [
         value
-        for value in _given(node)
+        for value in _arguments(node)
         if not isinstance(value, bool | int | float | str | None)
     ]
     layer = isinstance(node.operation, keras.layers.Layer)
-    return known == len(node.input_tensors if layer else others)
+    return count == len(node.input_tensors if layer else tensor_arguments)
 
 
 def _arrays(node: Any) -> bool:
     """Whether a layer is given arrays, such as a mask for all samples."""
     return any(
         not isinstance(value, keras.KerasTensor) and getattr(value, "shape", ())
-        for value in _given(node)
+        for value in _arguments(node)
     )
 
 
-def _given(node: Any) -> list[Any]:
+def _arguments(node: Any) -> list[Any]:
     arguments = node.arguments.args, node.arguments.kwargs
     return list(keras.tree.flatten(arguments))

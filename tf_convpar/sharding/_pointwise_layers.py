@@ -1,8 +1,8 @@
-"""Layers of single pixels, and around products of them, on one device.
+"""Dense layers, and layers around them, as ops on single pixels of one device.
 
 In inference a dense layer is a convolution of single pixels, whatever these
-are. Such a convolution joins, normalizes and scales what it takes in its own
-pass: layers before it leave a note of what they do, beside their result.
+are. Such a convolution joins, normalizes and scales its input in its own pass:
+layers before it leave a note on their result of how it is made.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LONG = ("silu", "gelu")
 
 
 def merged(layer: Any, inputs: Any) -> tf.Tensor | None:
-    """Computes `Concatenate` or `Multiply`, and notes of what it was made.
+    """Computes `Concatenate` or `Multiply`, and notes its inputs on the result.
 
     Args:
         layer: A `Concatenate` or `Multiply` layer.
@@ -56,11 +56,14 @@ def merged(layer: Any, inputs: Any) -> tf.Tensor | None:
 
 
 def normalized_pixels(layer: Any, inputs: Any) -> tf.Tensor | None:
-    """Computes `LayerNormalization`, and notes of what; or returns None.
+    """Computes `LayerNormalization`, and notes its input on the result.
 
     Args:
         layer: A `LayerNormalization`.
         inputs: Its input.
+
+    Returns:
+        Its result; None where that is left to Keras.
     """
     if not (_fits(layer, inputs) and ops.load()):
         return None
@@ -72,7 +75,7 @@ def normalized_pixels(layer: Any, inputs: Any) -> tf.Tensor | None:
 
 
 def normalized_groups(layer: Any, inputs: Any) -> Fusable | None:
-    """How to compute `GroupNormalization`; None where that is left to Keras.
+    """A `Fusable` for `GroupNormalization`; None where Keras computes it.
 
     Args:
         layer: A `GroupNormalization`.
@@ -129,7 +132,7 @@ def rescaled(layer: Any, inputs: Any) -> tf.Tensor | None:
 
 
 def product(layer: Any, inputs: Any) -> Fusable | None:
-    """How to compute `Dense` in inference; None where that is left to Keras.
+    """A `Fusable` for `Dense` in inference; None where Keras computes it.
 
     Args:
         layer: A `Dense` layer; its own activation is not computed.
@@ -157,7 +160,7 @@ def product(layer: Any, inputs: Any) -> Fusable | None:
 
 
 def product_in_training(layer: Any, inputs: Any) -> Fusable | None:
-    """How to compute `Dense` with a slow activation in training, or None.
+    """A `Fusable` for `Dense` in training, if its activation is a slow one.
 
     TensorFlow adds a bias within a product, and `relu` too, but has a pass for
     each operation of `gelu` and of its gradient.

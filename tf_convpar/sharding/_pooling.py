@@ -1,4 +1,4 @@
-"""Pooling on one device: in inference, and maxima with a gradient of ours."""
+"""Pooling on one device by this package's ops, and max pooling's gradient."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class Pooled(Attached):
 
     def __call__(self, inputs: Any) -> Any:
         """Does what the layer's own `call` does."""
-        layer, whole = self._layer, joined(inputs)
+        layer, maps = self._layer, joined(inputs)
         if not is_merged():
-            if is_inference() and whole.dtype == tf.float32 and ops.load():
-                return self._in_inference(whole)
+            if is_inference() and maps.dtype == tf.float32 and ops.load():
+                return self._in_inference(maps)
             if isinstance(layer, _L.MaxPooling2D):
                 return ops.max_pool(
-                    whole, layer.pool_size, layer.strides[0], layer.padding
+                    maps, layer.pool_size, layer.strides[0], layer.padding
                 )
-        return type(layer).call(layer, whole)
+        return type(layer).call(layer, maps)
 
     def _in_inference(self, images: tf.Tensor) -> Any:
         layer = self._layer
@@ -49,17 +49,17 @@ class Pooled(Attached):
             means = ops.pool(images, images.shape[1:3], 1, kind="average")
             shape = [-1, *([1, 1] if layer.keepdims else []), means.shape[-1]]
             return tf.reshape(means, shape)
-        own = layer.pool_size, layer.strides[0], layer.padding
+        window = layer.pool_size, layer.strides[0], layer.padding
         if isinstance(layer, _L.AveragePooling2D):
-            return ops.pool(images, *own, kind="average")
+            return ops.pool(images, *window, kind="average")
         if layer.padding == "valid":
             images, zeros = unpadded(images)
-            return ops.pool(images, *own, zeros)
-        return ops.pool(images, *own)
+            return ops.pool(images, *window, zeros)
+        return ops.pool(images, *window)
 
 
 def pools(layer: Any, shape: Any) -> bool:
-    """Whether a layer on one device takes part.
+    """Whether a layer on one device is one that `Pooled` can compute.
 
     Args:
         layer: A layer of a graph.

@@ -1,4 +1,4 @@
-"""`predict` on one device, with few ops beside those on images."""
+"""`predict` on one device, without ops on weights alone in each step."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import tensorflow as tf
 
 from tf_convpar import ops
 from tf_convpar.layers import Attached
-from tf_convpar.sharding._weight_hoisting import Divided
+from tf_convpar.sharding._weight_hoisting import HoistedFunction
 
 
-def divide_predictions(model: keras.Model) -> None:
-    """Lets `predict` do once what is of weights alone.
+def hoist_weights_in_predict(model: keras.Model) -> None:
+    """Lets `predict` compute once what depends on weights alone.
 
     A model that makes the function of a step in a way of its own keeps it.
     """
     if not _has_own(model, "make_predict_function"):
-        model.make_predict_function = Predicts(model)
+        model.make_predict_function = MakePredictFunction(model)
 
 
 def _has_own(model: keras.Model, method: str) -> bool:
@@ -27,7 +27,7 @@ def _has_own(model: keras.Model, method: str) -> bool:
     return method in vars(model) or getattr(type(model), method) is not of_keras
 
 
-class Predicts(Attached):
+class MakePredictFunction(Attached):
     """Takes the place of a model's `make_predict_function`.
 
     ```python
@@ -46,30 +46,34 @@ class Predicts(Attached):
         model = self._model
         if model.predict_function is None or force:
             type(model).make_predict_function(model, force)
-            whole = not ops.load() or model.run_eagerly or model.jit_compile
-            if not whole and model.steps_per_execution == 1:
-                model.predict_function = _Predict(
-                    model.predict_function, own=_has_own(model, "predict_step")
+            left_to_keras = (
+                not ops.load() or model.run_eagerly or model.jit_compile
+            )
+            if not left_to_keras and model.steps_per_execution == 1:
+                model.predict_function = _PredictFunction(
+                    model.predict_function,
+                    own_step=_has_own(model, "predict_step"),
                 )
         return model.predict_function
 
 
-class _Predict:
-    """Keras' function of the images of one step, of which weights are apart.
+class _PredictFunction:
+    """Keras' function for the images of one step, with hoisted weights.
 
     Args:
         function: The `tf.function`, which takes a list of one step's data.
-        own: Whether it is told of the data as they are. Images alone and a
-            tuple of them are the same to Keras' own step.
+        own_step: Whether the model has a step of its own, which is given the
+            data as they are. Images alone and a tuple of them are the same to
+            Keras' step.
     """
 
-    def __init__(self, function: Any, own: bool) -> None:
+    def __init__(self, function: Any, own_step: bool) -> None:
         self._function = function
-        self._own = own
+        self._own_step = own_step
         # By the types and shapes of inputs; and by names of functions, which
         # may be for several. None stands for a function that stays whole.
-        self._known: dict[Any, Divided | None] = {}
-        self._made: dict[Any, Divided | None] = {}
+        self._by_inputs: dict[Any, HoistedFunction | None] = {}
+        self._by_name: dict[Any, HoistedFunction | None] = {}
 
     def __call__(self, data: Any) -> Any:
         (step,) = data
@@ -78,19 +82,19 @@ class _Predict:
             tf.convert_to_tensor(x) if isinstance(x, np.ndarray) else x
             for x in (step if packed else (step,))
         )
-        packed |= not self._own
+        packed |= not self._own_step
         dense = all(isinstance(x, tf.Tensor) for x in inputs)
         if not (dense and tf.executing_eagerly()):
             return self._function(data)
         key = packed, *((x.dtype, *x.shape) for x in inputs)
-        if key not in self._known:
-            given = inputs if packed else inputs[0]
-            self._known[key] = self._divided(given)
-        divided = self._known[key]
-        return self._function(data) if divided is None else divided(*inputs)
+        if key not in self._by_inputs:
+            step_data = inputs if packed else inputs[0]
+            self._by_inputs[key] = self._hoisted(step_data)
+        hoisted = self._by_inputs[key]
+        return self._function(data) if hoisted is None else hoisted(*inputs)
 
-    def _divided(self, step: Any) -> Divided | None:
+    def _hoisted(self, step: Any) -> HoistedFunction | None:
         function = self._function.get_concrete_function([step])
-        if function.name not in self._made:
-            self._made[function.name] = Divided.of(function)
-        return self._made[function.name]
+        if function.name not in self._by_name:
+            self._by_name[function.name] = HoistedFunction.of(function)
+        return self._by_name[function.name]

@@ -1,4 +1,4 @@
-"""Where feature maps lie, from layer to layer of a graph.
+"""Layouts of feature maps, chosen from layer to layer of a graph.
 
 `Regions` goes through the layers of a model in the order of its graph, and
 tells the copy of each how its input will lie. If a layer is called at several
@@ -31,7 +31,7 @@ from tf_convpar.sharding._pooling import pools
 
 
 class Regions:
-    """Makes the layers of a model that works on shards.
+    """Makes the layers of a model that works on shards, with their layouts.
 
     Args:
         copy: Function that returns the new layer for one of the model's.
@@ -53,7 +53,7 @@ class Regions:
         # How often each tensor goes into a layer.
         self._uses: collections.Counter[int] = collections.Counter()
         self._leads_to: dict[int, Any] = {}
-        self._lies: dict[int, AnyLayout | None] = {}
+        self._layouts: dict[int, AnyLayout | None] = {}
         self._to_place: list[tuple[Any, dict[str, Layout]]] = []
 
     def enter(self, model: Any) -> None:
@@ -74,53 +74,61 @@ class Regions:
 
     def _visit(self, node: Any) -> None:
         layer = node.operation
-        made = self._copy(layer)
+        new_layer = self._copy(layer)
         if _keras_graph.is_graph(layer):
             return  # What goes in and comes out of it is joined.
-        inputs = [self._lies.get(id(tensor)) for tensor in node.input_tensors]
-        lies = None
+        inputs = [
+            self._layouts.get(id(tensor)) for tensor in node.input_tensors
+        ]
+        output_layout = None
         if id(layer) not in self._settled:
             self._settled.add(id(layer))
-            lies = self._settle(layer, made, node, inputs)
+            output_layout = self._settle(layer, new_layer, node, inputs)
         for output in node.outputs:
-            self._lies[id(output)] = lies
+            self._layouts[id(output)] = output_layout
 
     def _settle(
-        self, layer: Any, made: Any, node: Any, inputs: list[AnyLayout | None]
+        self,
+        layer: Any,
+        new_layer: Any,
+        node: Any,
+        inputs: list[AnyLayout | None],
     ) -> AnyLayout | None:
         """Tells a new layer how its input lies; returns its output's layout."""
-        if isinstance(made, ConvParallel):
+        if isinstance(new_layer, ConvParallel):
             shape = node.input_tensors[0].shape
-            return made.join_region(shape, inputs[0])
+            return new_layer.join_region(shape, inputs[0])
         by_samples = [x for x in inputs if isinstance(x, SampleLayout)]
         if by_samples:
             on_samples = works_on_samples(node, self._moments)
             if on_samples is None:
                 return None
-            attach(made, OnSamples(made, on_samples, by_samples[0]))
+            attach(new_layer, OnSamples(new_layer, on_samples, by_samples[0]))
             return by_samples[0]
         if id(node) in self._leads_to:
-            layout = self._lead(made, node)
+            layout = self._lead(new_layer, node)
             if layout is not None:
                 return layout
-        known = [x for x in inputs if isinstance(x, Layout)]
-        on_channels = works_on_channels(node, known)
+        input_layouts = [x for x in inputs if isinstance(x, Layout)]
+        on_channels = works_on_channels(node, input_layouts)
         if on_channels is None:
             shapes = [tensor.shape for tensor in node.input_tensors]
-            if self._fuses and not known and fuses(layer, shapes):
+            if self._fuses and not input_layouts and fuses(layer, shapes):
                 used = [self._uses[id(x)] for x in node.input_tensors]
-                made.call = Fused(made, [count == 1 for count in used])
-            elif self._fuses and not known and pools(layer, shapes[0]):
-                made.call = Pooled(made)
+                new_layer.call = Fused(
+                    new_layer, [count == 1 for count in used]
+                )
+            elif self._fuses and not input_layouts and pools(layer, shapes[0]):
+                new_layer.call = Pooled(new_layer)
             return None
         rule, output = on_channels
-        attach(made, OnShards(made, rule, known))
-        layouts = dict(rule.place(layer, known))
-        if layouts:
-            self._to_place.append((made, layouts))
+        attach(new_layer, OnShards(new_layer, rule, input_layouts))
+        weight_layouts = dict(rule.place(layer, input_layouts))
+        if weight_layouts:
+            self._to_place.append((new_layer, weight_layouts))
         return output
 
-    def _lead(self, made: Any, node: Any) -> AnyLayout | None:
+    def _lead(self, new_layer: Any, node: Any) -> AnyLayout | None:
         """Lets a layer work where the first convolution's samples will be.
 
         Returns the layout of these samples; None if it stays on the chief.
@@ -129,7 +137,7 @@ class Regions:
         rule = works_on_samples(node)
         if not isinstance(first, ConvParallel) or rule is None:
             return None
-        layout = first.samples_lie(node.outputs[0].shape)
+        layout = first.samples_layout(node.outputs[0].shape)
         if layout is not None:
-            attach(made, OnSamples(made, rule, layout, first=True))
+            attach(new_layer, OnSamples(new_layer, rule, layout, first=True))
         return layout

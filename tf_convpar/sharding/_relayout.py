@@ -1,4 +1,4 @@
-"""Lets a model that trains lie otherwise, on other devices.
+"""Moves a model in training to another layout, on other devices.
 
 The model is made anew from a plain one that has its weights and slots, and then
 becomes what was made: callbacks, Keras' loop and the program hold on to it.
@@ -31,7 +31,7 @@ from tf_convpar.strategy.strategy import ConvParallelStrategy
 
 @dataclasses.dataclass(frozen=True)
 class HowSplit:
-    """How a parallel model is split: what a copy of it needs to be again.
+    """How a parallel model is split; what a copy needs to be split alike.
 
     Attributes:
         devices: Devices that shares refer to.
@@ -53,7 +53,7 @@ class HowSplit:
 
     @classmethod
     def last(cls, model: keras.Model, devices: Sequence[str]) -> HowSplit:
-        """How a model was last laid out; where never, how it is split.
+        """The split at a model's last `relayout`; without one, its split now.
 
         Args:
             model: A parallel model.
@@ -65,24 +65,24 @@ class HowSplit:
 
     @classmethod
     def of(cls, model: keras.Model, devices: Sequence[str]) -> HowSplit:
-        """How a model is split over the devices of its strategy."""
-        found: dict[str, Any] = {}
+        """The split of a model over the devices of its strategy."""
+        layers: dict[str, Any] = {}
         planned = set()
         plan = model.distribute_strategy.planner().plan_now(model) or {}
         for layer in layers_of(model):
             if isinstance(layer, ConvParallel):
-                asked = _asked(layer, model.distribute_strategy)
-                found[layer.name] = (
-                    asked.by,
-                    asked.shards,
+                split = _requested_split(layer, model.distribute_strategy)
+                layers[layer.name] = (
+                    split.by,
+                    split.shards,
                     layer.algorithm,
                     layer.wire_dtype,
                 )
-                if layer.name in plan and Split.of(plan[layer.name]) == asked:
+                if layer.name in plan and Split.of(plan[layer.name]) == split:
                     planned.add(layer.name)
             elif _conversion.is_convolution(layer):
-                found[layer.name] = (CHIEF, None, None, None)
-        own = any(
+                layers[layer.name] = (CHIEF, None, None, None)
+        own_moments = any(
             isinstance(
                 getattr(vars(layer).get("call"), "rule", None), MomentsOfOwn
             )
@@ -90,15 +90,15 @@ class HowSplit:
         )
         return cls(
             tuple(devices),
-            found,
+            layers,
             planned=frozenset(planned),
-            moments="own" if own else "all",
+            moments="own" if own_moments else "all",
         )
 
     def joined_by(self, devices: Collection[str]) -> HowSplit:
-        """As this one, where devices that are new have a share as others do.
+        """The same split, with a share for devices that are new.
 
-        That is the mean of theirs, where nobody has measured.
+        That is the mean of the others' shares, where nobody has measured.
         """
         new = [device for device in devices if device not in self.devices]
         layers = dict(self.layers)
@@ -112,7 +112,7 @@ class HowSplit:
         )
 
     def on(self, devices: Collection[str]) -> dict[str, Any]:
-        """The plan with which only some of the devices share the work.
+        """The plan that shares the work among some of the devices only.
 
         They share what the others had in proportion to their own, and to their
         speeds; equally, where they had nothing.
@@ -131,13 +131,17 @@ class HowSplit:
         shares = dict(
             zip(self.devices, shards or [1] * len(self.devices), strict=True)
         )
-        own = [
+        present_shares = [
             # Shares that nothing changes stay the numbers that they were.
             shares[d] * self.speeds[d] if d in self.speeds else shares[d]
             for d in self.devices
             if d in devices
         ]
-        return tuple(own) if any(own) else (1,) * len(own)
+        return (
+            tuple(present_shares)
+            if any(present_shares)
+            else (1,) * len(present_shares)
+        )
 
     def time(
         self, slower: Mapping[str, float], devices: Collection[str]
@@ -149,14 +153,14 @@ class HowSplit:
                 chosen; 1 where nothing is said.
             devices: Those that are there.
         """
-        own = [d for d in self.devices if d in devices]
+        present = [d for d in self.devices if d in devices]
         total = 0.0
         for layer in self.layers.values():
             if layer[0] != CHIEF:
                 shares = self._shares(layer[1], devices)
                 total += max(
                     share * slower.get(device, 1.0)
-                    for share, device in zip(shares, own, strict=True)
+                    for share, device in zip(shares, present, strict=True)
                 ) / sum(shares)
         return total
 
@@ -194,7 +198,7 @@ def relayout(
         for name, layer in how.layers.items()
         if layer[3] is not None
     }
-    plan = how.on(strategy.devices) | _again(plain, how, strategy)
+    plan = how.on(strategy.devices) | _replanned(plain, how, strategy)
     # Convolutions of Keras, which could not be split, have none.
     algorithms = {
         layer[2]
@@ -211,9 +215,9 @@ def relayout(
             verbose=False,
         )
     for layer in layers_of(new):
-        known = how.layers.get(layer.name)
-        if known is not None and isinstance(layer, ConvParallel):
-            layer.algorithm = known[2]
+        split = how.layers.get(layer.name)
+        if split is not None and isinstance(layer, ConvParallel):
+            layer.algorithm = split[2]
     stays = of_a_fit(model)
     graphs.look()
     vars(model).clear()
@@ -226,7 +230,7 @@ def relayout(
     _last[model] = how
 
 
-def _asked(layer: Any, strategy: ConvParallelStrategy) -> Split:
+def _requested_split(layer: Any, strategy: ConvParallelStrategy) -> Split:
     """The split that the layer, or else the strategy's plan or shares, asks."""
     if layer.split is not None or layer.shards is not None:
         split = Split(layer.split or "filters", layer.shards)
@@ -237,10 +241,10 @@ def _asked(layer: Any, strategy: ConvParallelStrategy) -> Split:
     return Split(split.by, split.shards or strategy.shares)
 
 
-def _again(
+def _replanned(
     plain: keras.Model, how: HowSplit, strategy: ConvParallelStrategy
 ) -> dict[str, Any]:
-    """What the planner says of the devices there are now, if it was asked."""
+    """A new plan for the devices there are now, if a planner made the last."""
     if not how.planned:
         return {}
     planner = strategy.planner()

@@ -1,4 +1,4 @@
-"""What `parallelize` says: how much is spread, what is not, what is wrong."""
+"""The line that `parallelize` prints of a model, and its warnings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tensorflow as tf
 from tf_convpar._compat.keras import layers_of
 from tf_convpar.layers import ConvParallel
 from tf_convpar.machines import short
-from tf_convpar.sharding import _unsplit
+from tf_convpar.sharding import _unsplit_convolutions
 from tf_convpar.strategy import strategy as strategy_lib
 from tf_convpar.strategy.devices import default_devices
 from tf_convpar.strategy.strategy import ConvParallelStrategy
@@ -30,26 +30,38 @@ def line(model: Any, reason: str | None = None) -> str:
 
     Args:
         model: What `parallelize` has made.
-        reason: What the planner says of its plan, which goes first. What the
-            plan left to the chief is in it.
+        reason: The planner's words on its plan, which go first. They name the
+            layers that the plan left to the chief.
     """
-    spread, left = _found(model)
-    never = [one for one in left if not one.can]
+    spread, unsplit = _spread_and_unsplit(model)
+    never_split = [
+        convolution for convolution in unsplit if not convolution.can_be_spread
+    ]
     if reason is not None:
         # What could have been split is in the planner's line.
-        return f"{reason} Never split: {_listed(never)}." if never else reason
-    count = len(spread) + len(left)
+        return (
+            f"{reason} Never split: {_listed(never_split)}."
+            if never_split
+            else reason
+        )
+    count = len(spread) + len(unsplit)
     if not count:
         return "no convolutions."
     devices = {device for layer in spread for device in _devices_of(layer)}
     if len(devices) < 2:
         text = f"{count} convolution{_s(count)} on one device, {_chief()}"
-        for one in left:
-            if one.can and not one.is_planned and len(_devices()) > 1:
-                return f"{text}: '{one.layer.name}' {one.reason}."
+        for convolution in unsplit:
+            if (
+                convolution.can_be_spread
+                and not convolution.is_planned
+                and len(_devices()) > 1
+            ):
+                return (
+                    f"{text}: '{convolution.layer.name}' {convolution.reason}."
+                )
         return f"{text}."
     text = f"{len(spread)} of {count} convolutions on {len(devices)} devices"
-    return f"{text}; not: {_listed(left)}." if left else f"{text}."
+    return f"{text}; not: {_listed(unsplit)}." if unsplit else f"{text}."
 
 
 def warn(model: Any, algorithm: str | None) -> None:
@@ -57,42 +69,45 @@ def warn(model: Any, algorithm: str | None) -> None:
 
     Args:
         model: What `parallelize` has made.
-        algorithm: What it was given: with one, a model on one device may be
-            all that was wanted.
+        algorithm: The argument of `parallelize`: with one, a model on one
+            device may be all that was wanted.
     """
     strategy = tf.distribute.get_strategy()
     inside = isinstance(strategy, ConvParallelStrategy)
     unused = strategy.unused() if inside else None
     if unused:
         warnings.warn(unused, stacklevel=3)
-    spread, left = _found(model)
-    if spread or any(one.can for one in left):
+    spread, unsplit = _spread_and_unsplit(model)
+    if spread or any(convolution.can_be_spread for convolution in unsplit):
         problem = None if inside else _no_strategy(spread, algorithm)
     else:
-        problem = _no_convolution(left)
+        problem = _no_convolution(unsplit)
     if problem:
         warnings.warn(f"{model.name}: {problem}", stacklevel=3)
 
 
-def _no_convolution(left: list[_unsplit.Whole]) -> str:
-    if not left:
+def _no_convolution(unsplit: list[_unsplit_convolutions.Unsplit]) -> str:
+    if not unsplit:
         return (
             "has no convolution that `parallelize` could find, so nothing is "
             "split. It finds layers of Keras that the model, or a layer in it, "
             "has as an attribute, and not convolutions by tf.nn."
         )
-    first = left[0]
+    first = unsplit[0]
     return (
-        f"nothing is split, as none of {len(left)} convolution{_s(len(left))} "
-        f"can be. '{first.layer.name}' {first.reason}."
+        f"nothing is split, as none of {len(unsplit)} "
+        f"convolution{_s(len(unsplit))} can be. '{first.layer.name}' "
+        f"{first.reason}."
     )
 
 
 def _no_strategy(spread: list[Any], algorithm: str | None) -> str | None:
-    """What is wrong outside of any strategy's scope; None if nothing is."""
-    made = max(strategy_lib.alive, key=lambda s: len(s.devices), default=None)
-    if made is not None and len(made.devices) > 1:
-        names = [short(device) for device in made.devices]
+    """The problem of a model outside of any strategy's scope; None if none."""
+    largest = max(
+        strategy_lib.alive, key=lambda s: len(s.devices), default=None
+    )
+    if largest is not None and len(largest.devices) > 1:
+        names = [short(device) for device in largest.devices]
         return (
             f"{'' if spread else 'nothing is split: '}`parallelize` was called "
             "outside of the scope of this program's ConvParallelStrategy, and "
@@ -100,7 +115,7 @@ def _no_strategy(spread: list[Any], algorithm: str | None) -> str | None:
             "its plan. Make the model, and call `parallelize`, within "
             "`with strategy.scope():`."
         )
-    if made is not None:
+    if largest is not None:
         return None
     if "TF_CONFIG" in os.environ:
         return (
@@ -119,21 +134,27 @@ def _no_strategy(spread: list[Any], algorithm: str | None) -> str | None:
     return None
 
 
-def _found(model: Any) -> tuple[list[Any], list[_unsplit.Whole]]:
+def _spread_and_unsplit(
+    model: Any,
+) -> tuple[list[Any], list[_unsplit_convolutions.Unsplit]]:
     """Convolutions that devices share, and the rest.
 
     Those that have no input shape yet will be shared, if there are devices.
     """
-    many = len(_devices()) > 1
+    several_devices = len(_devices()) > 1
     spread = [
         layer
         for layer in layers_of(model)
         if isinstance(layer, ConvParallel)
-        and (layer.is_spread or (many and not layer.built))
+        and (layer.is_spread or (several_devices and not layer.built))
     ]
-    known = set(map(id, spread))
-    left = [one for one in _unsplit.whole(model) if id(one.layer) not in known]
-    return spread, left
+    spread_ids = set(map(id, spread))
+    unsplit = [
+        convolution
+        for convolution in _unsplit_convolutions.unsplit_convolutions(model)
+        if id(convolution.layer) not in spread_ids
+    ]
+    return spread, unsplit
 
 
 def _devices_of(layer: Any) -> tuple[str, ...]:
@@ -148,12 +169,16 @@ def _devices() -> tuple[str, ...]:
     return ()
 
 
-def _listed(left: list[_unsplit.Whole]) -> str:
+def _listed(unsplit: list[_unsplit_convolutions.Unsplit]) -> str:
     named = []
-    for one in left[:_NAMED]:
-        inside = f", inside '{one.held_by[-1].name}'" if one.held_by else ""
-        named.append(f"'{one.layer.name}'{inside}")
-    if (more := len(left) - _NAMED) > 0:
+    for convolution in unsplit[:_NAMED]:
+        inside = (
+            f", inside '{convolution.held_by[-1].name}'"
+            if convolution.held_by
+            else ""
+        )
+        named.append(f"'{convolution.layer.name}'{inside}")
+    if (more := len(unsplit) - _NAMED) > 0:
         named.append(f"{more} more")
     return " and ".join(named) + " (`summary()` says why)"
 

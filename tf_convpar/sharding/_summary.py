@@ -21,7 +21,7 @@ from tf_convpar._compat.patches import replace
 from tf_convpar.layers import ConvParallel
 from tf_convpar.machines import short
 from tf_convpar.placement import SampleLayout
-from tf_convpar.sharding._unsplit import whole
+from tf_convpar.sharding._unsplit_convolutions import unsplit_convolutions
 
 
 def _with_shards(summary: Callable[..., None]) -> Callable[..., None]:
@@ -37,9 +37,16 @@ def _with_shards(summary: Callable[..., None]) -> Callable[..., None]:
             return
         show = kwargs.get("print_fn") or print
         show(_table(("Layer", "Kernels of each device, or samples"), rows))
-        left = [(one.layer.name, one.reason) for one in whole(self)]
-        if left:
-            show(_table(("Layer", "Whole on the chief, because it"), left))
+        unsplit_rows = [
+            (convolution.layer.name, convolution.reason)
+            for convolution in unsplit_convolutions(self)
+        ]
+        if unsplit_rows:
+            show(
+                _table(
+                    ("Layer", "Whole on the chief, because it"), unsplit_rows
+                )
+            )
 
     return wrapped
 

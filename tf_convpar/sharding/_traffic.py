@@ -27,7 +27,7 @@ from tf_convpar.sharding.rules import CHIEF
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """What is on the wire in one step.
+    """Bytes and messages on the wire in one step.
 
     Attributes:
         links: Bytes from the first device of each pair to the second.
@@ -89,7 +89,7 @@ def step_traffic(
     Raises:
         ValueError: The model has no graph, or a tensor of unknown size.
     """
-    count = _Count(calls_of(model), batch_size, training)
+    count = _TrafficCounter(calls_of(model), batch_size, training)
     links: dict[tuple[str, str], int] = collections.Counter()
     for move in count.moves:
         links.update(move.links())
@@ -103,8 +103,8 @@ def step_traffic(
     )
 
 
-class _Count:
-    """Goes through the calls of a graph and notes what they move."""
+class _TrafficCounter:
+    """Counts the tensors that each call of a graph sends."""
 
     def __init__(self, graph: Graph, batch: int, training: bool) -> None:
         self.moves: list[Move] = []
@@ -115,47 +115,51 @@ class _Count:
         self._batch = batch
         self._training = training
         # Where tensors of the graph lie in shards, by their numbers.
-        self._lies: dict[int, AnyLayout] = {}
-        self._made: set[Any] = set()
+        self._layouts: dict[int, AnyLayout] = {}
+        self._shared_moves: set[Any] = set()
         for model in graph.models:
             needed = needed_of(_keras_graph.graph_of(model), training)
             self.messages.update(messages_of(needed, training))
         for call in graph.calls:
-            lies = self._call(call)
-            if lies is not None:
-                self._lies.update(dict.fromkeys(call.outputs, lies))
+            layout = self._call(call)
+            if layout is not None:
+                self._layouts.update(dict.fromkeys(call.outputs, layout))
                 layer = call.layer
                 if isinstance(layer, ConvParallel) and not layer._in_region:
                     for number in call.outputs:
                         self._join(number)
-                        del self._lies[number]
+                        del self._layouts[number]
         for number in graph.outputs:
             self._join(number)
 
     def _call(self, call: Call) -> AnyLayout | None:
         """Counts what a call moves; returns the layout of its output."""
         layer, before = call.layer, call.before
-        shapes = [self._graph.tensors[x].of(self._batch) for x in call.inputs]
-        lies = [self._lies.get(x) for x in call.inputs]
+        shapes = [
+            self._graph.tensors[x].batch_shape(self._batch) for x in call.inputs
+        ]
+        layouts = [self._layouts.get(x) for x in call.inputs]
         if isinstance(layer, ConvParallel) and layer.is_spread:
-            self._note(layer.moves(shapes[0], lies[0], before), call.inputs)
-            cut: Any = layer._layout
-            layout: Any = layer._samples or layer._layout_of_maps(
-                cut, shapes[0]
+            self._note(layer.moves(shapes[0], layouts[0], before), call.inputs)
+            kernel_layout: Any = layer._layout
+            output_layout: Any = layer._samples or layer._layout_of_maps(
+                kernel_layout, shapes[0]
             )
             wire = layer._wire_dtype_for(layer.compute_dtype).name
-            return dataclasses.replace(layout, wire=wire)
-        how = vars(layer).get("call") if layer is not None else None
-        if isinstance(how, OnSamples) and (how.first or any(lies)):
-            moves = how.rule.moves(
-                layer, how.layout, shapes, lies, before, self._training
+            return dataclasses.replace(output_layout, wire=wire)
+        attached = vars(layer).get("call") if layer is not None else None
+        if isinstance(attached, OnSamples) and (attached.first or any(layouts)):
+            moves = attached.rule.moves(
+                layer, attached.layout, shapes, layouts, before, self._training
             )
             self._note(moves, call.inputs)
-            return how.layout
-        if isinstance(how, OnShards) and _as_expected(lies, how.expected):
-            output = how.rule.output(layer, how.expected, shapes[0])
+            return attached.layout
+        if isinstance(attached, OnShards) and _as_expected(
+            layouts, attached.expected
+        ):
+            output = attached.rule.output(layer, attached.expected, shapes[0])
             if output is not None:
-                moves = how.rule.moves(layer, how.expected, shapes)
+                moves = attached.rule.moves(layer, attached.expected, shapes)
                 self._note(moves, call.inputs)
                 return None if output is CHIEF else output
         for x in call.inputs:
@@ -165,33 +169,35 @@ class _Count:
     def _note(self, moves: Sequence[Move], inputs: Sequence[int]) -> None:
         """Notes moves, the first of which are those of the inputs."""
         for i, move in enumerate(moves):
-            asked = not self._training and move.returns
-            move = dataclasses.replace(move, returns=move.returns and not asked)
-            if i < len(inputs) and move.lies is not None:
+            forward_only = not self._training and move.returns
+            move = dataclasses.replace(
+                move, returns=move.returns and not forward_only
+            )
+            if i < len(inputs) and move.place is not None:
                 # Layers that branch off from shards share what is made of
                 # them.
                 key = inputs[i], move.wanted, move.width
-                if key in self._made:
+                if key in self._shared_moves:
                     continue
-                self._made.add(key)
+                self._shared_moves.add(key)
             self.moves.append(move)
 
     def _join(self, number: int) -> None:
         """Sends shards to the chief, if that has not been done."""
-        lies = self._lies.get(number)
-        if lies is None:
+        layout = self._layouts.get(number)
+        if layout is None:
             return
         tensor = self._graph.tensors[number]
-        wire = tf.as_dtype(lies.wire).size if lies.wire else tensor.width
+        wire = tf.as_dtype(layout.wire).size if layout.wire else tensor.width
         width = min(wire, tensor.width)
-        shape = tensor.of(self._batch)
-        move = Move(shape, lies, None, lies.owner, width, tensor.learns)
+        shape = tensor.batch_shape(self._batch)
+        move = Move(shape, layout, None, layout.owner, width, tensor.learns)
         self._note([move], [number])
 
 
-def _as_expected(lies: Sequence[Any], expected: Sequence[Any]) -> bool:
+def _as_expected(layouts: Sequence[Any], expected: Sequence[Any]) -> bool:
     """Whether shards lie as a rule was told; if not, they are joined."""
-    return len(lies) == len(expected) and all(
+    return len(layouts) == len(expected) and all(
         a is not None and a.matches(b)
-        for a, b in zip(lies, expected, strict=True)
+        for a, b in zip(layouts, expected, strict=True)
     )

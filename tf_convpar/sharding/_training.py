@@ -1,4 +1,4 @@
-"""What a copy of a model needs to go on training like the model."""
+"""Slots and XLA settings of a model's copy, so that it trains on like it."""
 
 from __future__ import annotations
 
@@ -49,6 +49,6 @@ def settle_xla(pairs: Iterable[tuple[Any, Any]]) -> None:
     """
     for old, new in pairs:
         if isinstance(old, keras.Model) and old.compiled:
-            asked = getattr(old, "_asked_jit_compile", old.jit_compile)
-            vars(new)["_asked_jit_compile"] = asked
-            new.jit_compile = asked and model_supports_jit(new)
+            jit_compile = getattr(old, "_asked_jit_compile", old.jit_compile)
+            vars(new)["_asked_jit_compile"] = jit_compile
+            new.jit_compile = jit_compile and model_supports_jit(new)

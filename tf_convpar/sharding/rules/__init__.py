@@ -1,4 +1,4 @@
-"""How Keras layers work on shards: one rule for each kind.
+"""Rules by which Keras layers work on shards, one for each kind of layer.
 
 To add one, write a subclass of `Rule` (shards of channels) or of `SampleRule`
 (shards of samples) in a file of this folder, and list it here.
@@ -68,7 +68,7 @@ MOMENTS: dict[str, SampleRule] = {"all": MomentsOfAll(), "own": MomentsOfOwn()}
 
 
 def check_moments(moments: str) -> None:
-    """Raises ValueError for what is none of `MOMENTS`."""
+    """Raises ValueError unless `moments` is one of `MOMENTS`."""
     if moments not in MOMENTS:
         raise ValueError(
             f"Expected `moments` to be one of {(*MOMENTS,)}. Received: "
@@ -102,5 +102,5 @@ def sample_rule_for(
     for rule in (MOMENTS[moments], *SAMPLE_RULES):
         if type(layer) in rule.layers and rule.holds(layer, shapes):
             return rule
-    own = OfTheUser()
-    return own if own.holds(layer, shapes) else None
+    user_rule = OfTheUser()
+    return user_rule if user_rule.holds(layer, shapes) else None

@@ -21,7 +21,7 @@ Shape = Sequence[int | None]
 
 
 class Chief(enum.Enum):
-    """Says that an output is one tensor, on the chief."""
+    """The place of an output that is one tensor, on the chief."""
 
     CHIEF = "chief"
 
@@ -97,8 +97,8 @@ class Rule:
         (x,) = inputs
         layout = self.output(layer, [x.layout], x.shape)
         run = functools.partial(type(layer).call, layer, **kwargs)
-        lies = layout if isinstance(layout, Layout) else x.layout
-        return on_shards(run, lies, x.shards)
+        output_layout = layout if isinstance(layout, Layout) else x.layout
+        return on_shards(run, output_layout, x.shards)
 
 
 def on_shards(

@@ -34,15 +34,15 @@ class Activations(Rule):
     ) -> Layout | None:
         """The layout of the input; None for softmax and what mixes channels."""
         if isinstance(layer, _L.Activation):
-            alone = is_elementwise_activation(layer.activation)
+            elementwise = is_elementwise_activation(layer.activation)
         elif isinstance(layer, _L.Rescaling):
             # Scale and offset may also have a number for each channel.
-            alone = all(
+            elementwise = all(
                 isinstance(n, int | float) for n in (layer.scale, layer.offset)
             )
         else:
-            alone = True
-        return inputs[0] if alone else None
+            elementwise = True
+        return inputs[0] if elementwise else None
 
 
 class SlopeOfEachChannel(Rule):

@@ -57,7 +57,7 @@ class Flatten(Rule):
 
 
 def _pixels(shape: Shape) -> int | None:
-    """The number of pixels of an image with channels last; None if unknown."""
+    """Count of pixels of an image with channels last; None if unknown."""
     count = 1
     for n in list(shape)[1:-1]:
         if n is None:
@@ -82,16 +82,16 @@ class Dense(Rule):
         Only features that would have to travel count. Both are of one sample.
         """
         (layout,) = inputs
-        others = [
+        remote_sizes = [
             n
             for n, device in zip(layout.sizes, layout.devices, strict=True)
             if device != layout.owner
         ]
-        features = layout.blocks * sum(others)
+        features = layout.blocks * sum(remote_sizes)
         quantized = bool(getattr(layer, "quantization_mode", None))
         plain = not (is_adapted(layer) or quantized)
         flat = len(shape) == 2
-        fewer = layer.units * len(others) < features
+        fewer = layer.units * len(remote_sizes) < features
         if layout.axis != -1 or not (plain and flat and fewer):
             return None
         return CHIEF

@@ -78,7 +78,7 @@ def dropped(
         axis: The axis along which they are a part of the layer's input.
         first: The number of the first of them on that axis.
         total: The size of that axis in the layer's input.
-        seed: What the layer's seed generator has drawn.
+        seed: A seed that the layer's seed generator has drawn.
     """
     shape = tf.unstack(tf.shape(shard))
     size = shard.shape[axis] or shape[axis]
@@ -91,15 +91,16 @@ def dropped(
     else:
         noise = [None, *[1] * (len(shape) - 1)]
         noise[channels] = None
-    kept = [
-        n if own is None else own for n, own in zip(shape, noise, strict=True)
+    mask_shape = [
+        n if fixed_size is None else fixed_size
+        for n, fixed_size in zip(shape, noise, strict=True)
     ]
-    ones = tf.ones(kept, shard.dtype)
+    ones = tf.ones(mask_shape, shard.dtype)
     mask = tf.nn.experimental.stateless_dropout(
         ones, rate=layer.rate, seed=tf.cast(seed, "int32")
     )
     if noise[axis] != 1:
-        own = [slice(None)] * len(shape)
-        own[axis] = slice(first, first + size)
-        mask = mask[tuple(own)]
+        own_part = [slice(None)] * len(shape)
+        own_part[axis] = slice(first, first + size)
+        mask = mask[tuple(own_part)]
     return tf.ensure_shape(shard * mask, shard.shape)

@@ -20,8 +20,8 @@ from tf_convpar.placement import Needed
 from tf_convpar.placement import Place
 from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import ShardedTensor
-from tf_convpar.placement import apart
 from tf_convpar.placement import copies_of
+from tf_convpar.placement import in_shards
 from tf_convpar.placement import on_device
 
 _L = keras.layers
@@ -51,19 +51,25 @@ class SampleRule:
             layer: The built layer.
             shapes: Shapes of its inputs and outputs, with the batch.
         """
-        within = layers_of(layer)
-        if any(one.activity_regularizer is not None for one in within):
+        inner_layers = layers_of(layer)
+        if any(
+            inner.activity_regularizer is not None for inner in inner_layers
+        ):
             return False  # A regularizer needs the maps of all samples.
         # If feature maps are fewer numbers than weights, they are joined.
-        held = sum(math.prod(weight.shape) for weight in layer.weights)
-        return held <= _SAMPLES * sum(_numbers(shape) for shape in shapes)
+        weight_numbers = sum(
+            math.prod(weight.shape) for weight in layer.weights
+        )
+        return weight_numbers <= _SAMPLES * sum(
+            _numbers(shape) for shape in shapes
+        )
 
     def moves(
         self,
         layer: Any,
         layout: SampleLayout,
         shapes: Sequence[tuple[int, ...]],
-        lies: Sequence[Place],
+        input_places: Sequence[Place],
         before: bool,
         training: bool,
     ) -> list[Move]:
@@ -73,13 +79,13 @@ class SampleRule:
             layer: The built layer.
             layout: Layout of the samples.
             shapes: Shapes of the inputs, with the number of samples.
-            lies: Places where the inputs are.
+            input_places: Places where the inputs are.
             before: Whether anything before the layer learns.
             training: Whether this is a training step.
         """
         inputs = [
             sent(layer, shape, place, layout, before, layout)
-            for shape, place in zip(shapes, lies, strict=True)
+            for shape, place in zip(shapes, input_places, strict=True)
         ]
         return inputs + [
             dataclasses.replace(
@@ -134,7 +140,7 @@ class SampleRule:
         weights: Mapping[str, tf.Tensor],
         device: str,
     ) -> Sequence[tf.Tensor]:
-        """What one device computes in training, if the rule `computes`.
+        """Computes one device's part in training, if the rule `computes`.
 
         Args:
             layer: The built layer.
@@ -151,7 +157,7 @@ class SampleRule:
 def sent(
     layer: Any,
     shape: Sequence[int],
-    lies: Place,
+    place: Place,
     wanted: Place,
     returns: bool,
     layout: SampleLayout,
@@ -160,9 +166,13 @@ def sent(
 
     It travels in the layer's compute dtype if that is narrower.
     """
-    own = tf.as_dtype(getattr(layer, "compute_dtype", "float32")).size
-    width = min(own, tf.as_dtype(layout.wire).size) if layout.wire else own
-    return Move(tuple(shape), lies, wanted, layout.owner, width, returns)
+    compute_width = tf.as_dtype(getattr(layer, "compute_dtype", "float32")).size
+    width = (
+        min(compute_width, tf.as_dtype(layout.wire).size)
+        if layout.wire
+        else compute_width
+    )
+    return Move(tuple(shape), place, wanted, layout.owner, width, returns)
 
 
 def each_alone(
@@ -170,25 +180,27 @@ def each_alone(
 ) -> Any:
     """Runs `call(layer, ...)` on each device, on the samples there."""
     flat = keras.tree.flatten((args, kwargs))
-    cut = [apart(x, layout) if is_cut(x) else None for x in flat]
+    sharded = [in_shards(x, layout) if is_cut(x) else None for x in flat]
     weights = getattr(layer, "weights", [])
     copies = [_copies(weight, layout) for weight in weights]
     structure: Any = None
 
-    def on(i: int) -> list[tf.Tensor]:
+    def outputs_on(i: int) -> list[tf.Tensor]:
         def run(*tensors: tf.Tensor) -> list[tf.Tensor]:
             nonlocal structure
-            left = iter(tensors)
-            own = [
-                x if pieces is None else next(left)
-                for x, pieces in zip(flat, cut, strict=True)
+            remaining = iter(tensors)
+            flat_arguments = [
+                x if pieces is None else next(remaining)
+                for x, pieces in zip(flat, sharded, strict=True)
             ]
-            given = keras.tree.pack_sequence_as((args, kwargs), own)
-            state = list(zip(weights, left, strict=True))
+            arguments = keras.tree.pack_sequence_as(
+                (args, kwargs), flat_arguments
+            )
+            state = list(zip(weights, remaining, strict=True))
             with keras.StatelessScope(
                 state, collect_losses=True, initialize_variables=False
             ) as scope:
-                structure = call(layer, *given[0], **given[1])
+                structure = call(layer, *arguments[0], **arguments[1])
             if scope.losses:
                 raise ValueError(
                     f"Expected layer '{layer.name}' to add no losses, as it "
@@ -198,16 +210,18 @@ def each_alone(
                 )
             return keras.tree.flatten(structure)
 
-        own = [pieces.shards[i] for pieces in cut if pieces is not None]
+        shards_here = [
+            pieces.shards[i] for pieces in sharded if pieces is not None
+        ]
         place = on_device(run, layout.devices[i])
-        return list(place(*own, *(c[i] for c in copies)))
+        return list(place(*shards_here, *(c[i] for c in copies)))
 
-    by_device = [on(i) for i in range(len(layout.devices))]
-    given = next(pieces for pieces in cut if pieces is not None)
+    by_device = [outputs_on(i) for i in range(len(layout.devices))]
+    cut_input = next(pieces for pieces in sharded if pieces is not None)
     return keras.tree.pack_sequence_as(
         structure,
         [
-            given.with_shards(shards, layout)
+            cut_input.with_shards(shards, layout)
             for shards in zip(*by_device, strict=True)
         ],
     )
@@ -282,10 +296,10 @@ class Einsum(SampleRule):
     def holds(self, layer: Any, shapes: Sequence[Any]) -> bool:
         """Whether the output has samples first too, and the kernel has none."""
         equation = layer.equation.replace(" ", "")
-        given, kernel, made = re.split(",|->", equation)
-        samples = given[0]
+        inputs, kernel, outputs = re.split(",|->", equation)
+        samples = inputs[0]
         return (
-            made.startswith(samples)
+            outputs.startswith(samples)
             and samples not in kernel
             and super().holds(layer, shapes)
         )
@@ -314,13 +328,18 @@ class Recurrent(SampleRule):
 
     def holds(self, layer: Any, shapes: Sequence[Any]) -> bool:
         """Whether the layer has neither states of its own nor dropout."""
-        inner = getattr(layer, "forward_layer", layer)
-        back = getattr(layer, "backward_layer", layer)
-        if type(inner) not in self.layers or type(back) not in self.layers:
+        forward = getattr(layer, "forward_layer", layer)
+        backward = getattr(layer, "backward_layer", layer)
+        if (
+            type(forward) not in self.layers
+            or type(backward) not in self.layers
+        ):
             return False
         return super().holds(layer, shapes) and not any(
-            one.stateful or one.dropout or one.recurrent_dropout
-            for one in (inner, back)
+            direction.stateful
+            or direction.dropout
+            or direction.recurrent_dropout
+            for direction in (forward, backward)
         )
 
 

@@ -21,7 +21,7 @@ _MOST_SHARDS = 16
 
 
 class Elementwise(Rule):
-    """Sums and the like, where shards of all inputs lie side by side."""
+    """Sums, products and the like, of inputs in shards of one layout."""
 
     layers: tuple[type, ...] = (
         *(_L.Add, _L.Subtract, _L.Multiply),

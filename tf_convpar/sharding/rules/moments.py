@@ -18,12 +18,12 @@ from tf_convpar.placement import Needed
 from tf_convpar.placement import Place
 from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import ShardedTensor
-from tf_convpar.placement import apart
 from tf_convpar.placement import broadcast
 from tf_convpar.placement import copies_of
+from tf_convpar.placement import in_shards
 from tf_convpar.placement import on_device
 from tf_convpar.placement import parts_of_samples
-from tf_convpar.sharding._lazy_sum import made_on
+from tf_convpar.sharding._lazy_sum import activated_on
 from tf_convpar.sharding._lazy_sum import normalized_shards
 from tf_convpar.sharding._moments import moments_of_all
 from tf_convpar.sharding._moments import with_moments
@@ -62,7 +62,7 @@ class MomentsOfAll(SampleRule):
         layer: Any,
         layout: SampleLayout,
         shapes: Sequence[tuple[int, ...]],
-        lies: Sequence[Place],
+        input_places: Sequence[Place],
         before: bool,
         training: bool,
     ) -> list[Move]:
@@ -82,9 +82,11 @@ class MomentsOfAll(SampleRule):
         keeper = devices[_keeper(layout)]
         stored_as = tf.as_dtype(layer.variable_dtype).size
         returns = learns and self._weights_return
-        found = [sent(layer, shapes[0], lies[0], layout, before, layout)]
+        moves = [
+            sent(layer, shapes[0], input_places[0], layout, before, layout)
+        ]
         if names:
-            found.append(
+            moves.append(
                 Move(
                     *(weights, None, devices, owner, stored_as, returns),
                     packed=True,
@@ -93,19 +95,19 @@ class MomentsOfAll(SampleRule):
         if learns:
             wanted = self._moments_go_to(layout)
             back = not returns and (before or bool(names))
-            found.append(Move(rows, each, wanted, owner, wide, back))
+            moves.append(Move(rows, each, wanted, owner, wide, back))
         if learns and keeper != owner:
-            found.append(
+            moves.append(
                 Move((2, channels), (keeper,), None, owner, wide, False)
             )
             if names and not returns:
-                found.append(
+                moves.append(
                     Move(
                         *(weights, (keeper,), None, owner, stored_as, False),
                         packed=True,
                     )
                 )
-        return found
+        return moves
 
     # Whether each device sends the chief gradients by gamma and beta. If all
     # know them, nobody does.
@@ -132,7 +134,7 @@ class MomentsOfAll(SampleRule):
         if kwargs.get("mask") is not None:
             x = x.joined() if isinstance(x, ShardedTensor) else x
             return type(layer).call(layer, x, **kwargs)
-        x = apart(x, layout)
+        x = in_shards(x, layout)
         axis = layer.axis % x.ndim
         learns = bool(kwargs.get("training") and layer.trainable)
         names = _names(layer, learns)
@@ -153,13 +155,13 @@ class MomentsOfAll(SampleRule):
         weights: Mapping[str, tf.Tensor],
         device: str,
     ) -> Sequence[tf.Tensor]:
-        """What one device computes in training, by its own moments alone."""
+        """Computes one device's part in training, by its own moments alone."""
         axis = layer.axis % x.ndim
         term = own_term(layer, x, axis, weights, device)
         before = [weights[name] for name in MOVING]
-        of: Any = term.statistics
-        after = moved_on(device, layer, before, of.moments)
-        y = made_on(device, [term], "linear", axis, layer.compute_dtype)
+        statistics: Any = term.statistics
+        after = moved_on(device, layer, before, statistics.moments)
+        y = activated_on(device, [term], "linear", axis, layer.compute_dtype)
         return [y, *after]
 
     def _terms(
@@ -208,11 +210,13 @@ class MomentsOfOwn(MomentsOfAll):
     ) -> tuple[list[Term], tf.Tensor]:
         terms, rows = [], []
         for number, device in enumerate(x.layout.devices):
-            own = {n: c[number] for n, c in zip(names, weights, strict=True)}
-            term = own_term(layer, x.shards[number], axis, own, device)
-            of: Any = term.statistics
+            weights_here = {
+                n: c[number] for n, c in zip(names, weights, strict=True)
+            }
+            term = own_term(layer, x.shards[number], axis, weights_here, device)
+            statistics: Any = term.statistics
             terms.append(term)
-            rows.append(of.moments)
+            rows.append(statistics.moments)
         keeper = _keeper(x.layout)
         fractions = parts_of_samples(x)[keeper].fractions
 
@@ -227,7 +231,10 @@ class MomentsOfOwn(MomentsOfAll):
 
 
 def _keeper(layout: SampleLayout) -> int:
-    """Number of the device that keeps what all know: the chief's, if it can."""
+    """Number of the device whose copy of shared results counts.
+
+    That is the chief's, if it has samples.
+    """
     owner, devices = layout.owner, layout.devices
     return devices.index(owner) if owner in devices else 0
 
@@ -245,30 +252,34 @@ def _of_all(
     names: Sequence[str],
     weights: Sequence[Sequence[tf.Tensor]],
 ) -> tuple[list[Term], tf.Tensor]:
-    """As `MomentsOfAll._terms`: each device is sent what the others have."""
+    """As `MomentsOfAll._terms`: each device is sent the others' moments."""
     layout = x.layout
     devices = layout.devices
     # All know the gradients by the weights, so that no message has them.
     keeper = _keeper(layout)
     exchange = Exchange()
-    found = []
+    maps_with_moments = []
     for number, device in enumerate(devices):
-        own = [copies[number] for copies in weights]
-        maps, *own = widened_on(device, x.shards[number], *own)
-        found.append(
+        weights_here = [copies[number] for copies in weights]
+        maps, *weights_here = widened_on(
+            device, x.shards[number], *weights_here
+        )
+        maps_with_moments.append(
             with_moments(
-                *(maps, own, names, layer.epsilon, exchange),
+                *(maps, weights_here, names, layer.epsilon, exchange),
                 *(number, number == keeper, device, axis),
             )
         )
     rows = [
         broadcast(moments, devices, device)
-        for device, (_, moments, *_) in zip(devices, found, strict=True)
+        for device, (_, moments, *_) in zip(
+            devices, maps_with_moments, strict=True
+        )
     ]
     parts = parts_of_samples(x)
     terms = []
     for number, device in enumerate(devices):
-        maps, _, *own = found[number]
+        maps, _, *weights_here = maps_with_moments[number]
         part = parts[number]
         exchange.one_of_n.append(part.one_of_n)
 
@@ -285,7 +296,7 @@ def _of_all(
         statistics = Statistics(
             moments, layer.epsilon, True, tuple(names), exchange
         )
-        terms.append(Term(maps, tuple(own), statistics))
+        terms.append(Term(maps, tuple(weights_here), statistics))
     return terms, exchange.moments[keeper]
 
 
@@ -300,8 +311,8 @@ def _by_moving(
     run = functools.partial(by_moving, layer, axis, names)
     return x.with_shards(
         [
-            on_device(run, device)(*own)
-            for device, *own in zip(
+            on_device(run, device)(*maps_and_weights)
+            for device, *maps_and_weights in zip(
                 x.layout.devices, x.shards, *weights, strict=True
             )
         ]

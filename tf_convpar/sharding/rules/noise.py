@@ -13,8 +13,8 @@ from tf_convpar.placement import Move
 from tf_convpar.placement import Place
 from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import ShardedTensor
-from tf_convpar.placement import apart
 from tf_convpar.placement import everywhere
+from tf_convpar.placement import in_shards
 from tf_convpar.placement import on_device
 from tf_convpar.placement import without_gradients
 from tf_convpar.sharding.rules.dropout import Dropout
@@ -26,10 +26,11 @@ _L = keras.layers
 
 
 class Drawing(SampleRule):
-    """Every device draws for all samples, from one seed, and uses its own.
+    """Every device draws the noise of all samples, and uses that of its own.
 
-    Where that is no mask, the layer's own `call` does so: it gets a whole
-    batch, with zeros in the place of the other devices' samples.
+    All draw from one seed. For noise that is no mask the layer's own `call`
+    draws: it gets a whole batch, with zeros in the place of the other devices'
+    samples.
     """
 
     layers = (
@@ -47,7 +48,7 @@ class Drawing(SampleRule):
         layer: Any,
         layout: SampleLayout,
         shapes: Sequence[tuple[int, ...]],
-        lies: Sequence[Place],
+        input_places: Sequence[Place],
         before: bool,
         training: bool,
     ) -> list[Move]:
@@ -55,19 +56,21 @@ class Drawing(SampleRule):
 
         The input is sent only if it lies elsewhere.
         """
-        found = [sent(layer, shapes[0], lies[0], layout, before, layout)]
+        moves = [
+            sent(layer, shapes[0], input_places[0], layout, before, layout)
+        ]
         if training:
             parts = len(layout.devices)
             each = dataclasses.replace(layout, shares=(1,) * parts)
             devices, owner = layout.devices, layout.owner
-            found.append(Move((parts,), each, devices, owner, 4, False))
-        return found
+            moves.append(Move((parts,), each, devices, owner, 4, False))
+        return moves
 
     def call(
         self, layer: Any, layout: SampleLayout, args: Any, kwargs: Any
     ) -> Any:
         """Applies to each device's samples what the unsplit layer would."""
-        x = apart(args[0], layout)
+        x = in_shards(args[0], layout)
         training = kwargs.get("training", False)
         drawn = getattr(layer, "rate", getattr(layer, "stddev", 0))
         if not training or not drawn:
@@ -86,17 +89,17 @@ class Drawing(SampleRule):
                 first = tf.reduce_sum(counts[:i])
                 after = tf.reduce_sum(counts[i + 1 :])
                 # One at least, though none of the batch may be here.
-                own = tf.shape(shard)[0]
+                count = tf.shape(shard)[0]
                 if isinstance(layer, Dropout.layers):
-                    total = first + own + after
+                    total = first + count + after
                     return dropped(layer, shard, 0, first, total, seed)
                 ends = [[first, after], *[[0, 0]] * (shard.shape.rank - 1)]
-                whole = tf.pad(shard, ends)
+                padded = tf.pad(shard, ends)
                 with keras.StatelessScope(
                     [(generator.state, seed)], initialize_variables=False
                 ):
-                    y = type(layer).call(layer, whole, training=True)
-                y = y[first : first + own]
+                    y = type(layer).call(layer, padded, training=True)
+                y = y[first : first + count]
                 return tf.ensure_shape(y, shard.shape)
 
             shards.append(on_device(run, device)(shard))
@@ -105,18 +108,18 @@ class Drawing(SampleRule):
 
 def _counts(x: ShardedTensor) -> list[tf.Tensor]:
     """The numbers of samples of all devices, as a tensor on each device."""
-    known = x.counts or [shard.shape[0] for shard in x.shards]
-    if all(isinstance(count, int) for count in known):
-        return [tf.constant(known, tf.int32)] * len(known)
+    known_counts = x.counts or [shard.shape[0] for shard in x.shards]
+    if all(isinstance(count, int) for count in known_counts):
+        return [tf.constant(known_counts, tf.int32)] * len(known_counts)
     layout = x.layout
     counts = [
         on_device(lambda n: tf.cast(n, tf.int32)[None], device)(count)
-        for count, device in zip(known, layout.devices, strict=True)
+        for count, device in zip(known_counts, layout.devices, strict=True)
     ]
-    told = everywhere(
+    gathered = everywhere(
         ShardedTensor(counts, layout), layout.devices, layout.owner
     )
     return [
         without_gradients(device, number)[0]
-        for number, device in zip(told, layout.devices, strict=True)
+        for number, device in zip(gathered, layout.devices, strict=True)
     ]

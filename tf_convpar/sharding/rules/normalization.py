@@ -67,18 +67,20 @@ class BatchNormalization(Rule):
         weights = {n: stored(getattr(layer, n)) for n in names}
         values = {n: v.sharded_value().shards for n, v in weights.items()}
         axis, devices = x.layout.axis + x.ndim, x.layout.devices
-        given = [{n: values[n][i] for n in names} for i in range(len(devices))]
+        weights_on = [
+            {n: values[n][i] for n in names} for i in range(len(devices))
+        ]
         if not learns:
             run = functools.partial(by_moving, layer, axis, names)
             operands = [values[name] for name in names]
             return on_shards(run, x.layout, x.shards, *operands)
         terms = []
         for i, device in enumerate(devices):
-            term = own_term(layer, x.shards[i], axis, given[i], device)
+            term = own_term(layer, x.shards[i], axis, weights_on[i], device)
             terms.append(term)
-            before = [given[i][name] for name in MOVING]
-            of: Any = term.statistics
-            after = moved_on(device, layer, before, of.moments)
+            before = [weights_on[i][name] for name in MOVING]
+            statistics: Any = term.statistics
+            after = moved_on(device, layer, before, statistics.moments)
             with tf.device(device):
                 for name, value in zip(MOVING, after, strict=True):
                     weights[name].shards[i].assign(value)
@@ -89,7 +91,7 @@ def own_term(
     layer: Any,
     x: tf.Tensor,
     axis: int,
-    given: Mapping[str, tf.Tensor],
+    weights_here: Mapping[str, tf.Tensor],
     device: str,
 ) -> Term:
     """Maps on a device that are normalized by their own moments.
@@ -98,21 +100,21 @@ def own_term(
         layer: The Keras layer.
         x: The maps.
         axis: The channel axis.
-        given: Values of the layer's weights for them, by their names.
+        weights_here: Values of the layer's weights for them, by their names.
         device: Name of the device.
 
     Returns:
         The maps with their statistics.
     """
-    names = tuple(name for name in ("gamma", "beta") if name in given)
+    names = tuple(name for name in ("gamma", "beta") if name in weights_here)
     native = ops.native_on("ScaleChannels", device)
 
-    def of(x: tf.Tensor) -> tf.Tensor:
+    def own_moments(x: tf.Tensor) -> tf.Tensor:
         x = tf.stop_gradient(x)
         return ops.channel_moments(x, axis, native=native)
 
-    x, *weights = widened_on(device, x, *(given[n] for n in names))
-    moments = on_device(of, device)(x)
+    x, *weights = widened_on(device, x, *(weights_here[n] for n in names))
+    moments = on_device(own_moments, device)(x)
     statistics = Statistics(moments, layer.epsilon, True, names)
     return Term(x, tuple(weights), statistics)
 
@@ -129,8 +131,8 @@ def moved_on(
     def run(moments: tf.Tensor, *moving: tf.Tensor) -> list[tf.Tensor]:
         return ops.moved_moments(moving, moments, layer.momentum, native=native)
 
-    found: list[tf.Tensor] = on_device(run, device)(moments, *moving)
-    return found
+    moved: list[tf.Tensor] = on_device(run, device)(moments, *moving)
+    return moved
 
 
 def by_moving(
@@ -141,26 +143,26 @@ def by_moving(
     *weights: tf.Tensor,
 ) -> tf.Tensor:
     """Normalizes maps by moving statistics, on the current device."""
-    given = dict(zip(names, weights, strict=True))
-    mean, variance = (given.pop(name) for name in MOVING)
-    return normalized(layer, widened(x), axis, given, mean, variance)
+    values = dict(zip(names, weights, strict=True))
+    mean, variance = (values.pop(name) for name in MOVING)
+    return normalized(layer, widened(x), axis, values, mean, variance)
 
 
 def widened(x: tf.Tensor) -> tf.Tensor:
-    """Maps in float32 or wider, as in Keras: narrower floats overflow."""
-    return tf.cast(x, _wide(x))
+    """Maps in float32 or wider, as in Keras, since narrower floats overflow."""
+    return tf.cast(x, _wide_dtype(x))
 
 
-def _wide(x: tf.Tensor) -> str:
-    found: str = keras.backend.result_type(x.dtype.name, "float32")
-    return found
+def _wide_dtype(x: tf.Tensor) -> str:
+    dtype: str = keras.backend.result_type(x.dtype.name, "float32")
+    return dtype
 
 
 def widened_on(
     device: str, x: tf.Tensor, *weights: tf.Tensor
 ) -> list[tf.Tensor]:
     """Maps as `widened`, and weights in their dtype, on a device."""
-    if all(one.dtype == _wide(x) for one in (x, *weights)):
+    if all(tensor.dtype == _wide_dtype(x) for tensor in (x, *weights)):
         return [x, *weights]
 
     def run(x: tf.Tensor, *weights: tf.Tensor) -> list[tf.Tensor]:
@@ -174,19 +176,19 @@ def normalized(
     layer: Any,
     x: tf.Tensor,
     axis: int,
-    given: Mapping[str, tf.Tensor],
+    weights: Mapping[str, tf.Tensor],
     mean: tf.Tensor,
     variance: tf.Tensor,
 ) -> tf.Tensor:
     """Normalizes widened maps as Keras does, by given statistics."""
-    given = {name: tf.cast(value, x.dtype) for name, value in given.items()}
+    weights = {name: tf.cast(value, x.dtype) for name, value in weights.items()}
     y = keras.ops.batch_normalization(
         x,
         tf.cast(mean, x.dtype),
         tf.cast(variance, x.dtype),
         axis,
-        offset=given.get("beta"),
-        scale=given.get("gamma"),
+        offset=weights.get("beta"),
+        scale=weights.get("gamma"),
         epsilon=layer.epsilon,
     )
     return tf.cast(y, layer.compute_dtype)

@@ -43,11 +43,12 @@ class Operation(Elementwise):
         """Runs the operation on each device; numbers keep their places."""
 
         def run(*shards: Any) -> Any:
-            left = iter(shards)
-            own = [
-                next(left) if isinstance(x, ShardedTensor) else x for x in args
+            remaining = iter(shards)
+            operands = [
+                next(remaining) if isinstance(x, ShardedTensor) else x
+                for x in args
             ]
-            return type(layer).call(layer, *own, **kwargs)
+            return type(layer).call(layer, *operands, **kwargs)
 
         return on_shards(run, inputs[0].layout, *(x.shards for x in inputs))
 

@@ -1,4 +1,4 @@
-"""The parallel form of a model in the making: copies, and where they lie."""
+"""Copies a model as a parallel one, and places its weights."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tf_convpar.sharding import _conversion
 from tf_convpar.sharding._attach import Attached
 from tf_convpar.sharding._regions import Regions
 from tf_convpar.sharding._trainable import Followers
-from tf_convpar.sharding._unsplit import why_whole
+from tf_convpar.sharding._unsplit_convolutions import why_unsplit
 
 
-class Spreading:
+class ParallelCopier:
     """Copies a model, with its convolutions spread over devices.
 
     ```python
-    spreading = Spreading(splits, wires, "auto", True, "all")
-    new = spreading.of(model)
-    spreading.finish(model)
+    copier = ParallelCopier(splits, wires, "auto", True, "all")
+    new = copier.copy_of(model)
+    copier.finish(model)
     ```
 
     Args:
@@ -53,27 +53,27 @@ class Spreading:
         # How many of the copied pairs have been placed.
         self._placed = 0
 
-    def of(self, model: Any) -> Any:
+    def copy_of(self, model: Any) -> Any:
         """The new model, whose weights lie where they are needed."""
         new = self.copies.of(model)
         self._place()
         return new
 
     def finish(self, model: Any) -> None:
-        """Copies what is left for the end, once slots of optimizers lie."""
+        """Copies the rest of the model, once slots of optimizers are placed."""
         self.copies.finish(model)
         self._place()
 
     def _parallel(self, layer: Any, held_by: Sequence[Any]) -> Any:
         """The parallel layer in the place of one; None for a plain copy."""
-        if not _conversion.is_convolution(layer) or why_whole(layer, held_by):
+        if not _conversion.is_convolution(layer) or why_unsplit(layer, held_by):
             return None
         name = layer.name
-        asked = {
+        settings = {
             "algorithm": self._algorithm,
             "wire_dtype": self._wires.find(name),
         }
-        arguments = {k: v for k, v in asked.items() if v is not None}
+        arguments = {k: v for k, v in settings.items() if v is not None}
         if self._splits.names(name):
             planned = self._splits.find(name)
             split = Split.of(CHIEF if planned is None else planned)
@@ -90,7 +90,7 @@ class Spreading:
         self._place()
 
     def _place(self) -> None:
-        """Cuts the weights of what has been copied since the last time."""
+        """Cuts the weights of layers that were copied since the last time."""
         while unplaced := self.copies.pairs[self._placed :]:
             self._placed += len(unplaced)
             for old, new in unplaced:

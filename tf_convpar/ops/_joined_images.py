@@ -1,4 +1,4 @@
-"""Images that are joined and changed right before they are multiplied."""
+"""Images that a convolution joins and scales in its own pass."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import tensorflow as tf
 from ._activations import ACTIVATIONS
 
 
-class Joined(NamedTuple):
-    """Images in parts, and what is done to them first.
+class JoinedImages(NamedTuple):
+    """Images in parts, with the scaling and activation of their channels.
 
     ```python
-    how = ops.Joined([x, new], scale, offset, "relu")
-    y = ops.convolution(None, kernel, ops.Epilogue(joined=how))
+    images = ops.JoinedImages([x, new], scale, offset, "relu")
+    y = ops.convolution(None, kernel, ops.Epilogue(joined=images))
     ```
 
     Attributes:
@@ -24,9 +24,9 @@ class Joined(NamedTuple):
         scale: A factor for each channel, `(channels,)`, or for each channel of
             each image, `(batch, channels)`; None for none.
         offset: A summand for each channel, `(channels,)`; None for none.
-        activation: What is computed of that, as for `convolution`.
-        epsilon: What is added to variances, where the channels of each pixel
-            are normalized before all of that; None where they are not.
+        activation: Activation of the scaled images, as for `convolution`.
+        epsilon: Summand of variances, where the channels of each pixel are
+            normalized before they are scaled; None where they are not.
     """
 
     parts: Sequence[tf.Tensor]
@@ -36,15 +36,15 @@ class Joined(NamedTuple):
     epsilon: float | None = None
 
     def tensor(self) -> tf.Tensor:
-        """The same as one tensor, by TensorFlow's ops."""
+        """The images as one tensor, by TensorFlow's ops."""
         x = self.parts[0] if len(self.parts) == 1 else tf.concat(self.parts, -1)
         if self.epsilon is not None:
             mean, variance = tf.nn.moments(x, [-1], keepdims=True)
             x = (x - mean) * tf.math.rsqrt(variance + self.epsilon)
         if self.scale is not None:
             scale = tf.convert_to_tensor(self.scale)
-            each = scale.shape.rank > 1
-            x *= scale[:, tf.newaxis, tf.newaxis] if each else scale
+            per_image = scale.shape.rank > 1
+            x *= scale[:, tf.newaxis, tf.newaxis] if per_image else scale
         if self.offset is not None:
             x += self.offset
         return ACTIVATIONS[self.activation].value(x)

@@ -98,14 +98,14 @@ class Split:
         return whole_shares(shards, _PARTS, devices)
 
 
-def held(
+def layout_of_counts(
     kind: type[_Kind],
     counts: Sequence[int],
     devices: Sequence[str],
     owner: str,
     wire: str | None,
 ) -> _Kind | None:
-    """A layout with a count per device; None if the owner holds everything.
+    """A layout of counts per device; None if the owner holds everything.
 
     With more counts than devices, a device gets several shards in turn.
     """

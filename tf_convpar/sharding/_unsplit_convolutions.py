@@ -1,4 +1,4 @@
-"""Which convolutions stay whole on the chief, and why."""
+"""Convolutions that stay whole on the chief, with the reasons."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _RECURRENT = (
     keras.layers.ConvLSTM3D,
 )
 _KINDS = (*_conversion.KINDS, *_RECURRENT)
-_LEFT = "the plan leaves it to the chief"
+_LEFT_BY_PLAN = "the plan leaves it to the chief"
 # Folders of packages that were installed, and are nobody's own program.
 _INSTALLED = {"site-packages", "dist-packages"}
 
 
-class Whole(NamedTuple):
+class Unsplit(NamedTuple):
     """A convolution that is not spread.
 
     Attributes:
@@ -36,21 +36,21 @@ class Whole(NamedTuple):
         reason: Why it is not, and what to do.
         held_by: The layers and models that it is in, the outermost first,
             below the model that was looked at.
-        can: Whether it could be spread.
+        can_be_spread: Whether it could be spread.
     """
 
     layer: Any
     reason: str
     held_by: tuple[Any, ...]
-    can: bool
+    can_be_spread: bool
 
     @property
     def is_planned(self) -> bool:
         """Whether it is whole because a plan says so."""
-        return self.reason == _LEFT
+        return self.reason == _LEFT_BY_PLAN
 
 
-def why_whole(layer: Any, held_by: Sequence[Any]) -> str | None:
+def why_unsplit(layer: Any, held_by: Sequence[Any]) -> str | None:
     """Why a convolution cannot be spread; None if it can.
 
     Args:
@@ -64,11 +64,11 @@ def why_whole(layer: Any, held_by: Sequence[Any]) -> str | None:
     if not (
         _conversion.is_convolution(layer) or isinstance(layer, ConvParallel)
     ):
-        return _of_its_class(type(layer))
+        return _why_class_unsplit(type(layer))
     if getattr(layer, "quantization_mode", None) is not None:
         return "is quantized: parallelize first"
     for holder in held_by:
-        if _is_kerass_own(holder):
+        if _is_of_keras(holder):
             cure = "call it by itself"
             if isinstance(holder, keras.layers.TimeDistributed):
                 cure = "write the loop over its inputs out, or reshape them"
@@ -77,31 +77,31 @@ def why_whole(layer: Any, held_by: Sequence[Any]) -> str | None:
     return None
 
 
-def whole(model: Any) -> Iterator[Whole]:
+def unsplit_convolutions(model: Any) -> Iterator[Unsplit]:
     """The convolutions of a model that are not spread."""
     seen: set[int] = set()
 
-    def walk(layer: Any, held_by: tuple[Any, ...]) -> Iterator[Whole]:
+    def walk(layer: Any, held_by: tuple[Any, ...]) -> Iterator[Unsplit]:
         if id(layer) in seen:
             return
         seen.add(id(layer))
         spread = isinstance(layer, ConvParallel) and layer.is_spread
         if isinstance(layer, _KINDS) and not spread:
-            never = why_whole(layer, held_by)
-            reason = never or _why_left(layer, model)
-            yield Whole(layer, reason, held_by[1:], never is None)
+            never = why_unsplit(layer, held_by)
+            reason = never or _why_not_spread(layer, model)
+            yield Unsplit(layer, reason, held_by[1:], never is None)
         for inner in layers_of(layer, recursive=False):
             yield from walk(inner, (*held_by, layer))
 
     yield from walk(model, ())
 
 
-def _why_left(layer: Any, model: Any) -> str:
+def _why_not_spread(layer: Any, model: Any) -> str:
     """Why a convolution that can be spread is not."""
     if not isinstance(layer, ConvParallel):
         return f"is a {type(layer).__name__} of Keras: parallelize the model"
     if layer.split == CHIEF:
-        return _LEFT
+        return _LEFT_BY_PLAN
     strategy = getattr(model, "distribute_strategy", None)
     if not isinstance(strategy, ConvParallelStrategy):
         return "was made in the scope of no ConvParallelStrategy"
@@ -110,20 +110,20 @@ def _why_left(layer: Any, model: Any) -> str:
         return "has one device only"
     if not layer.built:
         return "has no input shape yet, and is split when it has"
-    by, shares = layer.split, layer.shards
-    if by is None and shares is None:
+    split_by, shares = layer.split, layer.shards
+    if split_by is None and shares is None:
         split = Split.of(strategy.entry(layer.name))
         if split.by == CHIEF:
-            return _LEFT
-        by, shares = split.by, split.shards or strategy.shares
-    given_out = layer._given_out(layer.get_build_config()["input_shape"])
-    if by != "samples" and given_out < count:
+            return _LEFT_BY_PLAN
+        split_by, shares = split.by, split.shards or strategy.shares
+    to_share = layer._channels_to_share(layer.get_build_config()["input_shape"])
+    if split_by != "samples" and to_share < count:
         what = "filter" if hasattr(layer, "filters") else "channel"
         cure = "`split='samples'`"
         if _conversion.is_convolution(layer):
             cure = f"`plan={{'{layer.name}': 'samples'}}`"
         return (
-            f"has {given_out} {what}{'s' * (given_out != 1)} for {count} "
+            f"has {to_share} {what}{'s' * (to_share != 1)} for {count} "
             f"devices: {cure} splits its samples"
         )
     if shares is None:
@@ -131,11 +131,11 @@ def _why_left(layer: Any, model: Any) -> str:
     return f"has all of its work on the chief, by the shares {tuple(shares)}"
 
 
-def _of_its_class(kind: type) -> str:
+def _why_class_unsplit(kind: type) -> str:
     """Why a layer of a class that is not Keras' own is not spread."""
-    base = next(filter(_conversion.has_twin, kind.__mro__))
+    base = next(filter(_conversion.has_parallel_form, kind.__mro__))
     before = kind.__mro__[: kind.__mro__.index(base)]
-    own = {name for one in before for name in vars(one)}
+    own_methods = {name for one in before for name in vars(one)}
     package = kind.__module__.partition(".")[0]
     file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
     whose = "a class of your own"
@@ -145,7 +145,7 @@ def _of_its_class(kind: type) -> str:
             f"put a {base.__name__} of Keras in its place where that does the "
             "same (`clone_function=` of keras.models.clone_model)"
         )
-    elif "convolution_op" in own:
+    elif "convolution_op" in own_methods:
         # A parallel layer has none.
         cure = (
             f"let it do its part before and after a {base.__name__} of Keras "
@@ -154,12 +154,12 @@ def _of_its_class(kind: type) -> str:
     else:
         twin = f"convpar.{_conversion.public_name(base)}"
         cure = f"derive it from {twin} instead of keras.layers.{base.__name__}"
-        if own & {"call", "__call__"}:
+        if own_methods & {"call", "__call__"}:
             cure += ", and leave the convolution to `super().call`"
     return f"{kind.__name__} is {whose}, and may do anything: {cure}"
 
 
-def _is_kerass_own(layer: Any) -> bool:
+def _is_of_keras(layer: Any) -> bool:
     """Whether a holder of layers is a layer of Keras itself, not a model."""
     kind = type(layer)
     return getattr(keras.layers, kind.__name__, None) is kind

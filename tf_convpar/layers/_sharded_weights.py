@@ -1,7 +1,7 @@
-"""How the weights of a parallel layer lie, and how its work is cut.
+"""Layouts of a parallel layer's weights, and the split of its work.
 
 Kinds of layers differ in which axis of each weight is cut (`_cut_axes`), and in
-how many channels there are to give out (`_given_out`). Some also override
+how many channels devices share (`_channels_to_share`). Some also override
 `_layout_by_filters` and `_layout_of_maps`.
 """
 
@@ -21,8 +21,8 @@ from tf_convpar._compat.keras import own_variables
 from tf_convpar._compat.keras import stored
 from tf_convpar.algorithms import check_algorithm
 from tf_convpar.layers._chief import chief
-from tf_convpar.layers._shards import Split
-from tf_convpar.layers._shards import held
+from tf_convpar.layers._split import Split
+from tf_convpar.layers._split import layout_of_counts
 from tf_convpar.placement import AnyLayout
 from tf_convpar.placement import Layout
 from tf_convpar.placement import PlacedVariable
@@ -47,7 +47,7 @@ class InShards(keras.layers.Layer):
 
     # The axis that is cut of each weight, by the weight's name.
     _cut_axes: Mapping[str, int] = {"kernel": -1, "bias": -1}
-    # What was assigned to `supports_jit`; Keras assigns True.
+    # The value that was assigned to `supports_jit`; Keras assigns True.
     _asked_jit = True
 
     def __init__(
@@ -86,7 +86,7 @@ class InShards(keras.layers.Layer):
         self._layout: Layout | None = None
         self._samples: SampleLayout | None = None
 
-    def _given_out(self, input_shape: Sequence[int | None]) -> int:
+    def _channels_to_share(self, input_shape: Sequence[int | None]) -> int:
         """The number of channels that `shards` refer to."""
         return int(self.filters)
 
@@ -106,13 +106,13 @@ class InShards(keras.layers.Layer):
     def _lay_out(
         self, input_shape: Any, incoming: AnyLayout | None = None
     ) -> None:
-        """Settles how weights and samples lie, unless that has been settled.
+        """Settles the layouts of weights and samples, unless there are some.
 
         A region does so before the layer is built.
         """
         if self._layout is not None or self._samples is not None:
             return
-        split, devices, owner = self._given(input_shape)
+        split, devices, owner = self._split_and_devices(input_shape)
         wire = self._wire()
         self.lay_out(split, devices, owner, input_shape, incoming, wire)
 
@@ -125,7 +125,7 @@ class InShards(keras.layers.Layer):
         incoming: AnyLayout | None = None,
         wire: str | None = None,
     ) -> None:
-        """Settles how weights and samples lie.
+        """Settles the layouts of weights and samples.
 
         Args:
             split: How the work is cut.
@@ -138,39 +138,45 @@ class InShards(keras.layers.Layer):
         if split.by == CHIEF:
             self._layout = self._layout_by_filters(None, input_shape, incoming)
             return
-        total = self._given_out(input_shape)
+        total = self._channels_to_share(input_shape)
         if split.by == "filters":
             counts = split.counts(total, len(devices))
-            given = held(Layout, counts, devices, owner, wire)
-            self._layout = self._layout_by_filters(given, input_shape, incoming)
+            by_shards = layout_of_counts(Layout, counts, devices, owner, wire)
+            self._layout = self._layout_by_filters(
+                by_shards, input_shape, incoming
+            )
             return
         shares = split.shares(len(devices))
-        self._samples = held(SampleLayout, shares, devices, owner, wire)
+        self._samples = layout_of_counts(
+            SampleLayout, shares, devices, owner, wire
+        )
         if self._samples is not None:
             # Weights travel: with equal shards, all links carry as much.
             names = self._samples.devices
             equal = Split("filters").counts(total, len(names))
-            self._layout = held(Layout, equal, names, owner, wire)
+            self._layout = layout_of_counts(Layout, equal, names, owner, wire)
 
     def _layout_by_filters(
         self,
-        given: Layout | None,
+        by_shards: Layout | None,
         input_shape: Any,
         incoming: AnyLayout | None,
     ) -> Layout | None:
         """The layout of the weights of a layer that is split by filters.
 
         Args:
-            given: The layout by `shards` alone; None if nothing is split.
+            by_shards: The layout by `shards` alone; None if nothing is split.
             input_shape: Shape of the layer's input, with the batch.
             incoming: Layout of its input; None if that is on the chief.
         """
-        return given
+        return by_shards
 
     def _layout_of_maps(self, layout: Layout, input_shape: Any) -> Layout:
         return dataclasses.replace(layout, axis=self._channel_axis())
 
-    def _given(self, input_shape: Any) -> tuple[Split, tuple[str, ...], str]:
+    def _split_and_devices(
+        self, input_shape: Any
+    ) -> tuple[Split, tuple[str, ...], str]:
         """The layer's split, the devices, and the chief's device.
 
         The layer's own shards go first, then the strategy's plan, then the
@@ -186,7 +192,9 @@ class InShards(keras.layers.Layer):
             devices, owner = strategy.devices, strategy.chief_device
             strategy.note(self.name)
             if split.shards is None and strategy.shares is not None:
-                split = self._shared(split, strategy.shares, input_shape)
+                split = self._split_by_strategy(
+                    split, strategy.shares, input_shape
+                )
         else:
             devices = tuple(default_devices())
             owner = devices[0]
@@ -199,7 +207,7 @@ class InShards(keras.layers.Layer):
             )
         return split, devices, owner
 
-    def _shared(
+    def _split_by_strategy(
         self,
         split: Split,
         shares: Sequence[float],
@@ -210,13 +218,13 @@ class InShards(keras.layers.Layer):
             return split
         if split.by == "samples":
             return Split(split.by, shares)
-        total = self._given_out(input_shape)
+        total = self._channels_to_share(input_shape)
         return Split(
             split.by, whole_shares(shares, total, len(shares), each=True)
         )
 
     def _wire(self) -> str | None:
-        """The wire dtype that was given: the layer's, else the strategy's."""
+        """The wire dtype as an argument: the layer's, else the strategy's."""
         strategy = tf.distribute.get_strategy()
         if isinstance(strategy, ConvParallelStrategy):
             return self.wire_dtype or strategy.wire_dtype
@@ -279,18 +287,18 @@ class InShards(keras.layers.Layer):
         return self._asked_jit and self.built and self._is_of_keras()
 
     @supports_jit.setter
-    def supports_jit(self, asked: bool) -> None:
-        self._asked_jit = asked
+    def supports_jit(self, value: bool) -> None:
+        self._asked_jit = value
 
     def _is_of_keras(self) -> bool:
         """Whether the layer is computed as the Keras layer computes it.
 
         On the chief of a cluster the gradients are put in an order.
         """
-        device, alone = chief()
+        device, no_cluster = chief()
         direct = self.algorithm in (None, "direct")
-        own = (direct and alone) or device_type(device) != "CPU"
-        return own and not self.will_spread
+        keras_computes = (direct and no_cluster) or device_type(device) != "CPU"
+        return keras_computes and not self.will_spread
 
     def _wire_dtype_for(self, dtype: Any) -> tf.DType:
         """The dtype in which tensors of `dtype` travel, never a wider one.
@@ -322,10 +330,10 @@ class InShards(keras.layers.Layer):
         kind = type(self).__name__.replace("Conv", "ConvParallel")
         return (
             f"<{kind} name={self.name}, "
-            f"shards={self._cut_in()}, built={self.built}>"
+            f"shards={self._shards_or_shares()}, built={self.built}>"
         )
 
-    def _cut_in(self) -> Any:
+    def _shards_or_shares(self) -> Any:
         """Shares of samples, or filters, of each device, for `repr`."""
         if self._samples is not None:
             return self._samples.shares
