@@ -316,10 +316,10 @@ class Running:
 
     def rest(self) -> list[Arrival]:
         """The arrivals that nobody has waited for, after the end."""
-        left = []
+        messages = []
         while not self._came.empty():
-            left.append(self._came.get())
-        return [came for came in left if isinstance(came, Arrival)]
+            messages.append(self._came.get())
+        return [came for came in messages if isinstance(came, Arrival)]
 
     def _go(self, index: int) -> None:
         while True:

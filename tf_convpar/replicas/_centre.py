@@ -71,8 +71,8 @@ class Centre:
         """`Wc` as it is now, on the first piece's device."""
         parts = [self.piece(index) for index in range(len(self.pieces))]
         with tf.device(self.device):
-            whole = tf.concat(parts, axis=0) if len(parts) > 1 else parts[0]
-            return whole[: self.form.weights.size]
+            vector = tf.concat(parts, axis=0) if len(parts) > 1 else parts[0]
+            return vector[: self.form.weights.size]
 
     def assign(self, vector: tf.Tensor) -> None:
         """Replaces `Wc`."""
@@ -107,24 +107,24 @@ class Centre:
             absent: Tasks that are lost, and what they had with them: slots
                 begin at zero there.
         """
-        there = [task_of(device) not in absent for device in other.devices]
+        survives = [task_of(device) not in absent for device in other.devices]
         for slot in range(
             len(self.optimizers and self.optimizers[0].variables)
         ):
-            own = [o.variables[slot] for o in self.optimizers]
-            old = [o.variables[slot] for o in other.optimizers]
-            if own[0].shape == ():
-                value = tf.convert_to_tensor(old[there.index(True)])
-                for variable in own:
+            slots = [o.variables[slot] for o in self.optimizers]
+            old_slots = [o.variables[slot] for o in other.optimizers]
+            if slots[0].shape == ():
+                value = tf.convert_to_tensor(old_slots[survives.index(True)])
+                for variable in slots:
                     variable.assign(value)
                 continue
             with tf.device(self.device):
                 parts = [
                     tf.convert_to_tensor(v)
-                    if left
+                    if survived
                     else tf.zeros(v.shape, v.dtype)
-                    for v, left in zip(old, there, strict=True)
+                    for v, survived in zip(old_slots, survives, strict=True)
                 ]
                 vector = tf.concat(parts, axis=0)
-            for variable, part in zip(own, self.cut(vector), strict=True):
+            for variable, part in zip(slots, self.cut(vector), strict=True):
                 variable.assign(part)

@@ -235,16 +235,16 @@ class Fed(Source):
     def batch(self, replica: Replica) -> Any:
         """The next one, whoever asks."""
         with self._lock:
-            found = self._left.pop() if self._left else self._next()
-        return keras.tree.map_structure(tf.convert_to_tensor, tuple(found))
+            batch = self._left.pop() if self._left else self._next()
+        return keras.tree.map_structure(tf.convert_to_tensor, tuple(batch))
 
     def example(self, replica: Replica) -> Any:
         """The next batch, which is still to come."""
         return keras.tree.map_structure(tf.convert_to_tensor, self.sample())
 
     def _next(self) -> Any:
-        found = next(self._going, None)
-        if found is None:
+        batch = next(self._going, None)
+        if batch is None:
             raise ValueError(
                 "Expected a batch for each step of every replica and epoch. "
                 f"Received a {type(self._batches).__name__} that ended after "
@@ -252,7 +252,7 @@ class Fed(Source):
                 "through again."
             )
         self._given += 1
-        return self._form(found)
+        return self._form(batch)
 
 
 def _untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:

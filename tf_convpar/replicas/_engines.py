@@ -36,11 +36,11 @@ class Synchronous(Method):
         # As many in one call as the model was compiled for.
         most = int(self.model.steps_per_execution or 1)
         for first in range(0, steps, most):
-            made = min(most, steps - first)
+            rounds = min(most, steps - first)
             data = [
-                [source.batch(r) for r in self.replicas] for _ in range(made)
+                [source.batch(r) for r in self.replicas] for _ in range(rounds)
             ]
-            yield made, self._engine.run(self._eta(), data)
+            yield rounds, self._engine.run(self._eta(), data)
 
 
 class Asynchronous(Method):

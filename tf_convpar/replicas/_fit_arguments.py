@@ -51,11 +51,11 @@ class ClassWeights:
         elif classes.shape.rank > 1:
             classes = tf.squeeze(classes, axis=-1)
         classes = tf.cast(tf.round(tf.cast(classes, tf.float32)), tf.int64)
-        found = tf.ones(tf.shape(classes), keras.config.floatx())
+        weights = tf.ones(tf.shape(classes), keras.config.floatx())
         for label, weight in self._weights.items():
-            other = tf.fill(tf.shape(classes), tf.cast(weight, found.dtype))
-            found = tf.where(classes == label, other, found)
-        return x, y, found
+            other = tf.fill(tf.shape(classes), tf.cast(weight, weights.dtype))
+            weights = tf.where(classes == label, other, weights)
+        return x, y, weights
 
 
 def split_off(
@@ -118,14 +118,14 @@ def source_of(
         ValueError: There is nothing, or `y` beside a dataset.
     """
     weigh = ClassWeights(class_weight) if class_weight else None
-    given = (tf.data.Dataset, keras.utils.PyDataset)
-    if isinstance(x, given) or hasattr(x, "__next__") or callable(x):
+    datasets = (tf.data.Dataset, keras.utils.PyDataset)
+    if isinstance(x, datasets) or hasattr(x, "__next__") or callable(x):
         if y is not None or sample_weight is not None:
             raise ValueError(
                 "Expected `y` and `sample_weight` within the dataset's "
                 f"elements. Received: x={type(x).__name__} and one of them."
             )
-        if callable(x) and not isinstance(x, given):
+        if callable(x) and not isinstance(x, datasets):
             make = (lambda c: x(c).map(weigh)) if weigh else x
             return LocalDatasets(make, devices)
         if isinstance(x, tf.data.Dataset):

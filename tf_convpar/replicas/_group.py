@@ -63,13 +63,13 @@ class Group(Replica):
             self.optimizer = optimizer and copied(
                 optimizer, self.model.trainable_variables
             )
-        own = PackedState(self.model, form.weights.dtype)
-        for seed in own.seeds:
+        state = PackedState(self.model, form.weights.dtype)
+        for seed in state.seeds:
             seed.assign(apart(tf.convert_to_tensor(seed), index))
-        self._seeds = own.seeds if len(devices) == 1 else None
-        self.weights = _Joined(form.weights, own.trained, self.device)
-        self.kept = _Joined(form.kept, own.averages, self.device)
-        self.metrics = _Joined(form.metrics, own.measured, self.device)
+        self._seeds = state.seeds if len(devices) == 1 else None
+        self.weights = _Joined(form.weights, state.trained, self.device)
+        self.kept = _Joined(form.kept, state.averages, self.device)
+        self.metrics = _Joined(form.metrics, state.measured, self.device)
 
     @property
     def inner(self) -> list[Any]:

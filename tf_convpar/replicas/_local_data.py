@@ -118,12 +118,12 @@ class LocalDatasets(Source):
             input_pipeline_id=self._devices.index(device),
             num_replicas_in_sync=len(self._devices),
         )
-        found: list[tf.data.Dataset] = []
+        datasets: list[tf.data.Dataset] = []
 
         def variant() -> tf.Tensor:
-            found.append(self._make(context))
-            _check(found[-1])
-            return tf.data.experimental.to_variant(found[-1])
+            datasets.append(self._make(context))
+            _check(datasets[-1])
+            return tf.data.experimental.to_variant(datasets[-1])
 
         # Not a tf.Graph, in which `==` compares tensors as Python objects.
         traced = tf.function(variant, autograph=False).get_concrete_function()
@@ -144,7 +144,7 @@ class LocalDatasets(Source):
             graph.create_op(
                 "_Retval", [result], [], name="dataset", attrs=attributes
             )
-        spec = found[-1].element_spec
+        spec = datasets[-1].element_spec
         return graph.as_graph_def().SerializeToString(), spec
 
 

@@ -112,15 +112,15 @@ def _regrouped(
         elif length:
             crumbs.append(part)
         begin = end
-    left = iter(crumbs)
+    remaining = iter(crumbs)
     regrouped = []
     for size in sizes:
-        own: list[tf.Tensor] = []
-        while sum(int(crumb.shape[0]) for crumb in own) < size:
-            own.append(next(left))
-        if len(own) != 1:
-            own = [tf.concat(own or [parts[0][:0]], axis=0)]
-        regrouped += own
+        group: list[tf.Tensor] = []
+        while sum(int(crumb.shape[0]) for crumb in group) < size:
+            group.append(next(remaining))
+        if len(group) != 1:
+            group = [tf.concat(group or [parts[0][:0]], axis=0)]
+        regrouped += group
     return regrouped
 
 

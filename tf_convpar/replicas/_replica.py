@@ -239,7 +239,7 @@ class OnOneDevice(Replica):
 
 
 def _merged(gradient: Sequence[Any]) -> list[tf.Tensor]:
-    return [tf.convert_to_tensor(own) for own in gradient]
+    return [tf.convert_to_tensor(part) for part in gradient]
 
 
 def copied(optimizer: Any, variables: Sequence[Any]) -> Any:
@@ -249,10 +249,10 @@ def copied(optimizer: Any, variables: Sequence[Any]) -> Any:
     program says at each step what it is.
     """
     config = {**optimizer.get_config(), "learning_rate": 0.0}
-    made = type(optimizer).from_config(config)
-    made.build(list(variables))
-    fuse_updates_of(made)
-    return made
+    copy = type(optimizer).from_config(config)
+    copy.build(list(variables))
+    fuse_updates_of(copy)
+    return copy
 
 
 def _is_floating(variable: Any) -> bool:

@@ -92,28 +92,30 @@ class Report(tuple[ReplicaReport, ...]):
         figure = Figure(
             figsize=(9, 2.2 + 0.3 * len(self)), layout="constrained"
         )
-        left, right = figure.subplots(1, 2, width_ratios=[1, 1.4])
+        shares, staleness = figure.subplots(1, 2, width_ratios=[1, 1.4])
         names = [short(r.device) for r in self]
         colours = [_COLOURS[i % len(_COLOURS)] for i in range(len(self))]
-        bars = left.barh(names, [100 * r.share for r in self], color=colours)
-        left.bar_label(bars, fmt="%.0f %%", padding=3)
-        left.invert_yaxis()
-        left.set_xlabel("% of all samples")
-        left.margins(x=0.18)
+        bars = shares.barh(names, [100 * r.share for r in self], color=colours)
+        shares.bar_label(bars, fmt="%.0f %%", padding=3)
+        shares.invert_yaxis()
+        shares.set_xlabel("% of all samples")
+        shares.margins(x=0.18)
         most = max((max(r.staleness, default=0) for r in self), default=0)
         wide = 0.8 / max(1, len(self))
         ages = np.arange(most + 1)
-        for i, (own, colour) in enumerate(zip(self, colours, strict=True)):
+        for i, (replica, colour) in enumerate(zip(self, colours, strict=True)):
             parts = [
-                100 * own.staleness.get(int(age), 0) / max(1, own.messages)
+                100
+                * replica.staleness.get(int(age), 0)
+                / max(1, replica.messages)
                 for age in ages
             ]
             where = ages + (i - (len(self) - 1) / 2) * wide
-            right.bar(where, parts, wide, color=colour, label=names[i])
-        right.set_xlabel("messages of others since the centre's answer")
-        right.set_ylabel("% of the replica's messages")
-        right.xaxis.get_major_locator().set_params(integer=True)
-        for axes in (left, right):
+            staleness.bar(where, parts, wide, color=colour, label=names[i])
+        staleness.set_xlabel("messages of others since the centre's answer")
+        staleness.set_ylabel("% of the replica's messages")
+        staleness.xaxis.get_major_locator().set_params(integer=True)
+        for axes in (shares, staleness):
             axes.spines[["top", "right"]].set_visible(False)
         content = io.BytesIO()
         ending = pathlib.Path(path).suffix.lstrip(".") or "png"
@@ -133,15 +135,19 @@ def report(
         batches: Samples for each of their messages.
         arrivals: The messages.
     """
-    of = [[a for a in arrivals if a.replica == i] for i in range(len(devices))]
-    samples = [len(own) * b for own, b in zip(of, batches, strict=True)]
+    of_each = [
+        [a for a in arrivals if a.replica == i] for i in range(len(devices))
+    ]
+    samples = [len(came) * b for came, b in zip(of_each, batches, strict=True)]
     return Report(
         ReplicaReport(
             device,
-            len(own),
+            len(came),
             n / max(1, sum(samples)),
-            dict(sorted(collections.Counter(a.staleness for a in own).items())),
-            statistics.median([a.seconds for a in own] or [0.0]),
+            dict(
+                sorted(collections.Counter(a.staleness for a in came).items())
+            ),
+            statistics.median([a.seconds for a in came] or [0.0]),
         )
-        for device, own, n in zip(devices, of, samples, strict=True)
+        for device, came, n in zip(devices, of_each, samples, strict=True)
     )

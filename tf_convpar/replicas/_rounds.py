@@ -55,12 +55,12 @@ class Rounds(abc.ABC):
         """
         # An iterator goes in once: TensorFlow keeps the order of reads of one
         # argument, not of several that are the same.
-        own = [
+        fed = [
             of[0] if isinstance(of[0], tf.data.Iterator) else list(of)
             for of in zip(*data, strict=True)
         ]
         with step():
-            return self._function(tf.constant(eta, tf.float32), own, len(data))
+            return self._function(tf.constant(eta, tf.float32), fed, len(data))
 
     @abc.abstractmethod
     def exchange(self, gradients: Sequence[list[Any]], eta: tf.Tensor) -> None:
@@ -81,7 +81,8 @@ class Rounds(abc.ABC):
 
     def _round(self, eta: tf.Tensor, data: Any) -> None:
         batches = [
-            r.taken(own) for r, own in zip(self.replicas, data, strict=True)
+            r.taken(source)
+            for r, source in zip(self.replicas, data, strict=True)
         ]
         samples = [keras.tree.flatten(b)[0].shape[0] for b in batches]
         gradients = [
@@ -150,11 +151,11 @@ class ElasticRounds(Rounds):
         alpha = eta * self.rho
         copies = tree_copies(centre, devices, self.centre.device)
         total = tree_sum(weights, devices, self.centre.device)
-        for replica, gradient, own, copy in zip(
+        for replica, gradient, weights_before, copy in zip(
             self.replicas, gradients, before, copies, strict=True
         ):
             replica.descend(gradient, eta)
-            replica.pull(own, copy, alpha)
+            replica.pull(weights_before, copy, alpha)
         with tf.device(self.centre.device):
             self.centre.assign(
                 _equations.centred(centre, total, len(self.replicas), alpha)
@@ -171,7 +172,7 @@ class GradientRounds(Rounds):
     """
 
     def _parts(self, samples: Sequence[int]) -> list[float]:
-        return [own / sum(samples) for own in samples]
+        return [count / sum(samples) for count in samples]
 
     def exchange(self, gradients: Sequence[list[Any]], eta: tf.Tensor) -> None:
         """`W <- W - eta sum_i (b_i / b) dW_i`, and every replica has W."""
@@ -183,7 +184,7 @@ class GradientRounds(Rounds):
         copies = []
         for j, owner in enumerate(self.centre.devices):
             with tf.device(owner):
-                total = ordered_sum(*(own[j] for own in pieces))
+                total = ordered_sum(*(of_replica[j] for of_replica in pieces))
             self.centre.descend(total, eta, j)
             copies.append(broadcast(self.centre.piece(j), devices, owner))
         for i, replica in enumerate(self.replicas):
@@ -204,10 +205,10 @@ class AloneRounds(Rounds):
         There replicas have as many samples as one another; where they do not,
         each counts by what it has learned from.
         """
-        whole = sum(r.batch for r in self.replicas)
+        total = sum(r.batch for r in self.replicas)
         parts = []
         for replica in self.replicas:
             with tf.device(replica.device):
-                parts.append(replica.weights.value * (replica.batch / whole))
+                parts.append(replica.weights.value * (replica.batch / total))
         devices = [r.device for r in self.replicas]
         self.centre.assign(tree_sum(parts, devices, self.centre.device))
