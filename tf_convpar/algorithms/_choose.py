@@ -103,7 +103,7 @@ def as_layer_of(filters: int | None) -> Iterator[None]:
     """A context in which `choose` goes by the race of a larger layer.
 
     ```python
-    with as_with(filters=512):
+    with as_layer_of(filters=512):
         choose(Geometry((14, 14), 512, 128, window=(3, 3), batch=8))
     ```
 
@@ -125,8 +125,9 @@ def race_geometry(geometry: Geometry, device: str | None = None) -> Geometry:
     """The smaller convolution by which algorithms race for this one.
 
     ```python
-    raced(Geometry((112, 112), 64, 64, window=(3, 3), batch=64)).batch  # 1
-    raced(Geometry((14, 14), 416, 128, batch=64)).channels  # 384
+    large = Geometry((112, 112), 64, 64, window=(3, 3), batch=64)
+    race_geometry(large).batch  # 1
+    race_geometry(Geometry((14, 14), 416, 128, batch=64)).channels  # 384
     ```
 
     It has a part of the batch, and widths that others have too: layers whose

@@ -125,7 +125,7 @@ def in_shards(x: tf.Tensor | ShardedTensor, layout: AnyLayout) -> ShardedTensor:
     """Gives each device its own channels, or its own samples, of a tensor.
 
     ```python
-    apart(x, layout).shards[1]  # on layout.devices[1]
+    in_shards(x, layout).shards[1]  # on layout.devices[1]
     ```
 
     Shards that lie so already stay where they are. A tensor is cut on the

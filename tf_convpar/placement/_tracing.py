@@ -31,7 +31,7 @@ class IdentityTraceType(tf.types.experimental.TraceType):
     def most_specific_common_supertype(
         self, others: Any
     ) -> IdentityTraceType | None:
-        """Itself, or nothing."""
+        """This type, if all others are equal to it; else None."""
         return self if all(self == other for other in others) else None
 
     def placeholder_value(self, placeholder_context: Any) -> Any:
