@@ -31,11 +31,13 @@ PROGRAM = Path(__file__).parent / "programs/elastic.py"
 # The fault, and how the model is split; whether it comes in a step of training
 # or of validation, in which epoch and step; and which workers are lost.
 CASES = [
-    ("kill", "filters", "train", 1, 0, 1),
-    # Calls that it had left when it hung fail when it is back.
-    ("echo", "samples", "train", 1, 2, 1),
+    # One is killed and one hangs. Calls that it had left when it hung fail when
+    # it is back.
+    ("both", "mixed", "train", 1, 2, 0, 1),
 ]
 OTHERS = [
+    ("kill", "filters", "train", 1, 0, 1),
+    ("echo", "samples", "train", 1, 2, 1),
     # The other one is killed while this one is taken back.
     ("again", "filters", "train", 1, 2, 1),
     # What it had is with the other one; or with nobody.
@@ -332,6 +334,7 @@ def test_a_copy_of_the_last_step_of_an_epoch(tmp_path):
     assert not list(copies.iterdir())
 
 
+@pytest.mark.slow  # The launcher and the copy have tests of their own.
 def test_a_killed_chief_is_started_again_and_goes_on(tmp_path):
     """With all its workers; the output of the program is found in the end."""
     program = PROGRAM.with_name("elastic_chief.py")

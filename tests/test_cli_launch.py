@@ -413,22 +413,24 @@ def test_a_worker_ends_with_its_heartbeats():
     """Its end of a connection that was cut is silent, or closed."""
     code = (
         "from tf_convpar.cluster import server\n"
-        "server.exit_without_heartbeats(3.0)\n"
+        "server.exit_without_heartbeats(2.0)\n"
         "print('up', flush=True)\n" + WAIT
     )
-    for closes in (False, True):
-        with Process(
-            [sys.executable, "-c", code], stdin=subprocess.PIPE
-        ) as process:
-            # However long it takes to start, and longer than it may be silent.
-            beats = 0
-            while beats < 18:
+    line = [sys.executable, "-c", code]
+    with (
+        Process(line, stdin=subprocess.PIPE) as silent,
+        Process(line, stdin=subprocess.PIPE) as closed,
+    ):
+        # However long they take to start, and longer than they may be silent.
+        beats = 0
+        while beats < 13:
+            time.sleep(0.2)
+            for process in (silent, closed):
                 process.write("\n")
-                time.sleep(0.2)
                 assert process.returncode is None, process.output
-                beats += "up" in process.output
-            if closes:
-                process._popen.stdin.close()
+            beats += "up" in silent.output and "up" in closed.output
+        closed._popen.stdin.close()
+        for process in (silent, closed):
             process.wait(timeout_s=10)
             assert "is gone; ending it" in process.output
 

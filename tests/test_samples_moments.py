@@ -15,6 +15,7 @@ from by_samples import same
 from by_samples import shaken
 from by_samples import slopes
 from by_samples import split
+from cases import by_turns
 from tensorflow.python.ops import op_selector
 
 import tf_convpar as convpar
@@ -72,8 +73,10 @@ def test_moments_of_all_samples(shares, strategy, float64):
         same(ours, slopes(model, x, training=False), 1e-10)
 
 
-@pytest.mark.parametrize("follows", [None, "relu", "silu"])
-@pytest.mark.parametrize("ways", ["samples", "filters"])
+@pytest.mark.parametrize(
+    ("follows", "ways"),
+    by_turns([None, "relu", "silu"], ["samples", "filters"]),
+)
 def test_float32_is_as_near_as_that_of_keras(ways, follows, strategy):
     """Here the compiled ops serve, if they were built."""
 
@@ -283,8 +286,9 @@ def centred(function):
     return keras.Model(x, conv(2)(function(eye(x))))
 
 
-@pytest.mark.parametrize("case", ALONE)
-@pytest.mark.parametrize("ways", ["samples", "filters"])
+@pytest.mark.parametrize(
+    ("case", "ways"), by_turns([*ALONE], ["samples", "filters"])
+)
 def test_what_follows_is_computed_with_it(case, ways, strategy, float64):
     """Gradients through one result of a normalization, and through several."""
     model = shaken(centred(ALONE[case]))
@@ -345,8 +349,10 @@ def test_second_derivatives(ways, strategy, float64):
     same(curvature(parallel, x), curvature(model, x), 1e-8)
 
 
-@pytest.mark.parametrize("shares", [(2, 1, 3), (0, 2, 1)])
-@pytest.mark.parametrize("case", ["relu", "sum of two", "all"])
+@pytest.mark.parametrize(
+    ("case", "shares"),
+    by_turns(["relu", "sum of two", "all"], [(2, 1, 3), (0, 2, 1)]),
+)
 def test_own_moments(case, shares, strategy, float64):
     """As of replicas, each with its part of the samples."""
     model = shaken(centred(ALONE[case]))
