@@ -1,11 +1,24 @@
 """Cases of which `make test` runs some, and `make test-all` all."""
 
+import itertools
+
 import pytest
 
 
 def but_slow(cases, chosen):
     """All cases, of which those that are not chosen are slow."""
     return [case if case in chosen else slow(case) for case in cases]
+
+
+def by_turns(*values):
+    """The product of some values; cases that have each of them once are quick.
+
+    The first case has the first of each, the second the second, and so on;
+    shorter lists begin again.
+    """
+    longest = max(map(len, values))
+    chosen = [tuple(v[i % len(v)] for v in values) for i in range(longest)]
+    return but_slow(itertools.product(*values), chosen)
 
 
 def slow(case):

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import by_turns
 from click.testing import CliRunner
 from processes import CONVPAR
 from processes import run
@@ -170,8 +171,9 @@ def test_noise_for_models_of_two_inputs(kind):
     ]
 
 
-@pytest.mark.parametrize("kind", ["list", "mapping"])
-@pytest.mark.parametrize("method", ["model", "star"])
+@pytest.mark.parametrize(
+    ("kind", "method"), by_turns(["list", "mapping"], ["model", "star"])
+)
 def test_models_of_two_inputs_are_measured(
     kind, method, tmp_path, little_time, monkeypatch
 ):

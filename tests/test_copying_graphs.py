@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from cases import by_turns
 
 import tf_convpar as convpar
 
@@ -131,8 +132,9 @@ def predictions(model):
     return [np.asarray(x) for x in found]
 
 
-@pytest.mark.parametrize("plan", ["auto", "equal", "samples"])
-@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize(
+    ("name", "plan"), by_turns([*KEPT], ["auto", "equal", "samples"])
+)
 def test_models_of_what_a_model_keeps(name, plan, strategy):
     make, kept = KEPT[name]
     model, *others = copies(make, plan, strategy)

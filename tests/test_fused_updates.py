@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import by_turns
 from models import small_cnn
 
 import tf_convpar as convpar
@@ -86,16 +87,18 @@ def test_whose_updates(algorithm, scaled):
     assert (inner in fused_updates._fused) == (algorithm == "auto")
 
 
-@pytest.mark.parametrize("plan", ["filters", "samples"])
+BY_OP = {
+    "KerasMomentum": lambda: keras.optimizers.SGD(0.1, 0.9),
+    "Adam": lambda: keras.optimizers.Adam(0.01),
+}
+
+
 @pytest.mark.parametrize(
-    ("make", "op"),
-    [
-        (lambda: keras.optimizers.SGD(0.1, 0.9), "KerasMomentum"),
-        (lambda: keras.optimizers.Adam(0.01), "Adam"),
-    ],
+    ("op", "plan"), by_turns([*BY_OP], ["filters", "samples"])
 )
-def test_each_shard_is_updated_by_one_op(plan, make, op, strategy):
+def test_each_shard_is_updated_by_one_op(op, plan, strategy):
     """Where it lies, and to what one device makes of the weight."""
+    make = BY_OP[op]
     rng = np.random.default_rng(0)
     x = rng.normal(size=(6, 16, 16, 1)).astype("float32")
     y = rng.integers(0, 10, 6)

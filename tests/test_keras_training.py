@@ -1,12 +1,12 @@
 """Under this strategy Keras trains as under none: nothing is taken or asked."""
 
 import contextlib
-import itertools
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import by_turns
 from models import largest_difference
 
 import tf_convpar as convpar
@@ -171,20 +171,11 @@ def loop(model, optimizer, graph):
 
 
 INSIDE = ("all", "optimizer", "loop", "model")
-LOOPS = list(itertools.product(OPTIMIZERS, INSIDE, (False, True)))
-# Each optimizer and each scope, in graphs and without.
-QUICK = [
-    *zip(OPTIMIZERS, INSIDE, [True] * 4, strict=True),
-    *zip(OPTIMIZERS, reversed(INSIDE), [False] * 4, strict=True),
-]
 
 
 @pytest.mark.parametrize(
     ("name", "inside", "graph"),
-    [
-        case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow)
-        for case in LOOPS
-    ],
+    by_turns([*OPTIMIZERS], INSIDE, (True, False)),
 )
 def test_a_loop_of_ones_own(name, inside, graph, strategy):
     """Whatever of it is in the strategy's scope, beside the model."""

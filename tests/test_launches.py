@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 
+import forks
 import psutil
 import pytest
 from processes import CONVPAR
@@ -75,13 +76,9 @@ def test_workers_of_another_launch_are_refused(worker, chiefs, monkeypatch):
         for chief, joins in chiefs.items():
             monkeypatch.delenv(launches.VARIABLE, raising=False)
             own = {launches.VARIABLE: chief} if chief else {}
-            _, output = run(
-                [sys.executable, "-c", CHIEF],
-                TF_CONFIG=local.tf_config(),
-                **own,
-            )
-            assert ("joined 2" in output) is joins, output
-            assert (REFUSED in output) is not joins, output
+            done = forks.run(["-c", CHIEF], local.env() | own)
+            assert ("joined 2" in done.stdout) is joins, done
+            assert (REFUSED in done.stdout) is not joins, done
 
 
 @pytest.mark.slow
@@ -119,7 +116,7 @@ def test_all_that_a_launch_starts_has_its_id(over_ssh, program, ssh, hosts):
     if over_ssh:
         where = ["--hosts", hosts, "--ssh", "--python", sys.executable]
     ids = []
-    for _ in range(2):
+    for killed in (False, not over_ssh):
         launcher = start(
             [*CONVPAR, "launch", *where, program(WAITS)],
             # Of a launch that this one is within.
@@ -129,7 +126,7 @@ def test_all_that_a_launch_starts_has_its_id(over_ssh, program, ssh, hosts):
             found = read_until(launcher, "[chief] id ").split()[-1]
             worker = _worker_of(launcher)
             assert id_of(worker) == found
-            if not over_ssh:
+            if killed:
                 os.kill(worker, signal.SIGKILL)
                 read_until(launcher, "[worker 0] Ready")
                 assert id_of(_worker_of(launcher)) == found

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from cases import but_slow
 
 import tf_convpar as convpar
 
@@ -40,7 +41,7 @@ def losses(model):
     return model.fit(X, Y, epochs=3, verbose=0).history["loss"]
 
 
-WAYS = [
+CASES = [
     *[(mode, plan) for mode in MODES for plan in ("auto", "equal")],
     *[
         (mode, plan)
@@ -50,7 +51,14 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize(("mode", "plan"), WAYS)
+# Each mode, and each way where it computes again.
+QUICK = [
+    *[("none", "equal"), ("full", "auto"), ("activations", "equal")],
+    *[("larger", "samples"), ("some", "mixed"), ("some", "equal")],
+]
+
+
+@pytest.mark.parametrize(("mode", "plan"), but_slow(CASES, QUICK))
 def test_training_in_a_scope(mode, plan, strategy):
     plans = {
         "equal": "equal",

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import slow
 from replica_cases import DEVICES
 from replica_cases import data
 from replica_cases import network
@@ -107,7 +108,7 @@ NORMALIZED = (
     ("optimizer", "after", "options"),
     [
         (keras.optimizers.SGD, 19, {"every": 2}),
-        (keras.optimizers.Adam, 8, {"every": 4}),
+        slow((keras.optimizers.Adam, 8, {"every": 4})),
         (keras.optimizers.Adam, 8, {"every": 4, "algorithm": "auto"}),
         # The first part of the weights is on its way.
         (

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import replica_cases
 import tensorflow as tf
+from cases import by_turns
 from replica_cases import DEVICES
 from replica_cases import data
 from replica_cases import network
@@ -148,8 +149,9 @@ def test_diloco(wire):
     assert np.abs(reference.common[:SIZE] - 1).max() > 0.5
 
 
-@pytest.mark.parametrize("wire", ["float32", "int4"])
-@pytest.mark.parametrize("delay", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("delay", "wire"), by_turns([0, 1, 3], ["float32", "int4"])
+)
 def test_streaming_diloco(wire, delay):
     """Two epochs: the first ends while a fragment travels."""
     samples = (1, 2, 4)

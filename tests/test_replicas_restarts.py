@@ -68,6 +68,7 @@ def test_a_killed_chief_is_started_again_and_goes_on(tmp_path, undisturbed):
     assert rounds(before) >= 3
 
 
+@pytest.mark.slow  # As the one before, from the files of the backups.
 def test_the_same_command_goes_on_when_all_were_killed(tmp_path, undisturbed):
     line = [*CONVPAR, "launch", "-n", "3", PROGRAM, "backups"]
     line = in_folder(tmp_path, line)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from by_samples import between
+from by_samples import centre
 from by_samples import conv
 from by_samples import curvature
 from by_samples import numbers
@@ -15,6 +16,7 @@ from by_samples import same
 from by_samples import shaken
 from by_samples import slopes
 from by_samples import split
+from cases import by_turns
 from tensorflow.python.ops import op_selector
 
 import tf_convpar as convpar
@@ -72,8 +74,10 @@ def test_moments_of_all_samples(shares, strategy, float64):
         same(ours, slopes(model, x, training=False), 1e-10)
 
 
-@pytest.mark.parametrize("follows", [None, "relu", "silu"])
-@pytest.mark.parametrize("ways", ["samples", "filters"])
+@pytest.mark.parametrize(
+    ("follows", "ways"),
+    by_turns([None, "relu", "silu"], ["samples", "filters"]),
+)
 def test_float32_is_as_near_as_that_of_keras(ways, follows, strategy):
     """Here the compiled ops serve, if they were built."""
 
@@ -163,7 +167,7 @@ def test_large_means_keep_their_digits(strategy):
     """Sums of squares in float32 would lose a variance beside its mean."""
     layer = L.BatchNormalization(epsilon=1e-9)
     x = keras.Input(IMAGE)
-    eye = conv(3, kernel_initializer=_centre)
+    eye = conv(3, kernel_initializer=centre)
     model = keras.Model(x, layer(eye(x)))
     parallel = split(model, strategy, plan((1, 9, 2)))
     images = (1000 + numbers((8, *IMAGE))).astype("float32")
@@ -173,19 +177,13 @@ def test_large_means_keep_their_digits(strategy):
     np.testing.assert_allclose(ours, (wide - mean) / deviation, atol=2e-3)
 
 
-def _centre(shape, dtype=None):
-    kernel = np.zeros(shape)
-    kernel[1, 1] = np.eye(3)
-    return tf.constant(kernel, dtype)
-
-
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_narrow_floats_are_normalized_wide(policy, strategy):
     """Squares of these images are beyond float16."""
     keras.mixed_precision.set_dtype_policy(policy)
     x = keras.Input(IMAGE)
     y = L.BatchNormalization(momentum=0.5)(
-        conv(3, kernel_initializer=_centre)(x)
+        conv(3, kernel_initializer=centre)(x)
     )
     model = keras.Model(x, L.Activation("tanh", dtype="float32")(y))
     parallel = split(model, strategy, wire_dtype="bfloat16")
@@ -195,56 +193,6 @@ def test_narrow_floats_are_normalized_wide(policy, strategy):
     assert np.isfinite(ours).all()
     np.testing.assert_allclose(ours, theirs, atol=0.03)
     same(weights(parallel)[-2:], weights(model)[-2:], 1e-2)
-
-
-DRAWN = {
-    "dropout": lambda: L.Dropout(0.4, seed=3),
-    "rows": lambda: L.Dropout(0.4, noise_shape=(None, 6, 1, 3), seed=3),
-    "channels": lambda: L.SpatialDropout2D(0.4, seed=3),
-    "alpha": lambda: L.AlphaDropout(0.4, seed=3),
-    "gaussian dropout": lambda: L.GaussianDropout(0.4, seed=3),
-    "gaussian noise": lambda: L.GaussianNoise(0.4, seed=3),
-}
-
-
-@pytest.mark.parametrize("case", DRAWN)
-def test_what_is_drawn_is_drawn_alike(case, strategy, float64):
-    """Bit for bit, step for step, and not the same in each."""
-    x = keras.Input(IMAGE)
-    given = conv(3, kernel_initializer=_centre)(x)
-    layer = DRAWN[case]()
-    model = keras.Model(x, layer(given))
-    parallel = split(model, strategy)
-    assert isinstance(
-        by_samples.layouts(parallel, numbers((5, *IMAGE)))[layer.name],
-        SampleLayout,
-    )
-    traced = tf.function(
-        lambda x: parallel(x, training=True),
-        input_signature=[tf.TensorSpec((None, *IMAGE), "float64")],
-    )
-    drawn = []
-    for step, batch in enumerate((5, 5, 1, 12)):
-        x = 1 + np.arange(batch * 108.0).reshape(batch, *IMAGE)
-        theirs = np.asarray(model(x, training=True))
-        ours = traced(x) if step % 2 else parallel(x, training=True)
-        np.testing.assert_array_equal(ours, theirs)
-        drawn.append(theirs)
-    assert not np.array_equal(drawn[0], drawn[1])
-    np.testing.assert_array_equal(parallel(x), x)
-
-
-def test_gradients_of_what_is_drawn(strategy, float64):
-    layers = [make() for make in DRAWN.values() if make is not DRAWN["rows"]]
-    x = keras.Input(IMAGE)
-    y = conv()(x)
-    for layer in layers:
-        y = layer(y)
-    model = shaken(keras.Model(x, conv(2)(y)))
-    parallel = split(model, strategy)
-    x = numbers((7, *IMAGE))
-    for _ in range(2):
-        same(slopes(parallel, x), slopes(model, x), 1e-10)
 
 
 def branches(x):
@@ -278,13 +226,14 @@ ALONE = {
 
 
 def centred(function):
-    eye = conv(3, kernel_initializer=_centre)
+    eye = conv(3, kernel_initializer=centre)
     x = keras.Input(IMAGE)
     return keras.Model(x, conv(2)(function(eye(x))))
 
 
-@pytest.mark.parametrize("case", ALONE)
-@pytest.mark.parametrize("ways", ["samples", "filters"])
+@pytest.mark.parametrize(
+    ("case", "ways"), by_turns([*ALONE], ["samples", "filters"])
+)
 def test_what_follows_is_computed_with_it(case, ways, strategy, float64):
     """Gradients through one result of a normalization, and through several."""
     model = shaken(centred(ALONE[case]))
@@ -345,8 +294,10 @@ def test_second_derivatives(ways, strategy, float64):
     same(curvature(parallel, x), curvature(model, x), 1e-8)
 
 
-@pytest.mark.parametrize("shares", [(2, 1, 3), (0, 2, 1)])
-@pytest.mark.parametrize("case", ["relu", "sum of two", "all"])
+@pytest.mark.parametrize(
+    ("case", "shares"),
+    by_turns(["relu", "sum of two", "all"], [(2, 1, 3), (0, 2, 1)]),
+)
 def test_own_moments(case, shares, strategy, float64):
     """As of replicas, each with its part of the samples."""
     model = shaken(centred(ALONE[case]))

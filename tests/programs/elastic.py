@@ -4,7 +4,9 @@
 `blink` only for a moment. They return after the next epoch. With `near` they
 are killed, and all copies but the first stay with the workers. With `new` they
 have not been there before. With `late` they are killed after the step. With
-`echo` calls fail when they return that they had left when they hung.
+`echo` calls fail when they return that they had left when they hung; with
+`both` the second one is killed beside one that hangs so. Split `mixed`, the
+first layer is by filters and the second by samples.
 
 Prints one JSON object: history and weights of the training, those of plain
 Keras on the same batches, the devices after each epoch, and seconds of steps.
@@ -74,7 +76,10 @@ class Fault(keras.callbacks.Callback):
         self.devices, self.seconds, self.memory = [], [], []
         if how in ("again", "near", "late"):
             self.how = "kill"
-        if how == "echo":
+        self.killed = lost if self.how in ("kill", "new") else []
+        if how == "both":
+            self.killed = lost[1:]
+        if how in ("echo", "both"):
             self.how, self.failing = "stop", ["join", "change"]
             self.join, members().join = members().join, self.fails_once
             self.change = strategy.change_devices
@@ -123,7 +128,7 @@ class Fault(keras.callbacks.Callback):
     def fault(self, mode, batch):
         if (mode, self.epoch, batch) == self.when and self.how != "new":
             for index in self.lost:
-                if self.how == "kill":
+                if index in self.killed:
                     self.local.workers[index].kill()
                 elif self.how == "stop":
                     self.local.workers[index].signal(signal.SIGSTOP)
@@ -138,7 +143,7 @@ class Fault(keras.callbacks.Callback):
         self.memory.append(psutil.Process().memory_info().rss >> 20)
         if epoch == self.when[1] + 1:
             for index in self.lost:
-                if self.how in ("kill", "new"):
+                if index in self.killed:
                     self.local.restart(index)
                 elif self.how == "stop":
                     self.local.workers[index].signal(signal.SIGCONT)
@@ -192,9 +197,12 @@ def main(how, split, mode, epoch, batch, *lost):
         )
         expected = plain.fit(x, y, callbacks=[slower], **options).history
         with strategy.scope():
+            ways = ["filters", "samples"] if split == "mixed" else [split] * 2
             plan = {
-                "first": {"split": split, "shards": shares[0]},
-                "second": {"split": split, "shards": shares[1]},
+                name: {"split": way, "shards": share}
+                for name, way, share in zip(
+                    ("first", "second"), ways, shares, strict=True
+                )
             }
             model = convpar.parallelize(network(), plan)
         fault = Fault(
