@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import collections
-import math
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Sequence
 
@@ -12,6 +12,7 @@ from tf_convpar.planner import _work_keys
 from tf_convpar.planner._calibration import PASSES
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import Work
+from tf_convpar.planner._computing import weights_of
 from tf_convpar.planner._ways import DEFAULTS
 from tf_convpar.planner._ways import Cut
 from tf_convpar.planner._ways import Settings
@@ -65,21 +66,26 @@ def unsplit(
     )
 
 
-def alone(graph: Graph, calibration: Calibration) -> dict[str, float]:
-    """Seconds of a step on each device alone, by the device's name."""
-    weights = sum(
-        math.prod(weight.shape)
-        for layer in {id(c.layer): c.layer for c in graph.calls}.values()
-        for weight in getattr(layer, "trainable_weights", ())
-    )
+def alone(
+    graph: Graph, calibration: Calibration, without: Collection[str] = ()
+) -> dict[str, float]:
+    """Seconds of a step on each device alone, by the device's name.
+
+    Calls of the layers `without` are left out.
+    """
+    calls = [
+        call
+        for call in graph.calls
+        if call.layer is not None and call.name not in without
+    ]
+    weights = sum(weights_of(calls))
     return {
         device.name: weights * device.update_s
         + sum(
             device.works[_work_keys.key(graph, call)].at(
                 which, calibration.batch, on_shards=False
             )
-            for call in graph.calls
-            if call.layer is not None
+            for call in calls
             for which in PASSES
         )
         for device in calibration.devices
@@ -160,9 +166,9 @@ def balanced(
         seconds: For each device, its seconds for a number of things, which
             grow with that; None for a device that gets none.
         quantum: Number of things that stay together, except for a remainder;
-            more where there are many.
+            a multiple of it where there are many.
     """
-    quantum = max(quantum, number // _PARTS)
+    quantum *= max(1, number // (_PARTS * quantum))
     units = -(-number // quantum)
 
     def things(count: int) -> int:

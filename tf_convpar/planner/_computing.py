@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Sequence
 
 from tf_convpar.planner import _work_keys
@@ -13,6 +14,7 @@ from tf_convpar.planner._calibration import MeasuredDevice
 from tf_convpar.plans import apportioned
 from tf_convpar.plans import even_shares
 from tf_convpar.plans import sizes_to_time
+from tf_convpar.sharding import Call
 from tf_convpar.sharding import Graph
 
 # Bytes of one number of a weight.
@@ -39,7 +41,7 @@ class Computing:
     ) -> None:
         self.calibration = calibration
         self.devices = [d for d in calibration.devices if d.name in names]
-        self.weight_sizes = weights_of(graph)
+        self.weight_sizes = weights_of(graph.calls)
         self.weights = sum(self.weight_sizes)
         self._keys = [
             _work_keys.key(graph, call)
@@ -87,9 +89,9 @@ class Computing:
         return apportioned(total, [1.0] * len(self.devices))
 
 
-def weights_of(graph: Graph) -> list[int]:
-    """Numbers of each weight of a model that is learned, in order."""
-    layers = {id(call.layer): call.layer for call in graph.calls}.values()
+def weights_of(calls: Iterable[Call]) -> list[int]:
+    """Numbers of each weight that calls share and that is learned, in order."""
+    layers = {id(call.layer): call.layer for call in calls}.values()
     return [
         math.prod(weight.shape)
         for layer in layers

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import pathlib
 
-from tf_convpar.files import whole
+from tf_convpar.planner._draw_sweep import picture
+from tf_convpar.planner._draw_sweep import xs_of
 from tf_convpar.planner._sweep_ways import WaySimulation
 from tf_convpar.planner._ways_to_train import ONE_DEVICE
 from tf_convpar.planner._ways_to_train import OWN_MOMENTS
 from tf_convpar.planner._ways_to_train import OWN_STEPS
-from tf_convpar.planner.star._plot import x_axis
-from tf_convpar.planner.star._plot import xs_of
 
 # Okabe and Ito's colours, with grey in the place of a faint yellow.
 _COLOURS = (
@@ -36,33 +34,22 @@ def draw_ways(simulation: WaySimulation, path: str | os.PathLike[str]) -> None:
         simulation: Ways to draw.
         path: Image file to write. Its ending says in which format.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.6, 4.4), layout="constrained", dpi=110)
-    axes = figure.subplots()
-    xs = xs_of(simulation.sweep, simulation.rows)
-    for i, (name, numbers) in enumerate(simulation.names.items()):
-        ways = [row.of(name) for row in simulation.rows]
-        axes.plot(
-            xs,
-            [way.samples_per_s if way else float("nan") for way in ways],
-            color=_COLOURS[i % len(_COLOURS)],
-            ls=_LINES[numbers],
-            marker=_MARKERS[i % len(_MARKERS)],
-            ms=4.5,
-            lw=1.8,
-            label=f"{name} ({numbers})",
+    with picture(simulation, path, wide=7.6) as (axes,):
+        xs = xs_of(simulation)
+        for i, (name, numbers) in enumerate(simulation.names.items()):
+            ways = [row.of(name) for row in simulation.rows]
+            axes.plot(
+                xs,
+                [way.samples_per_s if way else float("nan") for way in ways],
+                color=_COLOURS[i % len(_COLOURS)],
+                ls=_LINES[numbers],
+                marker=_MARKERS[i % len(_MARKERS)],
+                ms=4.5,
+                lw=1.8,
+                label=f"{name} ({numbers})",
+            )
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel("samples a second")
+        axes.figure.legend(
+            frameon=False, loc="outside right upper", fontsize="small"
         )
-    x_axis(axes, simulation.sweep, simulation.rows)
-    axes.set_ylim(bottom=0)
-    axes.set_ylabel("samples a second")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color="0.92")
-    axes.set_axisbelow(True)
-    figure.legend(frameon=False, loc="outside right upper", fontsize="small")
-    figure.suptitle(
-        simulation.about, x=0.01, ha="left", fontsize="medium", color="0.25"
-    )
-    with whole(path) as part:
-        ending = pathlib.Path(path).suffix.lstrip(".") or "png"
-        figure.savefig(part, format=ending)

@@ -60,7 +60,7 @@ def groups(
         for part, n in zip(parts, batches, strict=True)
     ]
     names = [part[0] for part in parts]
-    tree = TreeTimes(calibration.links, WIDTH * sum(weights_of(graph)))
+    tree = TreeTimes(calibration.links, WIDTH * sum(weights_of(graph.calls)))
     rates = {k.target: k.bytes_per_s for k in calibration.links}
     gathered = max(
         away / rates[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -152,10 +153,8 @@ def describe(
         batch_size,
         tuple(_device(graph, device, batch_size) for device in devices),
         tuple(
-            Link(a, b, bytes_per_s, latency_s)
-            for a in names
-            for b in names
-            if a != b
+            Link(*ends, bytes_per_s, latency_s)
+            for ends in itertools.permutations(names, 2)
         ),
         facts={descriptions.SOURCE: descriptions.DESCRIPTION},
     )

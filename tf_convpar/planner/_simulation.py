@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import math
 import os
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -11,10 +12,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from typing import Any
 from typing import Generic
-from typing import Protocol
 from typing import TypeVar
 
 from tf_convpar.files import whole
+from tf_convpar.planner._vary import Value
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,15 +30,27 @@ HEADS = {
 }
 
 
-class Row(Protocol):
-    """One simulated cluster."""
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One simulated cluster.
 
-    @property
-    def label(self) -> str:
-        """Value of the setting, as text for readers."""
+    Attributes:
+        value: Value of the setting that varies: a number of devices, bytes per
+            second, samples, or the ratio of the fastest speed to the slowest;
+            the label of numbers of kernels.
+        label: The value as text for readers.
+    """
+
+    value: Value | str
+    label: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Plain data for JSON, where an infinite value is its label."""
+        infinite = self.value == math.inf
+        return {
+            "value": self.label if infinite else self.value,
+            "label": self.label,
+        }
 
 
 R = TypeVar("R", bound=Row)

@@ -19,9 +19,9 @@ from tf_convpar.planner import descriptions
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._simulate import DEVICES
 from tf_convpar.planner._simulation import Columns
+from tf_convpar.planner._simulation import Row
 from tf_convpar.planner._simulation import Simulation
 from tf_convpar.planner._vary import Sweep
-from tf_convpar.planner._vary import Value
 from tf_convpar.planner._vary import mbit
 from tf_convpar.planner._vary import varied
 from tf_convpar.planner._vary import whole_number
@@ -45,18 +45,13 @@ VALUES: Mapping[str, tuple[float, ...]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class SweepRow:
+class SweepRow(Row):
     """The best plan for one cluster.
 
     Attributes:
-        value: Value of the setting that varies: a number of devices, bytes per
-            second, or samples.
-        label: The value as text for readers.
-        plan: Best plan for that value.
+        plan: Best plan for that cluster.
     """
 
-    value: Value
-    label: str
     plan: Plan
 
     @property
@@ -84,14 +79,9 @@ class SweepRow:
         return dict(collections.Counter(map(self.plan.way, self.plan)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; JSON has neither infinity nor NaN.
-
-        An infinite value is its label, and a speedup over nothing is None.
-        """
+        """Plain data for JSON; a speedup over nothing is None."""
         single = self.plan.best_single
-        return {
-            "value": self.label if self.value == math.inf else self.value,
-            "label": self.label,
+        return super().to_dict() | {
             "devices": len(self.plan.devices),
             "used": len(self.plan.used),
             "step_s": self.step_s,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -17,10 +18,10 @@ from tf_convpar.planner._compare import legend
 from tf_convpar.planner._compare import ways_of
 from tf_convpar.planner._link import Link
 from tf_convpar.planner._simulation import HEADS
+from tf_convpar.planner._simulation import Row
 from tf_convpar.planner._simulation import Simulation
 from tf_convpar.planner._sweep import SWEEPS
 from tf_convpar.planner._sweep import VALUES
-from tf_convpar.planner._vary import Value
 from tf_convpar.planner._vary import varied
 from tf_convpar.planner._ways import Settings
 from tf_convpar.planner._ways_to_train import NAMES
@@ -35,17 +36,13 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class WaysRow:
+class WaysRow(Row):
     """The ways to train on one cluster.
 
     Attributes:
-        value: Value of the setting that varies; see `SweepRow`.
-        label: The value as text for readers.
         ways: The ways, those with most samples a second first.
     """
 
-    value: Value
-    label: str
     ways: tuple[Way, ...]
 
     def of(self, name: str) -> Way | None:
@@ -55,14 +52,15 @@ class WaysRow:
     def to_dict(self) -> dict[str, Any]:
         """Plain data; values of ways are by the ways' names."""
         numbers = ("samples_per_s", "step_s", "received_bytes", "numbers")
-        return {
-            "value": self.label if self.value == math.inf else self.value,
-            "label": self.label,
-            "fastest": self.ways[0].name if self.ways else None,
-        } | {
-            what: {way.name: getattr(way, what) for way in self.ways}
-            for what in numbers
-        }
+        fastest = self.ways[0].name if self.ways else None
+        return (
+            super().to_dict()
+            | {"fastest": fastest}
+            | {
+                what: {way.name: getattr(way, what) for way in self.ways}
+                for what in numbers
+            }
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,8 +207,6 @@ def machines(
         devices=devices,
         links=tuple(
             Link(a.name, b.name, bytes_per_s, latency_s)
-            for a in devices
-            for b in devices
-            if a is not b
+            for a, b in itertools.permutations(devices, 2)
         ),
     )

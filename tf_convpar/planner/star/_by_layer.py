@@ -23,7 +23,7 @@ from tf_convpar.planner.measure._calibrate import calibrate_graph
 from tf_convpar.planner.measure._own_thread import in_own_thread
 from tf_convpar.planner.star._calibrate import with_joins
 from tf_convpar.planner.star._network import Network
-from tf_convpar.planner.star._network import StarConvolution
+from tf_convpar.planner.star._of_model import convolution_of
 from tf_convpar.planner.star._of_model import wire_bytes
 from tf_convpar.planner.star._optimum import allocate
 from tf_convpar.sharding import Graph
@@ -63,15 +63,7 @@ class LayerByLayer:
                 stacklevel=5,
             )
             return None
-        convolution = StarConvolution(
-            _NAME,
-            geometry.image,
-            geometry.output,
-            geometry.channels,
-            geometry.filters,
-            geometry.window,
-            bias=layer.use_bias,
-        )
+        convolution = convolution_of(_NAME, geometry, layer.use_bias)
         network = Network(
             (convolution,), batch, wire_bytes(self._strategy.wire_dtype)
         )

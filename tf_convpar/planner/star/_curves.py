@@ -13,8 +13,7 @@ from tf_convpar.planner.star._calibration import StarCalibration
 from tf_convpar.planner.star._calibration import StarDevice
 from tf_convpar.planner.star._network import StarConvolution
 
-# Rounding errors of a time and of a slope, relative to the curve.
-_SAME_TIME = 1e-12
+# Rounding errors of a slope, relative to the curve.
 _SAME_SLOPE = 1e-14
 
 
@@ -76,35 +75,11 @@ class Curve:
         x, y = self.kernels, self.seconds[phase]
         if len(x) == 1:
             return [(0.0, y[0])]
-        slopes = self._slopes()[phase]
-        return [
-            (slope, at - slope * where)
-            for slope, at, where in zip(slopes, y, x, strict=False)
-        ]
-
-    def simplified(self) -> Curve:
-        """The same curve without points that lie on a line through others."""
-        keep = [0]
-        for i in range(1, len(self.kernels) - 1):
-            ends = (self.kernels[keep[-1]], self.kernels[i + 1])
-            line = np.array(
-                [
-                    np.interp(
-                        self.kernels[keep[-1] + 1 : i + 1],
-                        ends,
-                        (row[keep[-1]], row[i + 1]),
-                    )
-                    for row in self.seconds
-                ]
-            )
-            seconds = np.array(self.seconds)[:, keep[-1] + 1 : i + 1]
-            if (abs(line - seconds) > _SAME_TIME * seconds).any():
-                keep.append(i)
-        keep += [len(self.kernels) - 1] if len(self.kernels) > 1 else []
-        return Curve(
-            tuple(self.kernels[i] for i in keep),
-            tuple(tuple(row[i] for i in keep) for row in self.seconds),
-        )
+        lines: list[tuple[float, float]] = []
+        for slope, at, where in zip(self._slopes()[phase], y, x, strict=False):
+            if not lines or slope > lines[-1][0] + _SAME_SLOPE * max(y):
+                lines.append((slope, at - slope * where))
+        return lines
 
     def _slopes(self) -> np.ndarray:
         return np.diff(self.seconds, axis=1) / np.diff(self.kernels)
@@ -145,7 +120,7 @@ def curve(
             )
             for phase in _cost.PHASES
         ),
-    ).simplified()
+    )
 
 
 def reach(curve: Curve, chain: np.ndarray, limit: float) -> int | None:

@@ -356,14 +356,16 @@ class _Layer:
     def _full(self, device: _Device) -> float:
         """Time of a device that has all kernels, transfers included."""
         spec = self.calibration.devices[device.index]
-        times = spec.times[self.convolution.name]
         filters = self.convolution.filters
-        compute = times.at("forward", filters) + times.at(
-            "kernel_gradient", filters
+        compute = sum(
+            _cost.compute_s(
+                self.calibration, spec, self.convolution, phase, filters
+            )
+            for phase in _cost.PHASES
         )
         return (
             compute / self.unit
-            + filters * (sum(device.each) + device.update)
+            + filters * sum(device.each)
             + sum(device.latency)
             + sum(device.fixed)
         )

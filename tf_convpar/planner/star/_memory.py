@@ -9,23 +9,27 @@ from tf_convpar.planner.star._cost import Allocation
 from tf_convpar.planner.star._network import StarConvolution
 
 
+def line(
+    calibration: StarCalibration, convolution: StarConvolution
+) -> tuple[int, int]:
+    """Bytes that a device needs for any of a layer, and for each kernel.
+
+    The input, and a kernel's feature maps, are kept for the gradients. A
+    kernel also takes its parameters, their gradient and slots, and the gradient
+    of its feature maps.
+    """
+    network = calibration.network
+    each = convolution.parameters(1) * (2 + network.slots)
+    each += 2 * convolution.output_values(network.batch, 1)
+    return 4 * convolution.input_values(network.batch), 4 * each
+
+
 def memory_bytes(
     calibration: StarCalibration, convolution: StarConvolution, filters: int
 ) -> int:
-    """Bytes that a convolution with `filters` kernels takes on a device.
-
-    These are the parameters, their gradient and slots; the input and the
-    feature maps, which are kept for the gradients; and the gradient of the
-    feature maps.
-    """
-    if not filters:
-        return 0
-    network = calibration.network
-    return 4 * (
-        convolution.parameters(filters) * (2 + network.slots)
-        + convolution.input_values(network.batch)
-        + 2 * convolution.output_values(network.batch, filters)
-    )
+    """Bytes that a convolution with `filters` kernels takes on a device."""
+    fixed, each = line(calibration, convolution)
+    return fixed + each * filters if filters else 0
 
 
 def fits(calibration: StarCalibration, counts: Allocation) -> bool:
@@ -53,14 +57,6 @@ def needed_bytes(calibration: StarCalibration, counts: Allocation) -> list[int]:
         )
         for d in range(len(calibration.devices))
     ]
-
-
-def line(
-    calibration: StarCalibration, convolution: StarConvolution
-) -> tuple[int, int]:
-    """Bytes that a device needs for any of a layer, and for each kernel."""
-    one, two = (memory_bytes(calibration, convolution, n) for n in (1, 2))
-    return 2 * one - two, two - one
 
 
 def highest(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from tf_convpar.planner import _work_keys
+from tf_convpar.planner._balancing import alone
 from tf_convpar.planner._calibration import PASSES
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import Work
@@ -78,6 +78,7 @@ def star_of(
             times of convolutions.
     """
     names = {convolution.name for convolution in network}
+    rest_s = alone(graph, calibration, names)[calibration.devices[0].name]
     # Of a layer that is called twice, the call that needs all gradients.
     keys = {
         call.name: _work_keys.key(graph, call)
@@ -99,7 +100,7 @@ def star_of(
         network,
         tuple(devices),
         calibration.links,
-        rest_s=_rest_s(graph, names, calibration),
+        rest_s=rest_s,
         join_s=join_s,
         transfer_s=calibration.devices[0].byte_s,
         quantum=quantum,
@@ -122,25 +123,4 @@ def _times(convolution: StarConvolution, work: Work, batch: int) -> Times:
         tuple(forward),
         tuple(of_input * s for s in backward),
         tuple((1 - of_input) * s for s in backward),
-    )
-
-
-def _rest_s(graph: Graph, names: set[str], calibration: Calibration) -> float:
-    chief = calibration.devices[0]
-    calls = [
-        call
-        for call in graph.calls
-        if call.layer is not None and call.name not in names
-    ]
-    weights = sum(
-        math.prod(weight.shape)
-        for layer in {id(call.layer): call.layer for call in calls}.values()
-        for weight in getattr(layer, "trainable_weights", ())
-    )
-    return weights * chief.update_s + sum(
-        chief.works[_work_keys.key(graph, call)].at(
-            which, calibration.batch, on_shards=False
-        )
-        for call in calls
-        for which in PASSES
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import tensorflow as tf
 from tf_convpar import layers
 from tf_convpar import sharding
 from tf_convpar._compat.keras import layers_of
+from tf_convpar.algorithms import Geometry
 from tf_convpar.planner.star._network import Network
 from tf_convpar.planner.star._network import StarConvolution
 from tf_convpar.strategy.arguments import check_wire_dtype
@@ -48,16 +48,9 @@ def of_model(
         layer.name: bool(getattr(layer, "use_bias", True))
         for layer in layers_of(model)
     }
+    needs = _needs_input_gradient(model)
     convolutions = [
-        StarConvolution(
-            name,
-            _known(name, geometry.image),
-            _known(name, geometry.output),
-            geometry.channels,
-            geometry.filters,
-            tuple(geometry.window),
-            bias=biases[name],
-        )
+        convolution_of(name, geometry, biases[name], needs.get(name, True))
         for name, geometry in layers.convolutions(model, batch)
     ]
     if not convolutions:
@@ -66,12 +59,27 @@ def of_model(
             f"'{model.name}', whose layers are "
             f"{[layer.name for layer in model.layers]}."
         )
-    needs = _needs_input_gradient(model)
-    convolutions = [
-        dataclasses.replace(one, input_gradient=needs.get(one.name, True))
-        for one in convolutions
-    ]
     return Network(tuple(convolutions), batch, wire_bytes, slots)
+
+
+def convolution_of(
+    name: str, geometry: Geometry, bias: bool, input_gradient: bool = True
+) -> StarConvolution:
+    """The convolution of a geometry.
+
+    Raises:
+        ValueError: Its images have no known size.
+    """
+    return StarConvolution(
+        name,
+        _known(name, geometry.image),
+        _known(name, geometry.output),
+        geometry.channels,
+        geometry.filters,
+        tuple(geometry.window),
+        bias=bias,
+        input_gradient=input_gradient,
+    )
 
 
 def wire_bytes(wire_dtype: str | None) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 from tf_convpar.machines import short
 from tf_convpar.planner._simulation import Columns
+from tf_convpar.planner._simulation import Row
 from tf_convpar.planner._vary import Value
 from tf_convpar.planner.star._calibration import StarCalibration
 from tf_convpar.planner.star._cost import PHASES
@@ -22,17 +23,14 @@ from tf_convpar.planner.star._first_guesses import singles
 from tf_convpar.planner.star._optimum import allocate
 from tf_convpar.planner.star._plan import single_s
 from tf_convpar.plans import Prediction
+from tf_convpar.plans import busiest
 
 
 @dataclasses.dataclass(frozen=True)
-class SimulationRow:
+class SimulationRow(Row):
     """One simulated cluster, with the plan that is best for it.
 
     Attributes:
-        value: Value of the setting that varies: a number of devices, bytes per
-            second, images, kernels such as `"500:1500"`, or the ratio of the
-            fastest speed to the slowest.
-        label: The value as text for readers.
         devices: Number of devices.
         used: Number of devices that have kernels.
         step_s: Seconds of a step by the plan.
@@ -57,8 +55,6 @@ class SimulationRow:
             devices whose power is known.
     """
 
-    value: float | str
-    label: str
     devices: int
     used: int
     step_s: float
@@ -97,13 +93,13 @@ class SimulationRow:
         return self.equal_s / self.step_s
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; an infinite value is its label, since JSON has none."""
-        value = dataclasses.asdict(self)
-        for name in ("speedup", "speedup_of_best", "efficiency", "gain"):
-            value[name] = getattr(self, name)
-        if isinstance(self.value, float) and math.isinf(self.value):
-            value["value"] = self.label
-        return value
+        """Plain data for JSON."""
+        ratios = ("speedup", "speedup_of_best", "efficiency", "gain")
+        return (
+            dataclasses.asdict(self)
+            | super().to_dict()
+            | {name: getattr(self, name) for name in ratios}
+        )
 
 
 def row_of(
@@ -126,9 +122,8 @@ def row_of(
     alone = {devices[0].name: chief_s, **single_s(calibration)}
     single = min(alone, key=alone.__getitem__)
     busy = prediction.busy()
-    names = {device.name for device in devices}
-    device, device_busy = _most(busy, prediction, lambda w: w in names)
-    link, link_busy = _most(busy, prediction, lambda w: w not in names)
+    device, device_busy = _most(prediction, links=False)
+    link, link_busy = _most(prediction, links=True)
     joules = {
         d.name: d.watts * busy.get(d.name, 0.0)
         + d.idle_watts * (prediction.step_s - busy.get(d.name, 0.0))
@@ -233,13 +228,7 @@ def _number(value: float | None) -> str:
     return f"{value:.{min(digits, 3)}f}"
 
 
-def _most(
-    busy: Mapping[str, float],
-    prediction: Prediction,
-    among: Callable[[str], bool],
-) -> tuple[str, float]:
+def _most(prediction: Prediction, *, links: bool) -> tuple[str, float]:
     """Name of the busiest device or link, and the busy part of the step."""
-    where = max(filter(among, busy), key=lambda w: busy[w], default="")
-    if not where:
-        return "", 0.0
-    return where, min(busy[where] / prediction.step_s, 1.0)
+    where, seconds = busiest(prediction, links=links) or ("", 0.0)
+    return where, min(seconds / prediction.step_s, 1.0) if where else 0.0
