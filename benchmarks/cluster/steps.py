@@ -112,9 +112,12 @@ def quartiles(times):
     return statistics.quantiles(times, n=4, method="inclusive")
 
 
-def network_bytes(interface="eth0"):
-    """Bytes that this node's interface has received and sent, with headers."""
-    with open("/proc/self/net/dev") as file:
+def network_bytes(interface="eth0", process="self"):
+    """Bytes that a node's interface has received and sent, with headers.
+
+    The node is that of a process.
+    """
+    with open(f"/proc/{process}/net/dev") as file:
         for line in file:
             name, _, counts = line.partition(":")
             if name.strip() == interface:

@@ -37,19 +37,22 @@ def on_processes(count, command):
         subprocess.run(command, env={**os.environ, **local.env()}, check=True)
 
 
-def on_nodes(shares, rate, latency_s, command):
+def on_nodes(shares, rate, latency_s, command, counts):
     """A replica on each node, the first one's in the chief's process."""
     with (
         emulated.cluster(shares, rate, latency_s) as found,
         tempfile.TemporaryDirectory() as logs,
     ):
+        chief, *workers = systems.tasks(found, [*command, "--chief-too"])
         started = [
             task.node.start(task.command, f"{logs}/{i}", **task.env)
-            for i, task in enumerate(
-                systems.tasks(found, [*command, "--chief-too"])
-            )
+            for i, task in enumerate(workers, 1)
         ]
-        code = started[0].wait()
+        if counts:
+            # By its processes the chief reads what a node has sent.
+            pids = [str(own.pid) for own in started]
+            chief.command.extend(["--processes", "self", *pids])
+        code = chief.node.start(chief.command, f"{logs}/0", **chief.env).wait()
         print(pathlib.Path(f"{logs}/0").read_text()[-4000:])
         if code:
             raise SystemExit(code)
@@ -70,7 +73,8 @@ def main():
     program = str(HERE / f"{ours.program}.py")
     command = [sys.executable, program, f"--output={output}", *others]
     if ours.shares:
-        on_nodes(ours.shares, ours.rate, ours.latency, command)
+        counts = ours.program == "chief"
+        on_nodes(ours.shares, ours.rate, ours.latency, command, counts)
     else:
         on_processes(ours.workers, command)
 

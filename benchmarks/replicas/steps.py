@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import chief
-import digits
 import keras
+import networks
 
 # Without an exchange.
 ALONE, ONE = "ParallelSGD", "one replica"
@@ -43,7 +43,7 @@ def main():
     parser.add_argument("--chief-too", action="store_true")
     options = parser.parse_args()
     devices = chief.joined(options.chief_too)
-    train, _ = digits.load()
+    train, _ = networks.NETWORKS["lenet"][1]()
     methods = {ONE: chief.made(ALONE, 0, 0.01, devices[:1], options.at_once)}
     for kind in (ALONE, *options.methods):
         methods[kind] = chief.made(kind, 0, 0.01, devices, options.at_once)
