@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
-from tf_convpar.planner import _balancing
 from tf_convpar.planner import _work_keys
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import Work
@@ -54,8 +53,3 @@ def kinds(model: Any, calibration: Calibration) -> list[Kind]:
         )
         for key, calls in alike.items()
     ]
-
-
-def seconds_alone(model: Any, calibration: Calibration) -> dict[str, float]:
-    """Seconds of a step with its updates on each device alone, by device."""
-    return dict(_balancing.alone(calls_of(model), calibration))

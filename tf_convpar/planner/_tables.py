@@ -64,8 +64,9 @@ def layer_table(model: Any, calibration: Calibration) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
+    from tf_convpar.planner._balancing import alone
     from tf_convpar.planner._layer_times import kinds
-    from tf_convpar.planner._layer_times import seconds_alone
+    from tf_convpar.sharding import calls_of
 
     table = Table()
     table.add_column("layer")
@@ -84,12 +85,15 @@ def layer_table(model: Any, calibration: Calibration) -> Table:
                 for work in kind.works
             ),
         )
-    alone = seconds_alone(model, calibration)
+    seconds = alone(calls_of(model), calibration)
     table.add_section()
     table.add_row(
         "a step alone, with updates",
         "",
-        *(f"{1e3 * alone[device.name]:.1f}" for device in calibration.devices),
+        *(
+            f"{1e3 * seconds[device.name]:.1f}"
+            for device in calibration.devices
+        ),
     )
     return table
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from tf_convpar import plans
 from tf_convpar._compat.keras import print_msg
+from tf_convpar.algorithms import ASSUMED_BATCH
 from tf_convpar.machines import short
 from tf_convpar.planner import _plan
 from tf_convpar.planner import _predict_plan
@@ -30,8 +31,6 @@ from tf_convpar.strategy.strategy import ConvParallelStrategy
 from tf_convpar.strategy.strategy import plans_layers
 from tf_convpar.units import seconds_text
 
-# Samples of a step, where a model is built for any batch.
-ASSUMED_BATCH = 32
 # Steps of a split model must be ahead of the chief's alone by half of what has
 # to be predicted: measurements err by less than predictions.
 _AHEAD = _plan.WORTH / 2

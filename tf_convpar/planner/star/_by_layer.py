@@ -17,6 +17,7 @@ import keras
 
 from tf_convpar import layers
 from tf_convpar._compat.keras import print_msg
+from tf_convpar.algorithms import ASSUMED_BATCH
 from tf_convpar.planner._link import Link
 from tf_convpar.planner.measure import progress
 from tf_convpar.planner.measure._calibrate import calibrate_graph
@@ -30,8 +31,6 @@ from tf_convpar.sharding import Graph
 from tf_convpar.sharding import calls_of
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 
-# Images in a step, where a layer is built for any batch.
-ASSUMED_BATCH = 32
 # Name of every layer in what is kept, which does not depend on its own.
 _NAME = "layer"
 
