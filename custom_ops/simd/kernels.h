@@ -1,0 +1,33 @@
+// All that is compiled for several instruction sets, and the choice of one.
+//
+// avx512.cc, avx2.cc and base.cc compile the `_impl.h` headers, each for one
+// set. No such header may use the standard library's templates: a linker would
+// merge what they share.
+
+#ifndef TF_CONVPAR_CUSTOM_OPS_SIMD_KERNELS_H_
+#define TF_CONVPAR_CUSTOM_OPS_SIMD_KERNELS_H_
+
+#include "custom_ops/bilinear/passes.h"
+#include "custom_ops/simd/instruction_set.h"
+
+namespace tf_convpar {
+namespace simd {
+
+struct Kernels {
+  InstructionSet set;
+  bilinear::Passes bilinear;
+};
+
+// The environment variable that names the widest instruction set to use:
+// "avx512", "avx2" or "base". For comparisons, and for processors that slow
+// down where vectors are wide.
+constexpr char kWidest[] = "TF_CONVPAR_WIDEST_ISA";
+
+// Those of the widest instruction set that this processor has and `kWidest`
+// allows. What names none allows all.
+const Kernels& Best();
+
+}  // namespace simd
+}  // namespace tf_convpar
+
+#endif  // TF_CONVPAR_CUSTOM_OPS_SIMD_KERNELS_H_
