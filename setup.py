@@ -17,13 +17,7 @@ NAME = "tf_convpar.ops._convpar_ops"
 SOURCES = [
     "custom_ops/bilinear/sizes.cc",
     "custom_ops/channels/joined.cc",
-    "custom_ops/channels/pixels.cc",
     "custom_ops/channels/rows.cc",
-    "custom_ops/channels/streamed.cc",
-    "custom_ops/depthwise/forward.cc",
-    "custom_ops/depthwise/kernel_gradient.cc",
-    "custom_ops/pooling/max_gradient.cc",
-    "custom_ops/pooling/pool.cc",
     "custom_ops/simd/avx2.cc",
     "custom_ops/simd/avx512.cc",
     "custom_ops/simd/base.cc",

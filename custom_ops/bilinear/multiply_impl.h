@@ -7,6 +7,7 @@
 
 #include "custom_ops/bilinear/sizes.h"
 #include "custom_ops/channels/activation.h"
+#include "custom_ops/channels/activation_impl.h"
 #include "custom_ops/simd/vectors_impl.h"
 
 TF_CONVPAR_BEGIN(TF_CONVPAR_FUSED)
@@ -115,22 +116,7 @@ void Block(int64_t depth, const ProductStrides& strides, const float* a,
     a += jump;
     if (next != nullptr) next += strides.a_part;
   }
-  switch (ends.activation) {
-    case channels::Activation::kLinear:
-      break;
-    case channels::Activation::kRelu:
-      Activate<channels::Relu>(sum);
-      break;
-    case channels::Activation::kRelu6:
-      Activate<channels::Relu6>(sum);
-      break;
-    case channels::Activation::kSilu:
-      Activate<channels::Silu>(sum);
-      break;
-    case channels::Activation::kGelu:
-      Activate<channels::Gelu>(sum);
-      break;
-  }
+  TF_CONVPAR_BY_ACTIVATION(ends.activation, Activate, sum)
 #pragma GCC unroll 16
   for (int i = 0; i < R; ++i) {
 #pragma GCC unroll 2

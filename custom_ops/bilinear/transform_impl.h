@@ -9,7 +9,7 @@
 #include "custom_ops/bilinear/multiply_impl.h"
 #include "custom_ops/bilinear/pass.h"
 #include "custom_ops/bilinear/sizes.h"
-#include "custom_ops/channels/activation.h"
+#include "custom_ops/channels/activation_impl.h"
 #include "custom_ops/simd/vectors_impl.h"
 
 TF_CONVPAR_BEGIN(TF_CONVPAR_FUSED)

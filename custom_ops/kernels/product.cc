@@ -11,7 +11,6 @@
 #include "custom_ops/channels/activation.h"
 #include "custom_ops/channels/joined.h"
 #include "custom_ops/channels/rows.h"
-#include "custom_ops/channels/streamed.h"
 #include "custom_ops/kernels/in_parallel.h"
 #include "custom_ops/kernels/workspace.h"
 #include "custom_ops/simd/kernels.h"
@@ -248,10 +247,10 @@ absl::Status MultiplyStreamed(tensorflow::OpKernelContext* ctx,
                for (int64_t part = begin; part < end; ++part) {
                  const int64_t first = part * depth / kParts;
                  const int64_t last = (part + 1) * depth / kParts;
-                 channels::Streamed(of.images->AsTheyAre() + first, depth,
-                                    of.rows, kernel + first * of.filters,
-                                    last - first, of.filters,
-                                    sums + part * numbers);
+                 simd::Best().channels.streamed(
+                     of.images->AsTheyAre() + first, depth, of.rows,
+                     kernel + first * of.filters, last - first, of.filters,
+                     sums + part * numbers);
                }
              });
   for (int64_t part = 1; part < kParts; ++part) {

@@ -1,13 +1,16 @@
 // All that is compiled for several instruction sets, and the choice of one.
 //
 // avx512.cc, avx2.cc and base.cc compile the `_impl.h` headers, each for one
-// set. No such header may use the standard library's templates: a linker would
-// merge what they share.
+// set.
 
 #ifndef TF_CONVPAR_CUSTOM_OPS_SIMD_KERNELS_H_
 #define TF_CONVPAR_CUSTOM_OPS_SIMD_KERNELS_H_
 
 #include "custom_ops/bilinear/passes.h"
+#include "custom_ops/channels/kernels.h"
+#include "custom_ops/depthwise/depthwise.h"
+#include "custom_ops/pooling/pool.h"
+#include "custom_ops/simd/conversions.h"
 #include "custom_ops/simd/instruction_set.h"
 
 namespace tf_convpar {
@@ -16,6 +19,10 @@ namespace simd {
 struct Kernels {
   InstructionSet set;
   bilinear::Passes bilinear;
+  channels::Kernels channels;
+  depthwise::Kernels depthwise;
+  pooling::Kernels pooling;
+  Conversions conversions;
 };
 
 // The environment variable that names the widest instruction set to use:

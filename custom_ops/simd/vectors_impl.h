@@ -4,8 +4,9 @@
 // names it: TF_CONVPAR_SET is its namespace in instruction_set.h, and
 // TF_CONVPAR_FUSED is what the compiler calls it; TF_CONVPAR_UNFUSED too, but
 // without fused multiplication and addition of these vectors. What stands
-// between TF_CONVPAR_BEGIN and TF_CONVPAR_END is compiled for that set. The
-// rest, as all that headers share, must run on any processor.
+// between TF_CONVPAR_BEGIN and TF_CONVPAR_END is compiled for that set. It is
+// in nameless namespaces: a linker would merge it with that of other sets. The
+// rest, as all that other headers have, is compiled for any processor.
 
 #ifndef TF_CONVPAR_CUSTOM_OPS_SIMD_VECTORS_IMPL_H_
 #define TF_CONVPAR_CUSTOM_OPS_SIMD_VECTORS_IMPL_H_
@@ -52,6 +53,8 @@ struct VectorOf {
 
 // The widest that registers hold.
 using Vector = VectorOf<kLanes>::Type;
+// As wide everywhere.
+using Eight = VectorOf<8>::Type;
 
 template <typename V = Vector>
 TF_CONVPAR_INLINE V Load(const float* p) {
