@@ -6,7 +6,6 @@
 #include <type_traits>
 
 #include "Eigen/Core"
-#include "custom_ops/simd/conversions.h"
 #include "custom_ops/simd/kernels.h"
 #include "tensorflow/core/framework/types.h"
 

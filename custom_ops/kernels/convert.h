@@ -3,7 +3,7 @@
 #ifndef TF_CONVPAR_CUSTOM_OPS_KERNELS_CONVERT_H_
 #define TF_CONVPAR_CUSTOM_OPS_KERNELS_CONVERT_H_
 
-#include "custom_ops/simd/conversions.h"
+#include "custom_ops/simd/kernels.h"
 #include "tensorflow/core/framework/types.h"
 
 namespace tf_convpar {

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "Eigen/Core"
-#include "custom_ops/simd/conversions.h"
+#include "custom_ops/simd/kernels.h"
 #include "custom_ops/simd/vectors_impl.h"
 #if defined(TF_CONVPAR_FUSED)
 #include <immintrin.h>

@@ -6,15 +6,27 @@
 #ifndef TF_CONVPAR_CUSTOM_OPS_SIMD_KERNELS_H_
 #define TF_CONVPAR_CUSTOM_OPS_SIMD_KERNELS_H_
 
+#include <cstdint>
+
 #include "custom_ops/bilinear/passes.h"
 #include "custom_ops/channels/kernels.h"
 #include "custom_ops/depthwise/depthwise.h"
 #include "custom_ops/pooling/pool.h"
-#include "custom_ops/simd/conversions.h"
 #include "custom_ops/simd/instruction_set.h"
 
 namespace tf_convpar {
 namespace simd {
+
+// Writes to `dst` the `n` numbers at `src`, converted.
+using ConvertFn = void (*)(const void* src, void* dst, int64_t n);
+
+struct Conversion {
+  ConvertFn to_float, from_float;
+};
+
+struct Conversions {
+  Conversion of_half, of_bfloat16, of_double;
+};
 
 struct Kernels {
   InstructionSet set;

@@ -8,7 +8,6 @@
 #include "custom_ops/bilinear/kernels_impl.h"
 #include "custom_ops/bilinear/parts_impl.h"
 #include "custom_ops/bilinear/product_impl.h"
-#include "custom_ops/channels/pixels_impl.h"
 #include "custom_ops/channels/rows_impl.h"
 #include "custom_ops/channels/streamed_impl.h"
 #include "custom_ops/depthwise/forward_impl.h"
