@@ -4,7 +4,6 @@
 #define TF_CONVPAR_CUSTOM_OPS_SIMD_CONVERSIONS_IMPL_H_
 
 #include <cstdint>
-#include <cstring>
 
 #include "Eigen/Core"
 #include "custom_ops/simd/kernels.h"
@@ -20,6 +19,7 @@ namespace {
 
 using Eigen::bfloat16;
 using Eigen::half;
+using Eigen::numext::bit_cast;
 
 // The loops, in the form a compiler turns into vector code: bit arithmetic
 // without branches.
@@ -27,16 +27,14 @@ using Eigen::half;
 inline void ToFloat(const bfloat16* src, float* dst, int64_t n) {
   const auto* in = reinterpret_cast<const uint16_t*>(src);
   for (int64_t i = 0; i < n; ++i) {
-    const uint32_t bits = static_cast<uint32_t>(in[i]) << 16;
-    std::memcpy(dst + i, &bits, sizeof(bits));
+    dst[i] = bit_cast<float>(static_cast<uint32_t>(in[i]) << 16);
   }
 }
 
 inline void FromFloat(const float* src, bfloat16* dst, int64_t n) {
   auto* out = reinterpret_cast<uint16_t*>(dst);
   for (int64_t i = 0; i < n; ++i) {
-    uint32_t bits;
-    std::memcpy(&bits, src + i, sizeof(bits));
+    const auto bits = bit_cast<uint32_t>(src[i]);
     // To nearest even: up by just under half, or by half where the last kept
     // bit is odd. A NaN could be carried into infinity, hence its own answer.
     const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
