@@ -15,19 +15,13 @@ from setuptools.command.build_ext import build_ext
 
 NAME = "tf_convpar.ops._convpar_ops"
 SOURCES = [
-    "custom_ops/bilinear/passes.cc",
-    "custom_ops/bilinear/passes_avx2.cc",
-    "custom_ops/bilinear/passes_avx512.cc",
-    "custom_ops/bilinear/passes_base.cc",
     "custom_ops/bilinear/sizes.cc",
     "custom_ops/channels/joined.cc",
-    "custom_ops/channels/pixels.cc",
     "custom_ops/channels/rows.cc",
-    "custom_ops/channels/streamed.cc",
-    "custom_ops/depthwise/forward.cc",
-    "custom_ops/depthwise/kernel_gradient.cc",
-    "custom_ops/pooling/max_gradient.cc",
-    "custom_ops/pooling/pool.cc",
+    "custom_ops/simd/avx2.cc",
+    "custom_ops/simd/avx512.cc",
+    "custom_ops/simd/base.cc",
+    "custom_ops/simd/kernels.cc",
     "custom_ops/ops/bilinear_ops.cc",
     "custom_ops/ops/channel_ops.cc",
     "custom_ops/ops/convolution_ops.cc",

@@ -5,15 +5,16 @@
 
 #include <cstdint>
 
+#include "custom_ops/bilinear/multiply_impl.h"
 #include "custom_ops/bilinear/panels_impl.h"
 #include "custom_ops/bilinear/pass.h"
 #include "custom_ops/bilinear/sizes.h"
 #include "custom_ops/bilinear/tiles_impl.h"
-#include "custom_ops/bilinear/vectors_impl.h"
+#include "custom_ops/simd/vectors_impl.h"
 
+TF_CONVPAR_BEGIN(TF_CONVPAR_FUSED)
 namespace tf_convpar {
 namespace bilinear {
-namespace TF_CONVPAR_ISA {
 namespace {
 
 // Of a block of tiles, or one point of it.
@@ -200,8 +201,8 @@ void Gradient(const Pass& pass, const GradientSizes& sizes,
 }
 
 }  // namespace
-}  // namespace TF_CONVPAR_ISA
 }  // namespace bilinear
 }  // namespace tf_convpar
+TF_CONVPAR_END
 
 #endif  // TF_CONVPAR_CUSTOM_OPS_BILINEAR_GRADIENT_IMPL_H_

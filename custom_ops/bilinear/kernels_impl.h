@@ -5,15 +5,16 @@
 
 #include <cstdint>
 
+#include "custom_ops/bilinear/multiply_impl.h"
 #include "custom_ops/bilinear/pass.h"
 #include "custom_ops/bilinear/sizes.h"
 #include "custom_ops/bilinear/tiles_impl.h"
 #include "custom_ops/bilinear/transform_impl.h"
-#include "custom_ops/bilinear/vectors_impl.h"
+#include "custom_ops/simd/vectors_impl.h"
 
+TF_CONVPAR_BEGIN(TF_CONVPAR_FUSED)
 namespace tf_convpar {
 namespace bilinear {
-namespace TF_CONVPAR_ISA {
 namespace {
 
 // The kernels of one channel for some filters, or the other way round.
@@ -100,8 +101,8 @@ void Spectrum(const Pass& pass, const ForwardSizes& sizes, const float* kernel,
 }
 
 }  // namespace
-}  // namespace TF_CONVPAR_ISA
 }  // namespace bilinear
 }  // namespace tf_convpar
+TF_CONVPAR_END
 
 #endif  // TF_CONVPAR_CUSTOM_OPS_BILINEAR_KERNELS_IMPL_H_

@@ -7,14 +7,15 @@
 #include <cstdint>
 
 #include "custom_ops/bilinear/kernels_impl.h"
+#include "custom_ops/bilinear/multiply_impl.h"
 #include "custom_ops/bilinear/pass.h"
 #include "custom_ops/bilinear/sizes.h"
 #include "custom_ops/bilinear/tiles_impl.h"
-#include "custom_ops/bilinear/vectors_impl.h"
+#include "custom_ops/simd/vectors_impl.h"
 
+TF_CONVPAR_BEGIN(TF_CONVPAR_FUSED)
 namespace tf_convpar {
 namespace bilinear {
-namespace TF_CONVPAR_ISA {
 namespace {
 
 void ForwardByParts(const Pass& pass, const ForwardSizes& sizes,
@@ -54,8 +55,8 @@ void ForwardByParts(const Pass& pass, const ForwardSizes& sizes,
 }
 
 }  // namespace
-}  // namespace TF_CONVPAR_ISA
 }  // namespace bilinear
 }  // namespace tf_convpar
+TF_CONVPAR_END
 
 #endif  // TF_CONVPAR_CUSTOM_OPS_BILINEAR_PARTS_IMPL_H_

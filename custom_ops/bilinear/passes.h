@@ -1,12 +1,8 @@
-// The passes of a bilinear convolution, for the processor at hand.
+// The passes of a bilinear convolution.
 //
 // Vectors run along channels, so every number of a program is applied to 4, 8
 // or 16 channels at once, and every point of the spectrum is one matrix
 // product between tiles and filters.
-//
-// No `_impl.h` may use the standard library's templates: the same code is
-// compiled for several instruction sets, and a linker would merge what they
-// share.
 
 #ifndef TF_CONVPAR_CUSTOM_OPS_BILINEAR_PASSES_H_
 #define TF_CONVPAR_CUSTOM_OPS_BILINEAR_PASSES_H_
@@ -48,8 +44,6 @@ constexpr int64_t kMostRows = 112;
 // One instruction set's code. Sizes are those of the pass for as many threads
 // as the pool has, and `scratch` is as many floats as they say.
 struct Passes {
-  InstructionSet set;
-
   // G k, as a whole: [points, panels, channels, panel]; for the adjoint pass
   // channels and filters change places.
   void (*spectrum)(const Pass&, const ForwardSizes&, const float* kernel,
@@ -70,15 +64,6 @@ struct Passes {
   void (*product)(const ProductPart&, const Lines&, const float* panels,
                   float* c);
 };
-
-// The environment variable that names the widest instruction set to use:
-// "avx512", "avx2" or "base". For comparisons, and for processors that slow
-// down where vectors are wide.
-constexpr char kWidest[] = "TF_CONVPAR_WIDEST_ISA";
-
-// Those of the widest instruction set that this processor has and `kWidest`
-// allows; null where that names none.
-const Passes* BestPasses();
 
 }  // namespace bilinear
 }  // namespace tf_convpar

@@ -6,13 +6,14 @@
 
 #include <cstdint>
 
+#include "custom_ops/bilinear/multiply_impl.h"
 #include "custom_ops/bilinear/passes.h"
 #include "custom_ops/bilinear/sizes.h"
-#include "custom_ops/bilinear/vectors_impl.h"
+#include "custom_ops/simd/vectors_impl.h"
 
+TF_CONVPAR_BEGIN(TF_CONVPAR_FUSED)
 namespace tf_convpar {
 namespace bilinear {
-namespace TF_CONVPAR_ISA {
 namespace {
 
 void Pack(const float* b, int64_t depth, int64_t columns, const float* factors,
@@ -133,8 +134,8 @@ void Product(const ProductPart& part, const Lines& of, const float* panels,
 }
 
 }  // namespace
-}  // namespace TF_CONVPAR_ISA
 }  // namespace bilinear
 }  // namespace tf_convpar
+TF_CONVPAR_END
 
 #endif  // TF_CONVPAR_CUSTOM_OPS_BILINEAR_PRODUCT_IMPL_H_

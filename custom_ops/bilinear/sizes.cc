@@ -1,8 +1,6 @@
 #include "custom_ops/bilinear/sizes.h"
 
 #include <cstdint>
-#include <cstring>
-#include <initializer_list>
 
 namespace tf_convpar {
 namespace bilinear {
@@ -107,13 +105,6 @@ PanelSizes Panels(const Sizes& s, const Extent& extent,
 }
 
 }  // namespace
-
-const InstructionSet* FindInstructionSet(const char* name) {
-  for (const InstructionSet* set : {&avx512::kSet, &avx2::kSet, &base::kSet}) {
-    if (std::strcmp(name, set->name) == 0) return set;
-  }
-  return nullptr;
-}
 
 Extent ExtentOf(const Pass& pass, int threads) {
   return {pass.geometry.points, pass.geometry.total_tiles(),

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "custom_ops/bilinear/pass.h"
+#include "custom_ops/simd/instruction_set.h"
 
 namespace tf_convpar {
 namespace bilinear {
@@ -18,26 +19,7 @@ constexpr int64_t RoundUp(int64_t n, int64_t unit) {
   return (n + unit - 1) / unit * unit;
 }
 
-struct InstructionSet {
-  const char* name;
-  int64_t lanes;  // floats of a vector
-  int64_t rows;   // of a matrix product that registers hold
-
-  constexpr int64_t panel() const { return 2 * lanes; }  // its filters
-};
-
-namespace avx512 {
-inline constexpr InstructionSet kSet = {"avx512", 16, 14};
-}
-namespace avx2 {
-inline constexpr InstructionSet kSet = {"avx2", 8, 6};
-}
-namespace base {
-inline constexpr InstructionSet kSet = {"base", 4, 6};
-}
-
-// Null if none has that name.
-const InstructionSet* FindInstructionSet(const char* name);
+using simd::InstructionSet;
 
 // Vectors of channels that a program transforms together: those whose tiles
 // the nearest caches hold. The last stage of a Fourier transform shares each

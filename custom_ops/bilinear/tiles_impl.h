@@ -6,14 +6,15 @@
 
 #include <cstdint>
 
+#include "custom_ops/bilinear/multiply_impl.h"
 #include "custom_ops/bilinear/pass.h"
 #include "custom_ops/bilinear/sizes.h"
 #include "custom_ops/bilinear/transform_impl.h"
-#include "custom_ops/bilinear/vectors_impl.h"
+#include "custom_ops/simd/vectors_impl.h"
 
+TF_CONVPAR_BEGIN(TF_CONVPAR_FUSED)
 namespace tf_convpar {
 namespace bilinear {
-namespace TF_CONVPAR_ISA {
 namespace {
 
 template <typename Task>
@@ -150,8 +151,8 @@ void Finish(const Pass& pass, Spectra<const float> from, Range tiles,
 }
 
 }  // namespace
-}  // namespace TF_CONVPAR_ISA
 }  // namespace bilinear
 }  // namespace tf_convpar
+TF_CONVPAR_END
 
 #endif  // TF_CONVPAR_CUSTOM_OPS_BILINEAR_TILES_IMPL_H_

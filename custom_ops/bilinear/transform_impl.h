@@ -6,14 +6,15 @@
 
 #include <cstdint>
 
+#include "custom_ops/bilinear/multiply_impl.h"
 #include "custom_ops/bilinear/pass.h"
 #include "custom_ops/bilinear/sizes.h"
-#include "custom_ops/bilinear/vectors_impl.h"
-#include "custom_ops/channels/activation.h"
+#include "custom_ops/channels/activation_impl.h"
+#include "custom_ops/simd/vectors_impl.h"
 
+TF_CONVPAR_BEGIN(TF_CONVPAR_FUSED)
 namespace tf_convpar {
 namespace bilinear {
-namespace TF_CONVPAR_ISA {
 namespace {
 
 // Where the values [outer, middle, inner] of a stage lie: floats from one to
@@ -205,7 +206,7 @@ inline void CopyIn(const float* from, int64_t count, int64_t vectors,
     const int64_t lanes = Max(0, Min(kLanes, count - v * kLanes));
     const float* source = from + v * kLanes;
     Store(to + v * kLanes,
-          lanes == kLanes ? Load(source) : LoadPart(source, lanes));
+          lanes == kLanes ? Load(source) : Load(source, lanes));
   }
 }
 
@@ -285,8 +286,8 @@ inline void RunIntoTile(const Program& program, Source from, const Window& w,
             if (lanes == kLanes) {
               Store(to + i, add ? Load(to + i) + v : v);
             } else {
-              if (add) v += LoadPart(to + i, lanes);
-              StorePart(to + i, v, lanes);
+              if (add) v += Load(to + i, lanes);
+              Store(to + i, v, lanes);
             }
           }
         }
@@ -297,8 +298,8 @@ inline void RunIntoTile(const Program& program, Source from, const Window& w,
 }
 
 }  // namespace
-}  // namespace TF_CONVPAR_ISA
 }  // namespace bilinear
 }  // namespace tf_convpar
+TF_CONVPAR_END
 
 #endif  // TF_CONVPAR_CUSTOM_OPS_BILINEAR_TRANSFORM_IMPL_H_

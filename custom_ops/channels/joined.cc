@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "custom_ops/channels/activation.h"
-#include "custom_ops/channels/pixels.h"
 #include "custom_ops/channels/rows.h"
+#include "custom_ops/simd/kernels.h"
 
 namespace tf_convpar {
 namespace channels {
@@ -40,7 +40,8 @@ void Joined::Rows(int64_t begin, int64_t end, float* to) const {
     } else {
       Join(begin, end, to);
     }
-    NormalizeRows(from, end - begin, channels_, change_.epsilon, to);
+    simd::Best().channels.normalize(from, end - begin, channels_,
+                                    change_.epsilon, to);
     if (changes_) Scale({{to, channels_}}, begin, begin, end, to);
   } else if (changes_) {
     Scale(parts_, 0, begin, end, to);

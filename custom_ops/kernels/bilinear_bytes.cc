@@ -4,23 +4,22 @@
 
 #include <cstdint>
 
-#include "custom_ops/bilinear/passes.h"
 #include "custom_ops/bilinear/sizes.h"
 #include "custom_ops/kernels/workspace.h"
+#include "custom_ops/simd/instruction_set.h"
+#include "custom_ops/simd/kernels.h"
 
 namespace tf_convpar {
 namespace {
 
-using bilinear::BestPasses;
 using bilinear::Extent;
 using bilinear::ForwardSizes;
 using bilinear::GradientSizes;
-using bilinear::InstructionSet;
+using simd::InstructionSet;
 
 // That of this process where no name is given; null where none has the name.
 const InstructionSet* Find(const char* name) {
-  if (name != nullptr) return bilinear::FindInstructionSet(name);
-  return BestPasses() == nullptr ? nullptr : &BestPasses()->set;
+  return name == nullptr ? &simd::Best().set : simd::FindInstructionSet(name);
 }
 
 }  // namespace

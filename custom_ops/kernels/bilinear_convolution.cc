@@ -15,6 +15,7 @@
 #include "custom_ops/kernels/workspace.h"
 #include "custom_ops/ops/bounds.h"
 #include "custom_ops/ops/messages.h"
+#include "custom_ops/simd/kernels.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -25,7 +26,6 @@
 namespace tf_convpar {
 namespace {
 
-using bilinear::BestPasses;
 using bilinear::ForwardSizes;
 using bilinear::ForwardTensors;
 using bilinear::Geometry;
@@ -212,10 +212,10 @@ class BilinearForwardOp : public OpKernel {
     }
     OP_REQUIRES_OK(ctx, CheckWorkspace(g));
 
-    const Passes& passes = *BestPasses();
+    const Passes& passes = simd::Best().bilinear;
     OpPool pool(ctx);
     const ForwardSizes sizes(bilinear::ExtentOf(pass, pool.threads()),
-                             passes.set, remember_);
+                             simd::Best().set, remember_);
     // The spectrum, if it is not remembered, lies behind the scratch.
     const Workspace scratch(sizes.scratch + (remember_ ? 0 : sizes.spectrum));
     OP_REQUIRES(ctx, scratch.data() != nullptr,
@@ -317,10 +317,10 @@ class BilinearKernelGradientOp : public OpKernel {
       return;
     }
     OP_REQUIRES_OK(ctx, CheckWorkspace(g));
-    const Passes& passes = *BestPasses();
+    const Passes& passes = simd::Best().bilinear;
     OpPool pool(ctx);
     const GradientSizes sizes(bilinear::ExtentOf(pass, pool.threads()),
-                              passes.set);
+                              simd::Best().set);
     const Workspace scratch(sizes.scratch);
     OP_REQUIRES(ctx, scratch.data() != nullptr, NoMemory(sizes.scratch));
     passes.gradient(pass, sizes, {Data(x), Data(dy), Data(dk)}, scratch.data(),
@@ -359,7 +359,7 @@ class InstructionSetOp : public OpKernel {
   void Compute(OpKernelContext* ctx) override {
     Tensor* name = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape(), &name));
-    name->scalar<tensorflow::tstring>()() = BestPasses()->set.name;
+    name->scalar<tensorflow::tstring>()() = simd::Best().set.name;
   }
 };
 

@@ -3,14 +3,12 @@
 #ifndef TF_CONVPAR_CUSTOM_OPS_KERNELS_CONVERT_H_
 #define TF_CONVPAR_CUSTOM_OPS_KERNELS_CONVERT_H_
 
-#include <cstdint>
-
+#include "custom_ops/simd/kernels.h"
 #include "tensorflow/core/framework/types.h"
 
 namespace tf_convpar {
 
-// Writes to `dst` the `n` numbers at `src`, converted.
-using ConvertFn = void (*)(const void* src, void* dst, int64_t n);
+using simd::ConvertFn;
 
 // The fastest function this processor has for a pair of dtypes, each of half,
 // bfloat16, float or double. It rounds as tf.cast does: to nearest even, and

@@ -9,7 +9,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "custom_ops/bilinear/passes.h"
 #include "custom_ops/channels/activation.h"
 #include "custom_ops/channels/joined.h"
 #include "custom_ops/channels/rows.h"
@@ -19,6 +18,7 @@
 #include "custom_ops/kernels/window.h"
 #include "custom_ops/kernels/workspace.h"
 #include "custom_ops/ops/bounds.h"
+#include "custom_ops/simd/kernels.h"
 #include "custom_ops/windows/sizes.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -106,7 +106,7 @@ class ConvolutionOp : public tensorflow::OpKernel {
       return;
     }
     const int64_t depth = kernel.NumElements() / filters;
-    const int64_t width = bilinear::BestPasses()->set.panel();
+    const int64_t width = simd::Best().set.panel();
     const int64_t panels = (filters + width - 1) / width;
     std::vector<float> padded;
     if (offset.NumElements() > 0) {
@@ -175,7 +175,7 @@ class ConvolutionOp : public tensorflow::OpKernel {
     }
     const std::shared_ptr<float> made = Lasting(floats);
     if (made == nullptr) return nullptr;
-    bilinear::BestPasses()->pack(
+    simd::Best().bilinear.pack(
         Floats(kernel), kernel.NumElements() / filters, filters,
         scale.NumElements() == 0 ? nullptr : Floats(scale), made.get());
     if (remember_) remembered_.Keep({kernel, scale}, made);

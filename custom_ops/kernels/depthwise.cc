@@ -8,12 +8,11 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "custom_ops/channels/activation.h"
-#include "custom_ops/depthwise/forward.h"
-#include "custom_ops/depthwise/kernel_gradient.h"
 #include "custom_ops/kernels/in_parallel.h"
 #include "custom_ops/kernels/shape.h"
 #include "custom_ops/kernels/window.h"
 #include "custom_ops/ops/bounds.h"
+#include "custom_ops/simd/kernels.h"
 #include "custom_ops/windows/sizes.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -81,10 +80,10 @@ class DepthwiseKernelGradientOp : public tensorflow::OpKernel {
           for (int64_t part = begin; part < end; ++part) {
             const int64_t image = part / bands, first = part % bands * rows;
             std::fill_n(sums + part * size, size, 0.0f);
-            depthwise::AddRows(of, from + image * pixels, by + image * maps,
-                               std::min(first, of.out_height),
-                               std::min(first + rows, of.out_height),
-                               sums + part * size);
+            simd::Best().depthwise.kernel_gradient(
+                of, from + image * pixels, by + image * maps,
+                std::min(first, of.out_height),
+                std::min(first + rows, of.out_height), sums + part * size);
           }
         });
     double* const total = all.flat<double>().data();
@@ -143,16 +142,17 @@ class DepthwiseOp : public tensorflow::OpKernel {
     // Some four products in a cycle, and what it takes to read and write.
     const int64_t cycles = of.out_width * of.channels *
                            (of.window_height * of.window_width + 8) / 4;
-    InParallel(ctx, x.dim_size(0) * rows, cycles,
-               [&](int64_t begin, int64_t end) {
-                 while (begin < end) {
-                   const int64_t image = begin / rows, row = begin % rows;
-                   const int64_t last = std::min(rows, row + end - begin);
-                   depthwise::MakeRows(of, activation_, from + image * pixels,
-                                       by, plus, row, last, to + image * maps);
-                   begin += last - row;
-                 }
-               });
+    InParallel(
+        ctx, x.dim_size(0) * rows, cycles, [&](int64_t begin, int64_t end) {
+          while (begin < end) {
+            const int64_t image = begin / rows, row = begin % rows;
+            const int64_t last = std::min(rows, row + end - begin);
+            simd::Best().depthwise.forward(of, activation_,
+                                           from + image * pixels, by, plus, row,
+                                           last, to + image * maps);
+            begin += last - row;
+          }
+        });
   }
 
  private:

@@ -9,12 +9,12 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "custom_ops/channels/pixels.h"
 #include "custom_ops/channels/rows.h"
 #include "custom_ops/kernels/channels.h"
 #include "custom_ops/kernels/in_parallel.h"
 #include "custom_ops/kernels/shape.h"
 #include "custom_ops/ops/bounds.h"
+#include "custom_ops/simd/kernels.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -59,8 +59,9 @@ class LayerNormalizationOp : public tensorflow::OpKernel {
     const float* const maps = Floats(x);
     float* const result = y->flat<float>().data();
     InParallel(ctx, of.rows, 4 * n, [&](int64_t begin, int64_t end) {
-      channels::NormalizeRows(maps + begin * n, gamma.data(), beta.data(),
-                              end - begin, n, epsilon_, result + begin * n);
+      simd::Best().channels.normalize_by(maps + begin * n, gamma.data(),
+                                         beta.data(), end - begin, n, epsilon_,
+                                         result + begin * n);
     });
   }
 
@@ -100,7 +101,7 @@ class LayerNormalizationGradientOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(ctx,
                    InBlocks(ctx, of, 6, &parts,
                             [&](int64_t first, int64_t count, float* vectors) {
-                              channels::NormalizedGradient(
+                              simd::Best().channels.normalize_gradient(
                                   given + first * n, maps + first * n,
                                   gamma.data(), count, n, epsilon_,
                                   result + first * n, vectors, vectors + n);

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "custom_ops/kernels/in_parallel.h"
 #include "custom_ops/kernels/window.h"
-#include "custom_ops/pooling/max_gradient.h"
 #include "custom_ops/pooling/pool.h"
+#include "custom_ops/simd/kernels.h"
 #include "custom_ops/windows/sizes.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -57,13 +57,14 @@ class MaxPoolGradientOp : public tensorflow::OpKernel {
     const int64_t pixels = of.height * of.width * of.channels;
     const int64_t maps = of.out_height * of.out_width * of.channels;
     // A float a cycle.
-    InParallel(
-        ctx, x.dim_size(0), maps * Seen(of), [&](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; ++i) {
-            pooling::MaxGradient(of, images + i * pixels, maxima + i * maps,
-                                 given + i * maps, to + i * pixels);
-          }
-        });
+    InParallel(ctx, x.dim_size(0), maps * Seen(of),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t i = begin; i < end; ++i) {
+                   simd::Best().pooling.max_gradient(
+                       of, images + i * pixels, maxima + i * maps,
+                       given + i * maps, to + i * pixels);
+                 }
+               });
   }
 
  private:
@@ -102,19 +103,19 @@ class PoolOp : public tensorflow::OpKernel {
     const int64_t pixels = of.height * of.width * of.channels;
     const int64_t maps = of.out_height * of.out_width * of.channels;
     // Rows of all feature maps; four floats a cycle.
-    InParallel(ctx, x.dim_size(0) * of.out_height,
-               of.out_width * of.channels * Seen(of) / 4 + 1,
-               [&](int64_t begin, int64_t end) {
-                 while (begin < end) {
-                   const int64_t number = begin / of.out_height;
-                   const int64_t row = begin % of.out_height;
-                   const int64_t until =
-                       std::min(of.out_height, row + end - begin);
-                   pooling::Pool(of, kind_, images + number * pixels, row,
-                                 until, to + number * maps);
-                   begin += until - row;
-                 }
-               });
+    InParallel(
+        ctx, x.dim_size(0) * of.out_height,
+        of.out_width * of.channels * Seen(of) / 4 + 1,
+        [&](int64_t begin, int64_t end) {
+          while (begin < end) {
+            const int64_t number = begin / of.out_height;
+            const int64_t row = begin % of.out_height;
+            const int64_t until = std::min(of.out_height, row + end - begin);
+            simd::Best().pooling.pool(of, kind_, images + number * pixels, row,
+                                      until, to + number * maps);
+            begin += until - row;
+          }
+        });
   }
 
  private:

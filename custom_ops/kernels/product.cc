@@ -11,9 +11,9 @@
 #include "custom_ops/channels/activation.h"
 #include "custom_ops/channels/joined.h"
 #include "custom_ops/channels/rows.h"
-#include "custom_ops/channels/streamed.h"
 #include "custom_ops/kernels/in_parallel.h"
 #include "custom_ops/kernels/workspace.h"
+#include "custom_ops/simd/kernels.h"
 #include "custom_ops/windows/sizes.h"
 #include "custom_ops/windows/unfold.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -84,8 +84,8 @@ void RunBands(const Product& of, Range rows, Range panels,
                                    : (lines.rows + pieces - 1) / pieces;
   for (part.begin = rows.begin; part.begin < rows.end; part.begin = part.end) {
     part.end = std::min(part.begin + band, rows.end);
-    bilinear::BestPasses()->product(part, lines, of.panels,
-                                    of.y + pixel * of.filters);
+    simd::Best().bilinear.product(part, lines, of.panels,
+                                  of.y + pixel * of.filters);
   }
 }
 
@@ -217,7 +217,7 @@ absl::Status RunPanels(tensorflow::OpKernelContext* ctx, Product of,
 absl::Status Multiply(tensorflow::OpKernelContext* ctx, const Product& of) {
   const int threads =
       ctx->device()->tensorflow_cpu_worker_threads()->num_threads;
-  const int64_t width = bilinear::BestPasses()->set.panel();
+  const int64_t width = simd::Best().set.panel();
   const int64_t panels = (of.filters + width - 1) / width;
   // Some thirty products in a cycle.
   const int64_t cycles = of.depth() * width / 30 + 1;
@@ -247,10 +247,10 @@ absl::Status MultiplyStreamed(tensorflow::OpKernelContext* ctx,
                for (int64_t part = begin; part < end; ++part) {
                  const int64_t first = part * depth / kParts;
                  const int64_t last = (part + 1) * depth / kParts;
-                 channels::Streamed(of.images->AsTheyAre() + first, depth,
-                                    of.rows, kernel + first * of.filters,
-                                    last - first, of.filters,
-                                    sums + part * numbers);
+                 simd::Best().channels.streamed(
+                     of.images->AsTheyAre() + first, depth, of.rows,
+                     kernel + first * of.filters, last - first, of.filters,
+                     sums + part * numbers);
                }
              });
   for (int64_t part = 1; part < kParts; ++part) {

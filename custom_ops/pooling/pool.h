@@ -1,4 +1,4 @@
-// The largest, or the mean, of each window, channels last.
+// Pooling of the windows of images, channels last.
 
 #ifndef TF_CONVPAR_CUSTOM_OPS_POOLING_POOL_H_
 #define TF_CONVPAR_CUSTOM_OPS_POOLING_POOL_H_
@@ -18,9 +18,18 @@ enum class Kind {
   kMean,
 };
 
-// Writes rows of the feature maps of one image from `begin` to `end`.
-void Pool(const windows::Sizes& of, Kind kind, const float* x, int64_t begin,
-          int64_t end, float* y);
+// One instruction set's code.
+struct Kernels {
+  // Writes rows of the feature maps of one image from `begin` to `end`: the
+  // largest, or the mean, of each window.
+  void (*pool)(const windows::Sizes& of, Kind kind, const float* x,
+               int64_t begin, int64_t end, float* y);
+  // Writes the gradient `dx` by one image `x` with maxima `y` and gradients
+  // `dy`. What a window's maximum got goes to its first pixel, row by row, that
+  // is as large. So TensorFlow's own op has it.
+  void (*max_gradient)(const windows::Sizes& of, const float* x, const float* y,
+                       const float* dy, float* dx);
+};
 
 }  // namespace pooling
 }  // namespace tf_convpar

@@ -1,25 +1,31 @@
-#include "custom_ops/depthwise/forward.h"
+// A depthwise convolution, for one instruction set; see vectors_impl.h.
+
+#ifndef TF_CONVPAR_CUSTOM_OPS_DEPTHWISE_FORWARD_IMPL_H_
+#define TF_CONVPAR_CUSTOM_OPS_DEPTHWISE_FORWARD_IMPL_H_
 
 #include <algorithm>
 #include <cstdint>
 
-#include "custom_ops/windows/lanes.h"
+#include "custom_ops/channels/activation.h"
+#include "custom_ops/channels/activation_impl.h"
+#include "custom_ops/depthwise/wide_impl.h"
+#include "custom_ops/simd/vectors_impl.h"
+#include "custom_ops/windows/sizes.h"
 
+TF_CONVPAR_BEGIN(TF_CONVPAR_FUSED)
 namespace tf_convpar {
 namespace depthwise {
 namespace {
-
-using windows::Narrow;
-using windows::Wide;
 
 // Feature maps side by side, which read each weight of the kernel once.
 constexpr int kColumns = 4;
 
 // `kMany` columns from `j` on of the row at `y`, of the channels at `x`.
 template <typename V, typename F, int kMany>
-INLINE void Make(const windows::Sizes& of, const float* x, const float* kernel,
-                 const float* bias, int64_t above, int64_t below, int64_t from,
-                 int64_t to, int64_t j, float* y) {
+TF_CONVPAR_INLINE void Make(const windows::Sizes& of, const float* x,
+                            const float* kernel, const float* bias,
+                            int64_t above, int64_t below, int64_t from,
+                            int64_t to, int64_t j, float* y) {
   const int64_t n = of.channels;
   V sum[kMany];
 #pragma GCC unroll 4
@@ -52,7 +58,8 @@ struct Columns {
 
 // The same for channels from `*c` on, while so many are left as V has.
 template <typename V, typename F, int kMany>
-INLINE void MakeMany(const windows::Sizes& of, const Columns& at, int64_t* c) {
+TF_CONVPAR_INLINE void MakeMany(const windows::Sizes& of, const Columns& at,
+                                int64_t* c) {
   for (; *c + V::kChannels <= of.channels; *c += V::kChannels) {
     Make<V, F, kMany>(of, at.x + *c, at.kernel + *c, at.bias + *c, at.above,
                       at.below, at.from, at.to, at.j, at.y + *c);
@@ -62,23 +69,24 @@ INLINE void MakeMany(const windows::Sizes& of, const Columns& at, int64_t* c) {
 // The same for all channels, one after the other: what neighbours of a feature
 // map read again is then still in the nearest cache. One column alone has more
 // channels at a time, as a sum waits for the one before.
-template <typename F, int kMany, bool kSixteen>
-INLINE void MakeAll(const windows::Sizes& of, const Columns& at) {
-  constexpr int kLanes = kMany > 1 ? 2 : 4;
+template <typename F, int kMany>
+TF_CONVPAR_INLINE void MakeAll(const windows::Sizes& of, const Columns& at) {
+  constexpr int kVectors = kMany > 1 ? 2 : 4;
   int64_t c = 0;
-  if constexpr (kSixteen) {
-    MakeMany<Wide<kLanes, 16>, F, kMany>(of, at, &c);
-    MakeMany<Wide<1, 16>, F, kMany>(of, at, &c);
+  if constexpr (simd::kLanes > 8) {
+    MakeMany<Wide<simd::Vector, kVectors>, F, kMany>(of, at, &c);
+    MakeMany<Wide<simd::Vector>, F, kMany>(of, at, &c);
   } else {
-    MakeMany<Wide<kLanes>, F, kMany>(of, at, &c);
+    MakeMany<Wide<Eight, kVectors>, F, kMany>(of, at, &c);
   }
-  MakeMany<Wide<1>, F, kMany>(of, at, &c);
+  MakeMany<Wide<Eight>, F, kMany>(of, at, &c);
   MakeMany<Narrow, F, kMany>(of, at, &c);
 }
 
-template <typename F, bool kSixteen>
-INLINE void Rows(const windows::Sizes& of, const float* x, const float* kernel,
-                 const float* bias, int64_t begin, int64_t end, float* y) {
+template <typename F>
+TF_CONVPAR_INLINE void Rows(const windows::Sizes& of, const float* x,
+                            const float* kernel, const float* bias,
+                            int64_t begin, int64_t end, float* y) {
   int64_t inner, outer;
   of.Inside(0, of.window_width, &inner, &outer);
   for (int64_t i = begin; i < end; ++i) {
@@ -90,7 +98,7 @@ INLINE void Rows(const windows::Sizes& of, const float* x, const float* kernel,
     float* const row = y + i * of.out_width * of.channels;
     for (int64_t j = 0; j < of.out_width;) {
       if (j >= inner && j + kColumns <= outer) {
-        MakeAll<F, kColumns, kSixteen>(
+        MakeAll<F, kColumns>(
             of, {own, kernel, bias, above, below, 0, of.window_width, j, row});
         j += kColumns;
         continue;
@@ -99,43 +107,21 @@ INLINE void Rows(const windows::Sizes& of, const float* x, const float* kernel,
       const int64_t left = j * of.stride - of.left;
       const int64_t from = std::max<int64_t>(0, -left);
       const int64_t to = std::min(of.window_width, of.width - left);
-      MakeAll<F, 1, kSixteen>(
-          of, {own, kernel, bias, above, below, from, to, j, row});
+      MakeAll<F, 1>(of, {own, kernel, bias, above, below, from, to, j, row});
       ++j;
     }
   }
 }
 
-template <typename F>
-INLINE void OfWidth(const windows::Sizes& of, const float* x,
-                    const float* kernel, const float* bias, int64_t begin,
-                    int64_t end, float* y) {
-  if (windows::HasSixteen()) {
-    Rows<F, true>(of, x, kernel, bias, begin, end, y);
-  } else {
-    Rows<F, false>(of, x, kernel, bias, begin, end, y);
-  }
+void Forward(const windows::Sizes& of, channels::Activation activation,
+             const float* x, const float* kernel, const float* bias,
+             int64_t begin, int64_t end, float* y) {
+  TF_CONVPAR_BY_ACTIVATION(activation, Rows, of, x, kernel, bias, begin, end, y)
 }
 
 }  // namespace
-
-CLONES void MakeRows(const windows::Sizes& of, channels::Activation activation,
-                     const float* x, const float* kernel, const float* bias,
-                     int64_t begin, int64_t end, float* y) {
-  using channels::Activation;
-  switch (activation) {
-    case Activation::kLinear:
-      return OfWidth<channels::Linear>(of, x, kernel, bias, begin, end, y);
-    case Activation::kRelu:
-      return OfWidth<channels::Relu>(of, x, kernel, bias, begin, end, y);
-    case Activation::kRelu6:
-      return OfWidth<channels::Relu6>(of, x, kernel, bias, begin, end, y);
-    case Activation::kSilu:
-      return OfWidth<channels::Silu>(of, x, kernel, bias, begin, end, y);
-    case Activation::kGelu:
-      return OfWidth<channels::Gelu>(of, x, kernel, bias, begin, end, y);
-  }
-}
-
 }  // namespace depthwise
 }  // namespace tf_convpar
+TF_CONVPAR_END
+
+#endif  // TF_CONVPAR_CUSTOM_OPS_DEPTHWISE_FORWARD_IMPL_H_

@@ -1,54 +1,42 @@
-#include "custom_ops/pooling/max_gradient.h"
+// The gradient of the largest of each window, for one instruction set; see
+// vectors_impl.h.
+
+#ifndef TF_CONVPAR_CUSTOM_OPS_POOLING_MAX_GRADIENT_IMPL_H_
+#define TF_CONVPAR_CUSTOM_OPS_POOLING_MAX_GRADIENT_IMPL_H_
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 
-#include "custom_ops/windows/lanes.h"
+#include "custom_ops/pooling/pool_impl.h"
+#include "custom_ops/simd/vectors_impl.h"
+#include "custom_ops/windows/sizes.h"
 
+TF_CONVPAR_BEGIN(TF_CONVPAR_FUSED)
 namespace tf_convpar {
 namespace pooling {
 namespace {
 
-using windows::Lane;
-using windows::Loaded;
-using windows::Store;
-
-typedef int32_t Mask __attribute__((vector_size(sizeof(Lane))));
-
-// All bits of the lanes that a mask takes, none of the others.
-INLINE Lane Masked(Lane v, Mask mask) {
-  Mask bits;
-  std::memcpy(&bits, &v, sizeof(v));
-  bits &= mask;
-  std::memcpy(&v, &bits, sizeof(v));
-  return v;
-}
-
-// The pixels of one window, which lie within the image.
-struct Window {
-  int64_t first, rows, columns, width;  // of pixels, times channels
-};
+using Mask = decltype(Eight{} < Eight{});
 
 // Eight channels of a window.
-INLINE void Give(const Window& of, int64_t n, const float* x, const float* y,
-                 const float* dy, float* dx) {
-  const Lane most = Loaded(y), gradient = Loaded(dy);
+TF_CONVPAR_INLINE void Give(const Window& of, int64_t n, const float* x,
+                            const float* y, const float* dy, float* dx) {
+  const Eight most = Load<Eight>(y), gradient = Load<Eight>(dy);
   Mask left = ~Mask{};
   for (int64_t row = 0; row < of.rows; ++row) {
     for (int64_t column = 0; column < of.columns; ++column) {
       const int64_t at = of.first + row * of.width + column * n;
       // Not "as large", so that no pixel is lost that is not a number.
-      const Mask hit = left & ~(Loaded(x + at) < most);
-      Store(Loaded(dx + at) + Masked(gradient, hit), dx + at);
+      const Mask hit = left & ~(Load<Eight>(x + at) < most);
+      Store(dx + at, Load<Eight>(dx + at) + (Eight)((Mask)gradient & hit));
       left &= ~hit;
     }
   }
 }
 
 // One channel of a window.
-INLINE void GiveOne(const Window& of, int64_t n, const float* x, const float* y,
-                    const float* dy, float* dx) {
+TF_CONVPAR_INLINE void GiveOne(const Window& of, int64_t n, const float* x,
+                               const float* y, const float* dy, float* dx) {
   for (int64_t row = 0; row < of.rows; ++row) {
     for (int64_t column = 0; column < of.columns; ++column) {
       const int64_t at = of.first + row * of.width + column * n;
@@ -59,10 +47,8 @@ INLINE void GiveOne(const Window& of, int64_t n, const float* x, const float* y,
   }
 }
 
-}  // namespace
-
-CLONES void MaxGradient(const windows::Sizes& of, const float* x,
-                        const float* y, const float* dy, float* dx) {
+void MaxGradient(const windows::Sizes& of, const float* x, const float* y,
+                 const float* dy, float* dx) {
   const int64_t n = of.channels;
   std::fill_n(dx, of.height * of.width * n, 0.0f);
   for (int64_t i = 0; i < of.out_height; ++i) {
@@ -74,7 +60,7 @@ CLONES void MaxGradient(const windows::Sizes& of, const float* x,
       const int64_t from = std::max<int64_t>(0, left);
       const int64_t to = std::min(of.width, left + of.window_width);
       const Window window = {(above * of.width + from) * n, below - above,
-                             to - from, of.width * n};
+                             to - from, of.width * n, false};
       int64_t c = 0;
       for (; c + 8 <= n; c += 8) {
         Give(window, n, x + c, y + c, dy + c, dx + c);
@@ -85,5 +71,9 @@ CLONES void MaxGradient(const windows::Sizes& of, const float* x,
   }
 }
 
+}  // namespace
 }  // namespace pooling
 }  // namespace tf_convpar
+TF_CONVPAR_END
+
+#endif  // TF_CONVPAR_CUSTOM_OPS_POOLING_MAX_GRADIENT_IMPL_H_

@@ -1,22 +1,26 @@
-#include "custom_ops/depthwise/kernel_gradient.h"
+// The kernel gradient of a depthwise convolution, for one instruction set; see
+// vectors_impl.h.
+
+#ifndef TF_CONVPAR_CUSTOM_OPS_DEPTHWISE_KERNEL_GRADIENT_IMPL_H_
+#define TF_CONVPAR_CUSTOM_OPS_DEPTHWISE_KERNEL_GRADIENT_IMPL_H_
 
 #include <algorithm>
 #include <cstdint>
 
-#include "custom_ops/windows/lanes.h"
+#include "custom_ops/depthwise/wide_impl.h"
+#include "custom_ops/simd/vectors_impl.h"
+#include "custom_ops/windows/sizes.h"
 
+TF_CONVPAR_BEGIN(TF_CONVPAR_FUSED)
 namespace tf_convpar {
 namespace depthwise {
 namespace {
 
-using windows::Narrow;
-using windows::Wide;
-
 // Columns from `first` on of a row of the window, `kColumns` of them, for the
 // channels at `x`, `dy` and `sums`. Sums stay in registers along a row.
 template <typename V, int kColumns>
-INLINE void AddColumns(const windows::Sizes& of, const float* x,
-                       const float* dy, int64_t first, float* sums) {
+TF_CONVPAR_INLINE void AddColumns(const windows::Sizes& of, const float* x,
+                                  const float* dy, int64_t first, float* sums) {
   const int64_t n = of.channels;
   const int64_t shift = first - of.left;
   int64_t inner, outer;
@@ -51,8 +55,8 @@ INLINE void AddColumns(const windows::Sizes& of, const float* x,
 }
 
 template <typename V>
-INLINE void AddRow(const windows::Sizes& of, const float* x, const float* dy,
-                   float* sums) {
+TF_CONVPAR_INLINE void AddRow(const windows::Sizes& of, const float* x,
+                              const float* dy, float* sums) {
   int64_t first = 0;
   while (first < of.window_width) {
     const int64_t left = of.window_width - first;
@@ -75,9 +79,9 @@ INLINE void AddRow(const windows::Sizes& of, const float* x, const float* dy,
 
 // Rows of the window go over the same rows of the image while these are close.
 template <typename V>
-INLINE void AddChannels(const windows::Sizes& of, const float* x,
-                        const float* dy, int64_t begin, int64_t end,
-                        float* sums) {
+TF_CONVPAR_INLINE void AddChannels(const windows::Sizes& of, const float* x,
+                                   const float* dy, int64_t begin, int64_t end,
+                                   float* sums) {
   for (int64_t i = begin; i < end; ++i) {
     for (int64_t a = 0; a < of.window_height; ++a) {
       const int64_t row = i * of.stride + a - of.top;
@@ -89,21 +93,23 @@ INLINE void AddChannels(const windows::Sizes& of, const float* x,
   }
 }
 
-}  // namespace
-
-CLONES void AddRows(const windows::Sizes& of, const float* x, const float* dy,
+void KernelGradient(const windows::Sizes& of, const float* x, const float* dy,
                     int64_t begin, int64_t end, float* sums) {
   int64_t c = 0;
   for (; c + 16 <= of.channels; c += 16) {
-    AddChannels<Wide<2>>(of, x + c, dy + c, begin, end, sums + c);
+    AddChannels<Wide<Eight, 2>>(of, x + c, dy + c, begin, end, sums + c);
   }
   for (; c + 8 <= of.channels; c += 8) {
-    AddChannels<Wide<1>>(of, x + c, dy + c, begin, end, sums + c);
+    AddChannels<Wide<Eight>>(of, x + c, dy + c, begin, end, sums + c);
   }
   for (; c < of.channels; ++c) {
     AddChannels<Narrow>(of, x + c, dy + c, begin, end, sums + c);
   }
 }
 
+}  // namespace
 }  // namespace depthwise
 }  // namespace tf_convpar
+TF_CONVPAR_END
+
+#endif  // TF_CONVPAR_CUSTOM_OPS_DEPTHWISE_KERNEL_GRADIENT_IMPL_H_

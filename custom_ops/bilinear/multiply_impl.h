@@ -1,50 +1,27 @@
-// Vectors of floats, and the product of panels, for one instruction set.
-//
-// The source file that compiles the `_impl.h` headers for an instruction set
-// names it: TF_CONVPAR_ISA is its namespace in sizes.h. What they include in
-// turn it includes first, before it tells the compiler of that set: code that
-// is shared must run on any processor.
+// The product of panels, for one instruction set; see vectors_impl.h.
 
-#ifndef TF_CONVPAR_CUSTOM_OPS_BILINEAR_VECTORS_IMPL_H_
-#define TF_CONVPAR_CUSTOM_OPS_BILINEAR_VECTORS_IMPL_H_
+#ifndef TF_CONVPAR_CUSTOM_OPS_BILINEAR_MULTIPLY_IMPL_H_
+#define TF_CONVPAR_CUSTOM_OPS_BILINEAR_MULTIPLY_IMPL_H_
 
 #include <cstdint>
 
 #include "custom_ops/bilinear/sizes.h"
 #include "custom_ops/channels/activation.h"
+#include "custom_ops/channels/activation_impl.h"
+#include "custom_ops/simd/vectors_impl.h"
 
-// For tools that read a header alone.
-#ifndef TF_CONVPAR_ISA
-#define TF_CONVPAR_ISA base
-#endif
-
+TF_CONVPAR_BEGIN(TF_CONVPAR_FUSED)
 namespace tf_convpar {
 namespace bilinear {
-namespace TF_CONVPAR_ISA {
 namespace {
 
-constexpr int64_t kLanes = kSet.lanes;
-constexpr int64_t kPanel = kSet.panel();
-constexpr int64_t kRows = kSet.rows;
+using simd::kLanes;
+using simd::Load;
+using simd::Store;
+using simd::Vector;
 
-typedef float Vector
-    __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
-
-inline Vector Load(const float* p) {
-  return *reinterpret_cast<const Vector*>(p);
-}
-
-inline void Store(float* p, Vector v) { *reinterpret_cast<Vector*>(p) = v; }
-
-inline Vector LoadPart(const float* p, int64_t count) {
-  Vector v = {};
-  for (int64_t i = 0; i < count; ++i) v[i] = p[i];
-  return v;
-}
-
-inline void StorePart(float* p, Vector v, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) p[i] = v[i];
-}
+constexpr int64_t kPanel = simd::kSet.panel();
+constexpr int64_t kRows = simd::kSet.rows;
 
 // The factors of a product and its result. Floats from one row to the next,
 // and from one column to the next where they are not side by side.
@@ -82,7 +59,7 @@ struct Ends {
 };
 
 template <typename F, int R, int V>
-inline __attribute__((always_inline)) void Activate(Vector (&sum)[R][V]) {
+TF_CONVPAR_INLINE void Activate(Vector (&sum)[R][V]) {
 #pragma GCC unroll 16
   for (int i = 0; i < R; ++i) {
 #pragma GCC unroll 2
@@ -139,22 +116,7 @@ void Block(int64_t depth, const ProductStrides& strides, const float* a,
     a += jump;
     if (next != nullptr) next += strides.a_part;
   }
-  switch (ends.activation) {
-    case channels::Activation::kLinear:
-      break;
-    case channels::Activation::kRelu:
-      Activate<channels::Relu>(sum);
-      break;
-    case channels::Activation::kRelu6:
-      Activate<channels::Relu6>(sum);
-      break;
-    case channels::Activation::kSilu:
-      Activate<channels::Silu>(sum);
-      break;
-    case channels::Activation::kGelu:
-      Activate<channels::Gelu>(sum);
-      break;
-  }
+  TF_CONVPAR_BY_ACTIVATION(ends.activation, Activate, sum)
 #pragma GCC unroll 16
   for (int i = 0; i < R; ++i) {
 #pragma GCC unroll 2
@@ -228,8 +190,8 @@ inline void Multiply(ProductSize size, Left a, Right b, Result c, bool add) {
 }
 
 }  // namespace
-}  // namespace TF_CONVPAR_ISA
 }  // namespace bilinear
 }  // namespace tf_convpar
+TF_CONVPAR_END
 
-#endif  // TF_CONVPAR_CUSTOM_OPS_BILINEAR_VECTORS_IMPL_H_
+#endif  // TF_CONVPAR_CUSTOM_OPS_BILINEAR_MULTIPLY_IMPL_H_

@@ -1,18 +1,25 @@
-#include "custom_ops/pooling/pool.h"
+// The largest, or the mean, of each window, for one instruction set; see
+// vectors_impl.h.
+
+#ifndef TF_CONVPAR_CUSTOM_OPS_POOLING_POOL_IMPL_H_
+#define TF_CONVPAR_CUSTOM_OPS_POOLING_POOL_IMPL_H_
 
 #include <algorithm>
 #include <cstdint>
 #include <limits>
 
-#include "custom_ops/windows/lanes.h"
+#include "custom_ops/pooling/pool.h"
+#include "custom_ops/simd/vectors_impl.h"
+#include "custom_ops/windows/sizes.h"
 
+TF_CONVPAR_BEGIN(TF_CONVPAR_FUSED)
 namespace tf_convpar {
 namespace pooling {
 namespace {
 
-using windows::Lane;
-using windows::Loaded;
-using windows::Store;
+using simd::Eight;
+using simd::Load;
+using simd::Store;
 
 // The pixels of one window, which lie within the image.
 struct Window {
@@ -28,15 +35,15 @@ struct Larger {
   static constexpr float kFirst = std::numeric_limits<float>::lowest();
 
   template <typename V>
-  static INLINE V Of(V a, V b) {
+  static TF_CONVPAR_INLINE V Of(V a, V b) {
     return b > a ? b : a;
   }
   template <typename V>
-  static INLINE V Begun(V found, V pixel) {
+  static TF_CONVPAR_INLINE V Begun(V found, V pixel) {
     return Of(found, pixel);
   }
   template <typename V>
-  static INLINE V Ended(V, V own, bool) {
+  static TF_CONVPAR_INLINE V Ended(V, V own, bool) {
     return own;
   }
 };
@@ -46,34 +53,36 @@ struct Sum {
   static constexpr float kFirst = 0;
 
   template <typename V>
-  static INLINE V Of(V a, V b) {
+  static TF_CONVPAR_INLINE V Of(V a, V b) {
     return a + b;
   }
   template <typename V>
-  static INLINE V Begun(V, V pixel) {
+  static TF_CONVPAR_INLINE V Begun(V, V pixel) {
     return pixel;
   }
   template <typename V>
-  static INLINE V Ended(V found, V own, bool first) {
+  static TF_CONVPAR_INLINE V Ended(V found, V own, bool first) {
     return first ? own : found + own;
   }
 };
 
+constexpr int64_t kFloats = sizeof(Eight) / sizeof(float);
+
 // kVectors vectors of channels of a window.
 template <typename F, int kVectors>
-INLINE void Fold(const Window& of, int64_t n, const float* x, Lane* found) {
-  constexpr int64_t kFloats = sizeof(Lane) / sizeof(float);
-  for (int v = 0; v < kVectors; ++v) found[v] = F::kFirst - Lane{};
+TF_CONVPAR_INLINE void Fold(const Window& of, int64_t n, const float* x,
+                            Eight* found) {
+  for (int v = 0; v < kVectors; ++v) found[v] = F::kFirst - Eight{};
   for (int64_t row = 0; row < of.rows; ++row) {
     const float* pixel = x + of.first + row * of.width;
-    Lane own[kVectors];
+    Eight own[kVectors];
     for (int v = 0; v < kVectors; ++v) {
-      own[v] = F::Begun(found[v], Loaded(pixel + v * kFloats));
+      own[v] = F::Begun(found[v], Load<Eight>(pixel + v * kFloats));
     }
     for (int64_t column = 1; column < of.columns; ++column) {
       pixel += n;
       for (int v = 0; v < kVectors; ++v) {
-        own[v] = F::Of(own[v], Loaded(pixel + v * kFloats));
+        own[v] = F::Of(own[v], Load<Eight>(pixel + v * kFloats));
       }
     }
     for (int v = 0; v < kVectors; ++v) {
@@ -83,7 +92,7 @@ INLINE void Fold(const Window& of, int64_t n, const float* x, Lane* found) {
 }
 
 template <typename F>
-INLINE float FoldOne(const Window& of, int64_t n, const float* x) {
+TF_CONVPAR_INLINE float FoldOne(const Window& of, int64_t n, const float* x) {
   float found = F::kFirst;
   for (int64_t row = 0; row < of.rows; ++row) {
     const float* pixel = x + of.first + row * of.width;
@@ -97,25 +106,25 @@ INLINE float FoldOne(const Window& of, int64_t n, const float* x) {
 }
 
 template <typename V>
-INLINE V Ended(const Window& of, Kind kind, V found) {
+TF_CONVPAR_INLINE V Ended(const Window& of, Kind kind, V found) {
   if (kind == Kind::kMean) return found * (1.0f / (of.rows * of.columns));
   const bool zeros = kind == Kind::kLargestWithZeros && of.cut;
   return zeros ? Larger::Of(found, V{}) : found;
 }
 
 template <typename F, int kVectors>
-INLINE void Make(const Window& of, Kind kind, int64_t n, const float* x,
-                 float* y) {
-  Lane found[kVectors];
+TF_CONVPAR_INLINE void Make(const Window& of, Kind kind, int64_t n,
+                            const float* x, float* y) {
+  Eight found[kVectors];
   Fold<F, kVectors>(of, n, x, found);
   for (int v = 0; v < kVectors; ++v) {
-    Store(Ended(of, kind, found[v]), y + v * sizeof(Lane) / sizeof(float));
+    Store(y + v * kFloats, Ended(of, kind, found[v]));
   }
 }
 
 template <typename F>
-INLINE void Rows(const windows::Sizes& of, Kind kind, const float* x,
-                 int64_t begin, int64_t end, float* y) {
+TF_CONVPAR_INLINE void Rows(const windows::Sizes& of, Kind kind, const float* x,
+                            int64_t begin, int64_t end, float* y) {
   const int64_t n = of.channels;
   y += begin * of.out_width * n;
   for (int64_t i = begin; i < end; ++i) {
@@ -143,10 +152,8 @@ INLINE void Rows(const windows::Sizes& of, Kind kind, const float* x,
   }
 }
 
-}  // namespace
-
-CLONES void Pool(const windows::Sizes& of, Kind kind, const float* x,
-                 int64_t begin, int64_t end, float* y) {
+void Pool(const windows::Sizes& of, Kind kind, const float* x, int64_t begin,
+          int64_t end, float* y) {
   if (kind == Kind::kMean) {
     Rows<Sum>(of, kind, x, begin, end, y);
   } else {
@@ -154,5 +161,9 @@ CLONES void Pool(const windows::Sizes& of, Kind kind, const float* x,
   }
 }
 
+}  // namespace
 }  // namespace pooling
 }  // namespace tf_convpar
+TF_CONVPAR_END
+
+#endif  // TF_CONVPAR_CUSTOM_OPS_POOLING_POOL_IMPL_H_

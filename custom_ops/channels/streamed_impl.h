@@ -1,10 +1,15 @@
-#include "custom_ops/channels/streamed.h"
+// A product of a few rows by a matrix that is read once, as it lies, for one
+// instruction set; see vectors_impl.h.
+
+#ifndef TF_CONVPAR_CUSTOM_OPS_CHANNELS_STREAMED_IMPL_H_
+#define TF_CONVPAR_CUSTOM_OPS_CHANNELS_STREAMED_IMPL_H_
 
 #include <algorithm>
 #include <cstdint>
 
-#include "custom_ops/windows/lanes.h"
+#include "custom_ops/simd/vectors_impl.h"
 
+TF_CONVPAR_BEGIN(TF_CONVPAR_FUSED)
 namespace tf_convpar {
 namespace channels {
 namespace {
@@ -13,11 +18,8 @@ namespace {
 // each so many.
 constexpr int64_t kLines = 4;
 
-}  // namespace
-
-CLONES void Streamed(const float* x, int64_t apart, int64_t rows,
-                     const float* matrix, int64_t depth, int64_t columns,
-                     float* __restrict sums) {
+void Streamed(const float* x, int64_t apart, int64_t rows, const float* matrix,
+              int64_t depth, int64_t columns, float* __restrict sums) {
   std::fill_n(sums, rows * columns, 0.0f);
   int64_t k = 0;
   for (; k + kLines <= depth; k += kLines) {
@@ -41,5 +43,9 @@ CLONES void Streamed(const float* x, int64_t apart, int64_t rows,
   }
 }
 
+}  // namespace
 }  // namespace channels
 }  // namespace tf_convpar
+TF_CONVPAR_END
+
+#endif  // TF_CONVPAR_CUSTOM_OPS_CHANNELS_STREAMED_IMPL_H_

@@ -1,0 +1,3 @@
+// The kernels for any processor.
+
+#include "custom_ops/simd/kernels_impl.h"
