@@ -31,7 +31,8 @@ OTHERS = ("worker", "trace", "top")
 REMOTE = "--ssh"
 # These take no longer than TensorFlow, which this process has.
 CHEAP = ("check-build", "devices", "doctor", "env", "estimate", "simulate")
-SLOW = ("--sweep",)
+# And with another batch they take as long once more.
+SLOW = ("--sweep", "16")
 
 
 def commands(command=main, path=()):

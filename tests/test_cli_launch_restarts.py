@@ -22,14 +22,23 @@ from tf_convpar.cluster.process import Process
 from tf_convpar.cluster.spec import Task
 
 
-def test_lost_worker_is_started_again_so_often(program):
+def test_worker_that_hangs_or_dies_is_started_again_so_often(program):
     launcher = start([*LAUNCH, "-n", "2", "--restarts", "1", program(WAIT)])
     try:
         read_until(launcher, "[worker 0] Ready")
-        os.kill(_worker_of(launcher), signal.SIGKILL)
-        read_until(launcher, "ended with signal SIGKILL; starting it again in")
-        read_until(launcher, "[worker 0] Ready")
-        os.kill(_worker_of(launcher), signal.SIGKILL)
+        time.sleep(2.5)  # It has answered.
+        hung = _worker_of(launcher)
+        begin = time.monotonic()
+        os.kill(hung, signal.SIGSTOP)
+        read_until(launcher, "worker 0 has not answered for ")
+        # Questions come every second.
+        assert time.monotonic() - begin < 5.0 + 5.0
+        output = read_until(launcher, "[worker 0] Ready")
+        assert "worker 0 ended with signal SIGKILL; starting it" in output
+        other = _worker_of(launcher)
+        assert other != hung
+        assert not wait_gone([hung])
+        os.kill(other, signal.SIGKILL)
         read_until(launcher, "it is not started again after 1 times")
         pids = descendants(launcher)
         launcher.send_signal(signal.SIGINT)
@@ -70,25 +79,6 @@ def test_program_that_was_told_to_end_is_not_started_again(program):
         output, _ = launcher.communicate(timeout=15)
         assert launcher.returncode == 128 + signal.SIGTERM
         assert "again" not in output
-    finally:
-        kill_tree(launcher)
-
-
-def test_worker_that_hangs_is_ended_and_started_again(program):
-    launcher = start([*LAUNCH, "-n", "2", "--restarts", "1", program(WAIT)])
-    try:
-        read_until(launcher, "[worker 0] Ready")
-        time.sleep(2.5)  # It has answered.
-        hung = _worker_of(launcher)
-        begin = time.monotonic()
-        os.kill(hung, signal.SIGSTOP)
-        read_until(launcher, "worker 0 has not answered for ")
-        # Questions come every second.
-        assert time.monotonic() - begin < 5.0 + 5.0
-        output = read_until(launcher, "[worker 0] Ready")
-        assert "worker 0 ended with signal SIGKILL; starting it" in output
-        assert _worker_of(launcher) != hung
-        assert not wait_gone([hung])
     finally:
         kill_tree(launcher)
 
