@@ -166,9 +166,9 @@ def balanced(
         seconds: For each device, its seconds for a number of things, which
             grow with that; None for a device that gets none.
         quantum: Number of things that stay together, except for a remainder;
-            a multiple of it where there are many.
+            more where there are many.
     """
-    quantum *= max(1, number // (_PARTS * quantum))
+    quantum = max(quantum, number // _PARTS)
     units = -(-number // quantum)
 
     def things(count: int) -> int:

@@ -5,12 +5,9 @@ The best of them tells the solver how long a layer takes at most.
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Iterator
 from collections.abc import Sequence
 
-from tf_convpar.planner._balancing import balanced
 from tf_convpar.planner.star import _cost
 from tf_convpar.planner.star._calibration import StarCalibration
 from tf_convpar.planner.star._network import StarConvolution
@@ -48,7 +45,7 @@ def guesses(
     highest: Sequence[int],
     least_devices: int,
 ) -> list[Counts]:
-    """Allocations of a layer to one device, and to all of them.
+    """Allocations of a layer to one device, to the two fastest, and so on.
 
     Shares are proportional to a device's speed alone, transfers included.
 
@@ -63,15 +60,50 @@ def guesses(
         Allocations that keep to `highest`, those to one device first.
     """
     alone = list(singles(calibration))
-    seconds = [_cost.predict(calibration, counts).step_s for counts in alone]
-    shared = balanced(
-        convolution.filters,
-        [functools.partial(operator.mul, s) for s in seconds],
-        quantum,
+    name, filters = convolution.name, convolution.filters
+    allocations = (
+        [counts[name] for counts in alone] if least_devices == 1 else []
     )
+    seconds = [_cost.predict(calibration, counts).step_s for counts in alone]
+    if min(seconds) > 0:
+        order = sorted(range(len(seconds)), key=seconds.__getitem__)
+        for count in range(2, len(order) + 1):
+            speeds = [0.0] * len(seconds)
+            for d in order[:count]:
+                speeds[d] = 1 / seconds[d]
+            allocations.append(_proportional(speeds, filters, quantum))
+        # The best split where one device is far faster than all others.
+        allocations.append(_all_but_one(order, filters, quantum))
     return [
         counts
-        for counts in (*(one[convolution.name] for one in alone), shared)
+        for counts in allocations
         if sum(n > 0 for n in counts) >= least_devices
         and all(n <= most for n, most in zip(counts, highest, strict=True))
     ]
+
+
+def _proportional(
+    speeds: Sequence[float], filters: int, quantum: int
+) -> Counts:
+    """Gives out units by largest remainder, the short one to the fastest."""
+    units = -(-filters // quantum)
+    exact = [units * speed / sum(speeds) for speed in speeds]
+    unit_counts = [int(share) for share in exact]
+    by_remainder = sorted(
+        range(len(speeds)), key=lambda d: unit_counts[d] - exact[d]
+    )
+    for d in by_remainder[: units - sum(unit_counts)]:
+        unit_counts[d] += 1
+    fastest = max(range(len(speeds)), key=lambda d: (unit_counts[d], speeds[d]))
+    counts = [quantum * n for n in unit_counts]
+    counts[fastest] -= sum(counts) - filters
+    return tuple(counts)
+
+
+def _all_but_one(order: Sequence[int], filters: int, quantum: int) -> Counts:
+    """Gives all to the fastest device, but a unit to the next if it can."""
+    counts = [0] * len(order)
+    if len(order) > 1 and filters > quantum:
+        counts[order[1]] = quantum
+    counts[order[0]] = filters - sum(counts)
+    return tuple(counts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,9 +49,8 @@ def of_model(
         layer.name: bool(getattr(layer, "use_bias", True))
         for layer in layers_of(model)
     }
-    needs = _needs_input_gradient(model)
     convolutions = [
-        convolution_of(name, geometry, biases[name], needs.get(name, True))
+        convolution_of(name, geometry, biases[name])
         for name, geometry in layers.convolutions(model, batch)
     ]
     if not convolutions:
@@ -59,11 +59,16 @@ def of_model(
             f"'{model.name}', whose layers are "
             f"{[layer.name for layer in model.layers]}."
         )
+    needs = _needs_input_gradient(model)
+    convolutions = [
+        dataclasses.replace(one, input_gradient=needs.get(one.name, True))
+        for one in convolutions
+    ]
     return Network(tuple(convolutions), batch, wire_bytes, slots)
 
 
 def convolution_of(
-    name: str, geometry: Geometry, bias: bool, input_gradient: bool = True
+    name: str, geometry: Geometry, bias: bool
 ) -> StarConvolution:
     """The convolution of a geometry.
 
@@ -78,7 +83,6 @@ def convolution_of(
         geometry.filters,
         tuple(geometry.window),
         bias=bias,
-        input_gradient=input_gradient,
     )
 
 
