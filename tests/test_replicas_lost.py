@@ -16,6 +16,7 @@ from tf_convpar.cluster.spec import Task
 from tf_convpar.machines import task_of
 from tf_convpar.replicas import _survivors
 from tf_convpar.replicas._data import Arrays
+from tf_convpar.replicas._local_steps import LocalSteps
 
 PROGRAM = Path(__file__).parent / "programs/replicas_lost.py"
 METHODS = ["SyncSGD", "DiLoCo"]
@@ -123,3 +124,37 @@ def check(case):
         *others, everyone, others[0]
     ]  # fmt: skip
     assert abs(between["evaluated"] - case["after"]) < 0.1
+
+
+def test_steps_of_the_others_are_not_made_again(strategy, monkeypatch):
+    """What one has not made is all that is left of the round."""
+    cluster = types.SimpleNamespace(lost=list, returned=list, absent=[])
+    monkeypatch.setattr(_survivors, "members", lambda: cluster)
+    with strategy.scope():
+        model = network()
+    devices = strategy.devices[:3]
+    method = convpar.replicas.DiLoCo(
+        model, every=4, devices=devices, shares=[1.0] * 3
+    )
+    run, made = LocalSteps.run, []
+
+    def failing(self, steps, *args):
+        made.append((self._replica.device, steps))
+        if len(made) == 3 + 1:
+            raise tf.errors.UnavailableError(None, None, "Connection reset")
+        return run(self, steps, *args)
+
+    monkeypatch.setattr(LocalSteps, "run", failing)
+    method.fit(*data(), batch_size=8, epochs=2, steps_per_epoch=4, verbose=0)
+    assert [made.count((device, 4)) for device in devices] in (
+        [3, 2, 2], [2, 3, 2], [2, 2, 3]
+    )  # fmt: skip
+    assert [m.samples for m in method._members.values()] == [2 * 4 * 8] * 3
+
+
+@pytest.mark.slow
+def test_who_has_not_answered_at_first_gets_a_replica_later():
+    program = PROGRAM.with_name("replicas_late.py")
+    found = forks.found([program], dict(os.environ))
+    assert found["replicas"] == [2, 3]
+    assert found["devices"] == 3

@@ -132,7 +132,7 @@ class Elastic(keras.callbacks.Callback):
                 return
             cluster, back = members(), list[Task]()
             if cluster is not None and cluster.absent:
-                returned = cluster.returned(wait=False)
+                returned = cluster.returned(wait_s=0)
                 if returned is None:
                     return  # It is asked again after the next step.
                 back = returned

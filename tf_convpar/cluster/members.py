@@ -173,21 +173,27 @@ class Members:
                     f"so {_named(task)} is left out",
                 )
 
-    def returned(self, wait: bool = True) -> list[Task] | None:
+    def returned(self, wait_s: float | None = None) -> list[Task] | None:
         """Workers that left, and at whose address a worker answers now.
 
         Args:
-            wait: Whether to wait until that is known, which takes seconds where
-                a machine is silent. Otherwise the result is None until it is
-                known: ask again.
+            wait_s: Seconds to wait until that is known, which takes some where
+                a machine is silent; None for as long as it takes. Where it is
+                not known by then, the result is None: ask again.
         """
+        asked_before = self._asking is not None
         if self._asking is None:
             pool = concurrent.futures.ThreadPoolExecutor(1)
             self._asking = pool.submit(self._find_returned, list(self.absent))
             pool.shutdown(wait=False)
-        if not (wait or self._asking.done()):
+        try:
+            back = self._asking.result(wait_s)
+        except concurrent.futures.TimeoutError:
             return None
-        back, self._asking = self._asking.result(), None
+        self._asking = None
+        if asked_before and wait_s and not back:
+            # That was how things were when they were asked.
+            return self.returned(wait_s)
         return [task for task in back if task in self.absent]
 
     def _find_returned(self, absent: list[Task]) -> list[Task]:

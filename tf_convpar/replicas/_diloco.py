@@ -28,7 +28,9 @@ from tf_convpar.replicas._local_steps import Made
 from tf_convpar.replicas._outer_rounds import Member
 from tf_convpar.replicas._outer_rounds import OuterRounds
 from tf_convpar.replicas._outer_rounds import Sent
+from tf_convpar.replicas._outer_rounds import limit_s
 from tf_convpar.replicas._replica import PackedState
+from tf_convpar.replicas._replica import Replica
 from tf_convpar.replicas._report import ReplicaReport
 from tf_convpar.replicas._report import Report
 from tf_convpar.replicas._wire import wire_of
@@ -145,6 +147,11 @@ class DiLoCo(KeptRounds):
         self._sent: Sent | None = None
         self._sent_at = 0
         self._has_travelled = False
+        # The steps under way, and who has made them while another was lost.
+        self._under_way = 0
+        self._made_by: dict[Replica, Made] = {}
+        # Whether what earlier rounds were made of is still to be freed.
+        self._is_anew = False
 
     def report(self) -> Report:
         """Each replica's share of the samples, and its exchanges."""
@@ -201,6 +208,10 @@ class DiLoCo(KeptRounds):
         self._rounds = OuterRounds(members, self._wire)
         self._sent = None
 
+    def _make_anew(self) -> None:
+        self._is_anew = True
+        self._make()
+
     def _common_on(self, device: str) -> CommonWeights:
         form = self._there().form
         return CommonWeights(form, device, self.outer, self.fragments)
@@ -219,12 +230,12 @@ class DiLoCo(KeptRounds):
     def _steps(
         self, steps: int, source: Source
     ) -> Generator[tuple[int, Any], None, None]:
-        for member in self._members.values():
-            member.local.trace(source.example(member.replica))
         done = 0
         with ThreadPoolExecutor(len(self.replicas) + 1) as pool:
             while done < steps:
-                length = min(self._until_exchange(), steps - done)
+                length = self._under_way or min(
+                    self._until_exchange(), steps - done
+                )
                 made = self._learn(length, source, pool)
                 done += length
                 self._position += length
@@ -245,22 +256,44 @@ class DiLoCo(KeptRounds):
         """All replicas' steps, while a fragment travels."""
         members = [self._members[replica] for replica in self.replicas]
         goals = self._goals(length)
-        eta, limit = self._eta(), self._limit(members, goals)
+        eta = self._eta()
+        limit = limit_s(members, goals, self.patience)
         travels = None
         if self._sent and not self._has_travelled:
             travels = pool.submit(self._rounds.travel, self._sent)
-        running = [
-            pool.submit(member.local.run, goal, limit, eta, source.batch)
+        # Before anyone takes a batch; who is new is traced while others learn.
+        waiting = [
+            (member, goal, source.example(member.replica))
             for member, goal in zip(members, goals, strict=True)
+            if member.replica not in self._made_by
         ]
-        failed = [own.exception() for own in [*running, travels] if own]
+        running = {}
+        for member, goal, example in sorted(
+            waiting, key=lambda own: own[0].pace is None
+        ):
+            member.local.trace(example)
+            running[member.replica] = pool.submit(
+                member.local.run, goal, limit, eta, source.batch
+            )
+        self._under_way = length
+        # Likewise what they share it by.
+        self._rounds.trace(self._position // self._between % self.fragments)
+        if self._is_anew:
+            self._release()
+            self._is_anew = False
+        failed = [
+            own.exception() for own in [*running.values(), travels] if own
+        ]
+        for replica, run in running.items():
+            if not run.exception():
+                self._made_by[replica] = run.result()
+                self._members[replica].note(run.result())
         for error in failed:
             if error:
                 raise error
-        made = [own.result() for own in running]
+        made = [self._made_by[member.replica] for member in members]
+        self._under_way, self._made_by = 0, {}
         self._has_travelled = bool(self._sent)
-        for member, own in zip(members, made, strict=True):
-            member.note(own)
         if self._measures and self.unequal == "steps":
             self._adapt(members)
         return made
@@ -274,17 +307,6 @@ class DiLoCo(KeptRounds):
         begin, end = self._position, self._position + length
         steps = np.rint(every * end) - np.rint(every * begin)
         return [int(own) for own in steps]
-
-    def _limit(self, members: list[Member], goals: list[int]) -> float:
-        """Seconds after which no replica begins another step."""
-        if any(member.pace is None for member in members):
-            return math.inf
-        needed = [
-            goal * (member.pace or 0.0)
-            for member, goal in zip(members, goals, strict=True)
-            if goal
-        ]
-        return (1 + self.patience) * min(needed, default=math.inf)
 
     def _adapt(self, members: list[Member]) -> None:
         """Shares of steps by the speeds that were last measured."""
@@ -327,6 +349,7 @@ class DiLoCo(KeptRounds):
         """At the end of `fit` all that was learned is shared."""
         if not last:
             return
+        self._under_way, self._made_by = 0, {}
         # Who has not moved since it sent this keeps nothing of its own.
         moved = self._position > self._sent_at
         self._receive(self.kept if moved else 0.0)

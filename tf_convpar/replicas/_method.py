@@ -253,9 +253,18 @@ class Method(Survivors):
         while True:
             try:
                 self._take_back(source)
+                self.model.reset_metrics()
+                zero = self._zero_metrics()
+                for replica in self.replicas:
+                    replica.metrics.assign(zero)
                 return
             except tf.errors.OpError as error:
                 self._go_on_without_lost(source, error)
+
+    def _zero_metrics(self) -> tf.Tensor:
+        """What metrics begin with; the model's were reset."""
+        form = self.replicas[0].form
+        return form.metrics.read(form.measured)
 
     def _settle(self, source: Source, last: bool) -> None:
         """Ends an epoch: the model has the centre's weights."""
@@ -271,10 +280,7 @@ class Method(Survivors):
         self, epoch: int, done: int, steps: int, source: Source, callbacks: Any
     ) -> dict[str, Any]:
         form = self.replicas[0].form
-        self.model.reset_metrics()
-        zero = form.metrics.read(form.measured)
-        for replica in self.replicas:
-            replica.metrics.assign(zero)
+        zero = self._zero_metrics()
         logs: dict[str, Any] = {}
         with (
             self._left_with_what_it_learned(),

@@ -13,13 +13,13 @@ learned from since the fragment was last exchanged.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from tf_convpar.cluster.joining import step
-from tf_convpar.placement import on_device
 from tf_convpar.replicas._all_reduce import AllReduce
 from tf_convpar.replicas._all_reduce import with_feedback
 from tf_convpar.replicas._common_weights import CommonWeights
@@ -78,6 +78,26 @@ class Member:
     def learned(self, fragment: int) -> int:
         """Samples since a fragment was exchanged."""
         return self.samples - self.exchanged[fragment]
+
+
+def limit_s(
+    members: Sequence[Member], goals: Sequence[int], patience: float
+) -> float:
+    """Seconds after which no member begins another step.
+
+    Args:
+        members: Those who step.
+        goals: Steps of each.
+        patience: What the slowest may take more than the fastest.
+    """
+    if any(member.pace is None for member in members):
+        return math.inf
+    needed = [
+        goal * (member.pace or 0.0)
+        for member, goal in zip(members, goals, strict=True)
+        if goal
+    ]
+    return (1 + patience) * min(needed, default=math.inf)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,6 +160,14 @@ class OuterRounds:
         self._cut = tf.function(self._cut_in_graph, autograph=False)
         self._mean = tf.function(self._mean_in_graph, autograph=False)
         self._step = tf.function(self._step_in_graph, autograph=False)
+
+    def trace(self, fragment: int) -> None:
+        """Makes the functions of a fragment's exchange, if they are not."""
+        scalar = tf.TensorSpec([], tf.float32)
+        counts = tf.TensorSpec([len(self.members)], tf.float32)
+        self._cut.get_concrete_function(fragment)
+        self._mean.get_concrete_function(counts, fragment)
+        self._step.get_concrete_function(scalar, scalar, fragment)
 
     def sent(self, fragment: int) -> Sent:
         """Takes the members' differences, as they are now."""
@@ -210,10 +238,10 @@ class OuterRounds:
         return tf.constant(True)
 
     def _mean_in_graph(self, counts: tf.Tensor, fragment: int) -> tf.Tensor:
-        messages = [
-            [on_device(tf.identity, m.replica.device)(v.value()) for v in own]
-            for m, own in zip(self.members, self._outboxes, strict=True)
-        ]
+        messages = []
+        for member, own in zip(self.members, self._outboxes, strict=True):
+            with tf.device(member.replica.device):
+                messages.append([tf.identity(v.value()) for v in own])
         sums = [] if self._reduce.wire.is_exact else self._sums[fragment]
         means = self._reduce(messages, counts, sums)
         for member, place, mean in zip(

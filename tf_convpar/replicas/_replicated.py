@@ -70,6 +70,9 @@ class Replicated(abc.ABC):
             )
         _check_optimizer(model.optimizer)
         self.model = model
+        # Tasks that have not answered yet: they get a replica when they do.
+        found = members() if devices is None else None
+        self._late = list(found.absent) if found else []
         self.groups = _groups(default_devices() if devices is None else devices)
         self.devices = [group[0] for group in self.groups]
         if devices is None and "TF_CONFIG" in os.environ and not members():
@@ -96,8 +99,12 @@ class Replicated(abc.ABC):
 
     def _make_anew(self) -> None:
         """Makes it of those that there are now."""
-        graphs.release(device for group in self.groups for device in group)
+        self._release()
         self._make()
+
+    def _release(self) -> None:
+        """Frees what TensorFlow has left of what was made before."""
+        graphs.release(device for group in self.groups for device in group)
 
     def _restart(self) -> None:  # noqa: B027 (rounds have no memory)
         """Forgets what steps remember of earlier ones, as `fit` begins."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -10,9 +11,15 @@ import tensorflow as tf
 from tf_convpar._compat.keras import print_msg
 from tf_convpar.cluster.joining import members
 from tf_convpar.cluster.passing import Tries
+from tf_convpar.cluster.spec import Task
 from tf_convpar.machines import task_of
 from tf_convpar.replicas._data import Source
 from tf_convpar.replicas._replicated import Replicated
+from tf_convpar.strategy.devices import default_devices
+
+# Seconds for which an epoch waits for the answers of those who are away. Who
+# is back answers at once; of silent machines it is known in a later epoch.
+_RETURNED_S = 0.5
 
 
 class Survivors(Replicated):
@@ -117,14 +124,15 @@ class Survivors(Replicated):
             tf.errors.OpError: One of them, or another one, is lost meanwhile.
         """
         found = members()
-        if not found or not self._away:
+        if not found or not (self._away or self._late):
             return
-        back = found.returned()
+        back = found.returned(_RETURNED_S)
         if back:
             try:
                 found.join(back)
             except TimeoutError:
                 return  # Gone again, before it was part of anything.
+            self._expect(task for task in self._late if task in back)
         absent = {(task.job, task.index) for task in found.absent}
         returned = [
             (group, share, batch)
@@ -159,6 +167,19 @@ class Survivors(Replicated):
         print_msg(
             f"{self.model.name}: {names} is back. {len(replicas)} replicas."
         )
+
+    def _expect(self, tasks: Iterable[Task]) -> None:
+        """Counts tasks as away that have joined for the first time."""
+        names = {(task.job, task.index) for task in tasks}
+        self._late = [t for t in self._late if (t.job, t.index) not in names]
+        count = len(self.replicas)
+        share = sum(map(float, self.shares or [])) / count
+        batch = round(sum(r.batch for r in self.replicas) / count)
+        self._away += [
+            ([device], share, batch)
+            for device in default_devices()
+            if task_of(device) in names
+        ]
 
     def _keep_centre(self, absent: set[tuple[str, int]]) -> None:
         """A centre that was on a lost task begins at the replicas' mean."""
