@@ -77,10 +77,9 @@ class DiLoCo(KeptRounds):
         unequal: What faster replicas have more of: `"batches"`, larger ones,
             or `"steps"`, more of them. Contributions count by samples.
         patience: The longest that a replica makes the others wait for its
-            steps, as a part of the time that these take. It ends its steps
-            then, and what it has made counts. None is 0.25 where speeds are
-            measured. Where `shares` are given it is no limit, so that a
-            training is the same each time.
+            steps, as a part of their time. It stops then, and what it has made
+            counts. None is 0.25 where speeds are measured, and no limit where
+            `shares` are given, so that a training is the same each time.
         backup_dir: A folder on each machine, of the same name, in which each
             task keeps the last two rounds; a relative name is relative to
             where the task was started. A `fit` that finds some goes on from
@@ -150,7 +149,7 @@ class DiLoCo(KeptRounds):
         # The steps under way, and who has made them while another was lost.
         self._under_way = 0
         self._made_by: dict[Replica, Made] = {}
-        # Whether what earlier rounds were made of is still to be freed.
+        # Whether earlier rounds are still to be freed.
         self._is_anew = False
 
     def report(self) -> Report:
@@ -262,21 +261,21 @@ class DiLoCo(KeptRounds):
         if self._sent and not self._has_travelled:
             travels = pool.submit(self._rounds.travel, self._sent)
         # Before anyone takes a batch; who is new is traced while others learn.
-        waiting = [
+        due = [
             (member, goal, source.example(member.replica))
             for member, goal in zip(members, goals, strict=True)
             if member.replica not in self._made_by
         ]
         running = {}
         for member, goal, example in sorted(
-            waiting, key=lambda own: own[0].pace is None
+            due, key=lambda steps: steps[0].pace is None
         ):
             member.local.trace(example)
             running[member.replica] = pool.submit(
                 member.local.run, goal, limit, eta, source.batch
             )
         self._under_way = length
-        # Likewise what they share it by.
+        # So is their exchange.
         self._rounds.trace(self._position // self._between % self.fragments)
         if self._is_anew:
             self._release()
