@@ -40,11 +40,12 @@ def first(rows):
     return min(rows, key=lambda row: (evaluations(row), row["curve"][-1][0]))
 
 
-def read(file):
-    """Rows of a file, by their methods."""
+def read(file, target=None):
+    """Rows of a file, by their methods; with another target if one is given."""
     of = collections.defaultdict(list)
     for line in file.read_text().splitlines():
         row = json.loads(line)
+        row["target"] = row["target"] if target is None else target
         of[row["method"]].append(row)
     return of
 
@@ -81,13 +82,18 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("found", type=pathlib.Path)
     parser.add_argument("--learning", type=pathlib.Path)
+    parser.add_argument("--target", type=float)
     options = parser.parse_args()
-    found = read(options.found)
-    learned = read(options.learning) if options.learning else found
+    found = read(options.found, options.target)
+    learned = found
+    if options.learning:
+        learned = read(options.learning, options.target)
     base = None
     print("| | rate | exchanges | seconds | range | MB | beside `SyncSGD` |")
     print("|---|---|---|---|---|---|---|")
     for kind, rows in found.items():
+        if kind not in learned:
+            continue
         own = at_best(learned[kind])
         results = [
             reckoned(row, rows) if options.learning else seen(row)
@@ -96,7 +102,9 @@ def main():
         exchanges, seconds, mb = zip(*results, strict=True)
         sent = statistics.median(mb)
         base = sent if kind == "SyncSGD" else base
-        beside = f"1/{base / sent:.0f}" if base and sent else ""
+        beside = ""
+        if base and sent and sent < math.inf:
+            beside = f"1/{base / sent:.0f}"
         print(
             f"| {kind} | {own[0]['rate']:g} "
             f"| {statistics.median(exchanges):g} "
