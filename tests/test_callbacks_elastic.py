@@ -26,13 +26,13 @@ PROGRAM = Path(__file__).parent / "programs/elastic.py"
 # The fault, and how the model is split; whether it comes in a step of training
 # or of validation, in which epoch and step; and which workers are lost.
 CASES = [
-    # One is killed and one hangs. Calls that it had left when it hung fail when
-    # it is back.
-    ("both", "mixed", "train", 1, 2, 0, 1),
+    ("kill", "filters", "train", 1, 0, 1),
+    # Calls that it had left when it hung fail when it is back.
+    ("echo", "samples", "train", 1, 2, 1),
 ]
 OTHERS = [
-    ("kill", "filters", "train", 1, 0, 1),
-    ("echo", "samples", "train", 1, 2, 1),
+    # One is killed and one hangs, so that nobody is left.
+    ("both", "mixed", "train", 1, 2, 0, 1),
     # The other one is killed while this one is taken back.
     ("again", "filters", "train", 1, 2, 1),
     # What it had is with the other one; or with nobody.
