@@ -43,7 +43,7 @@ struct Kernels {
 constexpr char kWidest[] = "TF_CONVPAR_WIDEST_ISA";
 
 // Those of the widest instruction set that this processor has and `kWidest`
-// allows. What names none allows all.
+// allows. If `kWidest` has no set's name, all are allowed.
 const Kernels& Best();
 
 }  // namespace simd

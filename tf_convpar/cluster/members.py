@@ -192,7 +192,7 @@ class Members:
             return None
         self._asking = None
         if asked_before and wait_s and not back:
-            # That was how things were when they were asked.
+            # That answer is to an earlier question: a worker may be back now.
             return self.returned(wait_s)
         return [task for task in back if task in self.absent]
 

@@ -6,9 +6,10 @@ import time
 
 import tensorflow as tf
 
-# Three tries at once were too few where tasks returned: how many calls one has
-# left behind, and for how long, is not known. Together they wait 3.1 s.
-_PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6)
+# How many calls a task that returns has left behind, and for how long, is not
+# known. Three tries at once were too few, and so were 3.1 s on a machine that
+# was busy with other things. Together they wait 6.3 s.
+_PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 
 
 class Tries:

@@ -146,11 +146,11 @@ class DiLoCo(KeptRounds):
         self._sent: Sent | None = None
         self._sent_at = 0
         self._has_travelled = False
-        # The steps under way, and who has made them while another was lost.
+        # Steps under way, and who has made them while another was lost.
         self._under_way = 0
         self._made_by: dict[Replica, Made] = {}
-        # Whether earlier rounds are still to be freed.
-        self._is_anew = False
+        # Whether graphs of earlier rounds are still there.
+        self._has_old = False
 
     def report(self) -> Report:
         """Each replica's share of the samples, and its exchanges."""
@@ -208,7 +208,7 @@ class DiLoCo(KeptRounds):
         self._sent = None
 
     def _make_anew(self) -> None:
-        self._is_anew = True
+        self._has_old = True
         self._make()
 
     def _common_on(self, device: str) -> CommonWeights:
@@ -277,12 +277,11 @@ class DiLoCo(KeptRounds):
         self._under_way = length
         # So is their exchange.
         self._rounds.trace(self._position // self._between % self.fragments)
-        if self._is_anew:
+        if self._has_old:
             self._release()
-            self._is_anew = False
-        failed = [
-            own.exception() for own in [*running.values(), travels] if own
-        ]
+            self._has_old = False
+        runs = [*running.values(), travels]
+        failed = [run.exception() for run in runs if run]
         for replica, run in running.items():
             if not run.exception():
                 self._made_by[replica] = run.result()
