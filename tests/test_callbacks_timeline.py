@@ -48,11 +48,13 @@ while True:
 class Pauses(keras.callbacks.Callback):
     """Some time between steps; after one of them, something is noted."""
 
-    count = 0
+    def __init__(self, pause_s=0.02):
+        super().__init__()
+        self.pause_s, self.count = pause_s, 0
 
     def on_train_batch_end(self, batch, logs=None):
         start_s = time.time()
-        time.sleep(0.02)
+        time.sleep(self.pause_s)
         self.count += 1
         if self.count == 8:
             timeline.note("a pause", start_s)
@@ -134,6 +136,24 @@ def test_steps_of_fit_are_drawn(strategy, tmp_path):
         # Something is drawn in colour.
         colours = np.asarray(image.convert("RGB"), int)
         assert (np.ptp(colours, axis=-1) > 50).any()
+
+
+@pytest.mark.parametrize("pauses", [[0.15] * 20, [0.0] * 2 + [0.6] * 8])
+def test_steps_are_recorded_however_far_apart(strategy, tmp_path, pauses):
+    """Pauses of other callbacks, from the first on and those that come late."""
+    with strategy.scope():
+        model = convpar.parallelize(network(), "equal")
+    x, y = data(4 * len(pauses))
+    pause = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: time.sleep(pauses[batch])
+    )
+    lines = convpar.callbacks.Timeline(tmp_path / "line", after=3, steps=2)
+    model.fit(x, y, batch_size=4, verbose=0, callbacks=[lines, pause])
+    events = json.loads((tmp_path / "line.json").read_text())["traceEvents"]
+    times = [span(e) for e in events if e.get("cat") == "step"]
+    works = [span(e) for e in events if "convolution" in e.get("cat", "")]
+    # In which of the steps convolutions were seen.
+    assert len({t for t in times for w in works if t[0] < w[0] < t[1]}) >= 2
 
 
 def test_what_cannot_be_recorded_ends_no_training(strategy, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import itertools
 import os
 import pathlib
 import statistics
@@ -24,6 +25,11 @@ from tf_convpar.strategy.strategy import ConvParallelStrategy
 # Tasks are recorded by one at a time, and that of a `fit` that was interrupted
 # may still be at it when the next one comes to its steps.
 _RECORDS = threading.Lock()
+# Recordings, each of twice the time of the one before, until there are enough
+# steps in one: the machine was busy, or other callbacks took long between
+# them. After so many, operations without a step will do: those that run
+# eagerly.
+_RECORDINGS = 4
 
 
 class Timeline(keras.callbacks.Callback):
@@ -65,7 +71,8 @@ class Timeline(keras.callbacks.Callback):
         self.steps, self.after = int(steps), int(after)
         self._seen = 0
         self._began_s = self._last = 0.0
-        self._step_times: collections.deque[float] = collections.deque(maxlen=9)
+        self._periods: collections.deque[float] = collections.deque(maxlen=9)
+        self._ended = threading.Event()
         self._every_step = timeline.Counted()
         self._recording: concurrent.futures.Future[Any] | None = None
 
@@ -79,30 +86,43 @@ class Timeline(keras.callbacks.Callback):
             )
         cluster = strategy.cluster
         self._tasks = None if cluster is None else cluster.tasks
-        self._seen = 0
+        self._seen, self._last = 0, 0.0
         self._recording = None
+        self._ended = threading.Event()
         self._began_s, self._every_step = time.time(), timeline.Counted()
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Notes when a step begins."""
         # The clock of traces may be set; what steps take must not change then.
-        self._begin_s, self._last = time.time(), time.perf_counter()
+        self._begin_s, now = time.time(), time.perf_counter()
+        if self._last:
+            # From the begin of a step to that of the next: what is between
+            # them, such as other callbacks, is in a recording as well.
+            self._periods.append(now - self._last)
+        self._last = now
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Begins to record, when there have been enough steps."""
         self._seen += 1
         took = time.perf_counter() - self._last
-        self._step_times.append(took)
         self._every_step.add(self._begin_s, self._begin_s + took)
         if self._seen == self.after:
             # The first and the last are seldom whole.
-            time_s = (self.steps + 2) * statistics.median(self._step_times)
+            # Low, as the first of two would be the one that traced.
+            period_s = statistics.median_low(self._periods or [took])
             pool = concurrent.futures.ThreadPoolExecutor(1)
-            self._recording = pool.submit(_record, self._tasks, time_s)
+            self._recording = pool.submit(
+                _record,
+                self._tasks,
+                (self.steps + 2) * period_s,
+                self.steps,
+                self._ended,
+            )
             pool.shutdown(wait=False)
 
     def on_train_end(self, logs: Any = None) -> None:
         """Writes both files."""
+        self._ended.set()
         if self._recording is None:
             self._say(f"{self._seen} steps, and {self.after} before the first")
             return
@@ -130,6 +150,22 @@ class Timeline(keras.callbacks.Callback):
         )
 
 
-def _record(tasks: Sequence[Task] | None, time_s: float) -> timeline.Recording:
+def _record(
+    tasks: Sequence[Task] | None,
+    time_s: float,
+    steps: int,
+    ended: threading.Event,
+) -> timeline.Recording:
+    """A recording with `steps` whole steps, or the one with the most."""
+    most: tuple[int, int, timeline.Recording] | None = None
     with _RECORDS:
-        return timeline.record(tasks, time_s)
+        for attempt in itertools.count(1):
+            recording = timeline.record(tasks, time_s)
+            whole = sum(s.kind == timeline.STEP for s in recording.spans)
+            if most is None or (whole, len(recording.spans)) > most[:2]:
+                most = whole, len(recording.spans), recording
+            eager = attempt >= _RECORDINGS and most[1] and not most[0]
+            if whole >= steps or eager or ended.is_set():
+                return most[2]
+            time_s *= 2
+    raise AssertionError

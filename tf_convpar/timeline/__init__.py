@@ -11,6 +11,7 @@ from tf_convpar.timeline._course import note as note
 from tf_convpar.timeline._course import noted as noted
 from tf_convpar.timeline._draw import draw as draw
 from tf_convpar.timeline._kinds import KINDS as KINDS
+from tf_convpar.timeline._kinds import STEP as STEP
 from tf_convpar.timeline._messages import Space as Space
 from tf_convpar.timeline._profiler import record as record
 from tf_convpar.timeline._spans import Recording as Recording
