@@ -2,6 +2,9 @@
 
 import keras
 import numpy as np
+import tensorflow as tf
+
+from tf_convpar.placement import BLOCK
 
 DEVICES = ["CPU:0", "CPU:1", "CPU:2"]
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -52,3 +55,19 @@ def quadratic(size, eta, dtype="float32"):
 
     model.compile(keras.optimizers.SGD(eta), loss)
     return model
+
+
+def rounded(values, wire):
+    """What a wire makes of float32 values, in blocks of 256."""
+    if wire == "float32":
+        return values
+    if wire == "bfloat16":
+        return tf.cast(tf.cast(values, tf.bfloat16), tf.float32).numpy()
+    most = {"int8": 127, "int4": 7}[wire]
+    blocks = np.pad(values, (0, -len(values) % BLOCK)).reshape(-1, BLOCK)
+    scales = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(most)
+    scales[scales == 0] = 1
+    numbers = blocks / scales
+    # In the middle between two the last bit of float32 says which it is.
+    assert np.abs(np.abs(numbers) % 1 - 0.5).min() > 2e-6
+    return (np.rint(numbers) * scales).reshape(-1)[: len(values)]

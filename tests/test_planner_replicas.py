@@ -84,6 +84,17 @@ def test_gradients_are_exchanged_in_pieces():
     assert way.samples_per_s == pytest.approx(20 / expected)
 
 
+@pytest.mark.parametrize(
+    ("wire", "part"), [("bfloat16", 1 / 2), ("int8", 65 / 256)]
+)
+def test_gradients_and_weights_travel_in_few_bits(wire, part):
+    model = network()
+    way = way_of("SyncSGD", cluster(model), model, wire=wire)
+    assert way.received_bytes == pytest.approx(part * VECTOR, rel=1e-3)
+    expected = 0.3 + 2 * (LATENCY + part * 0.05) + 0.5 * UPDATE
+    assert way.step_s == pytest.approx(expected, rel=1e-3)
+
+
 @pytest.mark.parametrize("rate", (160e6, 20e6))
 def test_all_but_the_last_piece_travels_in_the_backward_pass(rate):
     """32 MB: 0.1 s each way that the last layer hides, or 0.8 s."""

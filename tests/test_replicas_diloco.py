@@ -11,6 +11,7 @@ from cases import by_turns
 from replica_cases import DEVICES
 from replica_cases import data
 from replica_cases import network
+from replica_cases import rounded
 
 from tf_convpar import replicas
 from tf_convpar.placement import BLOCK
@@ -53,22 +54,6 @@ class Recorded(Source):
     def example(self, replica):
         zeros = tf.zeros([self.sizes[replica.index], SIZE], tf.float64)
         return zeros, zeros
-
-
-def rounded(values, wire):
-    """What a wire makes of float32 values, in blocks of 256."""
-    if wire == "float32":
-        return values
-    if wire == "bfloat16":
-        return tf.cast(tf.cast(values, tf.bfloat16), tf.float32).numpy()
-    most = {"int8": 127, "int4": 7}[wire]
-    blocks = values.reshape(-1, BLOCK)
-    scales = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(most)
-    scales[scales == 0] = 1
-    numbers = blocks / scales
-    # In the middle between two the last bit of float32 says which one it is.
-    assert np.abs(np.abs(numbers) % 1 - 0.5).min() > 2e-6
-    return (np.rint(numbers) * scales).reshape(-1)
 
 
 class Reference:

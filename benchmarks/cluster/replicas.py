@@ -21,6 +21,7 @@ def main():
     steps.add_arguments(parser)
     parser.add_argument("--method", required=True, help="SyncSGD or DiLoCo")
     parser.add_argument("--algorithm")
+    parser.add_argument("--wire", default="float32")
     parser.add_argument(
         "--unequal", action="store_true", help="shares are measured"
     )
@@ -40,6 +41,7 @@ def main():
     method = getattr(convpar.replicas, options.method)(
         model,
         algorithm=options.algorithm,
+        wire=options.wire,
         shares="auto" if options.unequal else [1.0] * len(strategy.devices),
         **({"every": EVERY} if seldom else {}),
     )

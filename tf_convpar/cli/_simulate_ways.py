@@ -46,7 +46,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--wire",
-            help="DiLoCo: float32, bfloat16, int8 or int4; float32.",
+            help="DiLoCo, SyncSGD: float32, bfloat16, int8 or int4; float32.",
         ),
         click.option(
             "--n-push", type=int, help="DownpourSGD: steps between pushes; 1."

@@ -35,10 +35,13 @@ def wire_bytes(name: str, values: int) -> int:
 
     ```python
     wire_bytes("int8", 512)  # 520
+    wire_bytes("int8", 500)  # as many, as blocks are filled up
     ```
     """
-    scales = values // BLOCK * SCALE_BYTES if name in _SCALED else 0
-    return values * _BITS[name] // 8 + scales
+    if name not in _SCALED:
+        return values * _BITS[name] // 8
+    blocks = -(-values // BLOCK)
+    return blocks * (BLOCK * _BITS[name] // 8 + SCALE_BYTES)
 
 
 def piece_sizes(values: int, count: int, block: int = 1) -> list[int]:

@@ -73,8 +73,9 @@ def compare(
         moments: As for `parallelize`, in split models.
         ways: Which ways: `"alone"`, `"split"`, names of methods of
             `convpar.replicas`, `"groups"`; None for all that are predicted.
-        **methods: `every`, `fragments` and `wire` as for `DiLoCo`, `n_push`
-            and `n_fetch` as for `DownpourSGD`; their defaults are those.
+        **methods: `every`, `fragments` and `wire` as for `DiLoCo`, which is
+            the `wire` of `SyncSGD` too, `n_push` and `n_fetch` as for
+            `DownpourSGD`; their defaults are those.
 
     Returns:
         The fastest device alone; the model split over all of them; a replica
@@ -118,7 +119,7 @@ def ways_of(
     if 1 < len(single) <= batch:
         replicas = Computing(graph, calibration, list(single))
         predictors = {
-            "SyncSGD": lambda: sync_sgd(replicas, graph),
+            "SyncSGD": lambda: sync_sgd(replicas, graph, arguments),
             "SyncEASGD": lambda: sync_easgd(replicas),
             "DiLoCo": lambda: diloco(replicas, arguments),
         }

@@ -67,12 +67,13 @@ def beside_backward(
     return forward + max(backward, exchange - last) + last
 
 
-def sync_sgd(replicas: Computing, graph: Graph) -> Way:
+def sync_sgd(replicas: Computing, graph: Graph, arguments: Arguments) -> Way:
     """SyncSGD: pieces of the gradient are added, stepped, and sent to all."""
     devices, batches = replicas.waiting(replicas.calibration.batch)
     names = [device.name for device in devices]
     sizes, owners = gradient_pieces(replicas.weight_sizes, WIDTH, names)
-    legs = exchange_messages(names, owners, [WIDTH * size for size in sizes])
+    nbytes = [wire_bytes(arguments.wire, size) for size in sizes]
+    legs = exchange_messages(names, owners, nbytes)
     interfaces = Interfaces(replicas.calibration.links)
     # The first weight's gradient is ready last: nothing computes beside it.
     begins = np.cumsum([0, *sizes[:-1]])

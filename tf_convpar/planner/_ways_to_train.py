@@ -48,7 +48,7 @@ class Arguments:
     Attributes:
         every: As for `DiLoCo`.
         fragments: As for `DiLoCo`, whose `delay` is the default.
-        wire: As for `DiLoCo`.
+        wire: As for `DiLoCo` and `SyncSGD`.
         n_push: As for `DownpourSGD`.
         n_fetch: As for `DownpourSGD`; None for `n_push`.
     """

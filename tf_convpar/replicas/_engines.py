@@ -30,6 +30,9 @@ class Synchronous(Method):
     def _make(self) -> None:
         self._engine = self._rounds()
 
+    def _restart(self) -> None:
+        self._engine.restart()
+
     def _steps(
         self, steps: int, source: Source
     ) -> Generator[tuple[int, Any], None, None]:

@@ -100,6 +100,10 @@ class Group(Replica):
                 for v, gradient in zip(variables, gradients, strict=True)
             ]
 
+    def weights_in_pieces(self, sizes: Sequence[int]) -> list[tf.Tensor]:
+        """Each as soon as its variables are on the first device."""
+        return self.weights.pieces(sizes)
+
     def assign_pieces(
         self, pieces: Sequence[tf.Tensor], sizes: Sequence[int]
     ) -> None:
@@ -138,6 +142,11 @@ class _Joined:
 
     def read_value(self) -> tf.Tensor:
         return self.value
+
+    def pieces(self, sizes: Sequence[int]) -> list[tf.Tensor]:
+        with tf.device(self._device):
+            values = [tf.convert_to_tensor(v) for v in self._variables]
+            return self._packing.pieces(values, sizes)
 
     def assign(self, vector: tf.Tensor) -> None:
         self.assign_pieces([vector], [self._packing.size])

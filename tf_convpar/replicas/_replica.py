@@ -106,6 +106,10 @@ class Replica(abc.ABC):
             return self.form.weights.pieces(_merged(gradient), sizes)
 
     @abc.abstractmethod
+    def weights_in_pieces(self, sizes: Sequence[int]) -> list[tf.Tensor]:
+        """The weights in pieces."""
+
+    @abc.abstractmethod
     def assign_pieces(
         self, pieces: Sequence[tf.Tensor], sizes: Sequence[int]
     ) -> None:
@@ -214,6 +218,11 @@ class OnOneDevice(Replica):
             for seed, variable in zip(self._seeds, form.seeds, strict=True):
                 seed.assign(now(variable))
             return list(gradients)
+
+    def weights_in_pieces(self, sizes: Sequence[int]) -> list[tf.Tensor]:
+        """Of one vector."""
+        with tf.device(self.device):
+            return list(tf.split(self.weights.value, list(sizes)))
 
     def assign_pieces(
         self, pieces: Sequence[tf.Tensor], sizes: Sequence[int]

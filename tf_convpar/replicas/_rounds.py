@@ -16,9 +16,7 @@ import keras
 import tensorflow as tf
 
 from tf_convpar.cluster.joining import step
-from tf_convpar.placement import broadcast
 from tf_convpar.placement import on_device
-from tf_convpar.placement import ordered_sum
 from tf_convpar.placement import tree_copies
 from tf_convpar.placement import tree_sum
 from tf_convpar.replicas import _equations
@@ -61,6 +59,9 @@ class Rounds(abc.ABC):
         ]
         with step():
             return self._function(tf.constant(eta, tf.float32), fed, len(data))
+
+    def restart(self) -> None:  # noqa: B027 (most have no memory)
+        """Forgets what earlier steps have left, as `fit` begins."""
 
     @abc.abstractmethod
     def exchange(self, gradients: Sequence[list[Any]], eta: tf.Tensor) -> None:
@@ -160,35 +161,6 @@ class ElasticRounds(Rounds):
             self.centre.assign(
                 _equations.centred(centre, total, len(self.replicas), alpha)
             )
-
-
-class GradientRounds(Rounds):
-    """SyncSGD: the centre's pieces step with the gradient of the whole batch.
-
-    A piece travels, steps and comes back as soon as all replicas have its
-    gradient, while they compute the gradients of layers before it.
-    A replica's gradient is the mean over its samples, so it counts by them.
-    The paper prints the plain sum over replicas: `P` times the step.
-    """
-
-    def _parts(self, samples: Sequence[int]) -> list[float]:
-        return [count / sum(samples) for count in samples]
-
-    def exchange(self, gradients: Sequence[list[Any]], eta: tf.Tensor) -> None:
-        """`W <- W - eta sum_i (b_i / b) dW_i`, and every replica has W."""
-        devices, sizes = [r.device for r in self.replicas], self.centre.sizes
-        pieces = [
-            replica.in_pieces(gradient, sizes)
-            for replica, gradient in zip(self.replicas, gradients, strict=True)
-        ]
-        copies = []
-        for j, owner in enumerate(self.centre.devices):
-            with tf.device(owner):
-                total = ordered_sum(*(of_replica[j] for of_replica in pieces))
-            self.centre.descend(total, eta, j)
-            copies.append(broadcast(self.centre.piece(j), devices, owner))
-        for i, replica in enumerate(self.replicas):
-            replica.assign_pieces([of[i] for of in copies], sizes)
 
 
 class AloneRounds(Rounds):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tf_convpar.placement import gradient_pieces
@@ -11,10 +12,11 @@ from tf_convpar.replicas._arrivals import ServerProtocol
 from tf_convpar.replicas._centre import Centre
 from tf_convpar.replicas._engines import Asynchronous
 from tf_convpar.replicas._engines import Synchronous
+from tf_convpar.replicas._gradient_rounds import GradientRounds
 from tf_convpar.replicas._method import Method
 from tf_convpar.replicas._momentum import WithMomentum
 from tf_convpar.replicas._replica import PackedState
-from tf_convpar.replicas._rounds import GradientRounds
+from tf_convpar.replicas._wire import wire_of
 
 
 class _AtCentre(Method):
@@ -42,7 +44,24 @@ class SyncSGD(_AtCentre, Synchronous):
     of its pieces, steps them, and sends them to all (reduce-scatter,
     all-gather), one after another while the backward pass goes on. With
     `global_clipnorm` it is on the first, which sees all of the gradient.
+
+    With few bits on the wire the centre's weights stay whole. Gradients are
+    rounded as they leave, and so is how far the weights have moved; what
+    rounding loses is added to the next.
+
+    Args:
+        model: A Keras model, built and compiled.
+        wire: `"float32"` for gradients and weights as they are,
+            `"bfloat16"` for half of the bytes, `"int8"` or `"int4"`, which
+            have a scale for each 256 values.
+        **kwargs: As for all methods.
     """
+
+    def __init__(
+        self, model: keras.Model, wire: str = "float32", **kwargs: Any
+    ) -> None:
+        super().__init__(model, **kwargs)
+        self._wire = wire_of(wire)
 
     def _centre_of(self, form: PackedState) -> Centre:
         # A norm of all weights is of one piece.
@@ -59,7 +78,9 @@ class SyncSGD(_AtCentre, Synchronous):
         return self.devices[:1]
 
     def _rounds(self) -> GradientRounds:
-        return GradientRounds(self.replicas, self._there(), self.chief)
+        return GradientRounds(
+            self.replicas, self._there(), self.chief, self._wire
+        )
 
 
 class AsyncSGD(_AtCentre, Asynchronous):

@@ -20,11 +20,11 @@ from tf_convpar.placement import wire_bytes
 
 
 class Wire(abc.ABC):
-    """A form of float32 vectors, whose lengths are multiples of `BLOCK`.
+    """A form of float32 vectors.
 
     ```python
     wire = wire_of("int8")
-    wire.decode(wire.encode(vector))  # close to the vector
+    wire.decode(wire.encode(vector))  # close to the vector, zeros behind it
     ```
 
     Args:
@@ -45,7 +45,7 @@ class Wire(abc.ABC):
 
     @abc.abstractmethod
     def decode(self, message: tf.Tensor) -> tf.Tensor:
-        """The float32 vector of a message."""
+        """The float32 vector of a message, filled up to whole blocks."""
 
     def nbytes(self, values: int) -> int:
         """Bytes of a message of so many values."""
@@ -90,6 +90,8 @@ class Blocks(Wire):
 
     def encode(self, vector: tf.Tensor) -> tf.Tensor:
         """Bytes."""
+        if vector.shape[0] % BLOCK:
+            vector = tf.pad(vector, [[0, -vector.shape[0] % BLOCK]])
         blocks = tf.reshape(vector, [-1, BLOCK])
         scales = tf.reduce_max(tf.abs(blocks), axis=1) / self._most
         scaled = tf.math.divide_no_nan(blocks, scales[:, None])
