@@ -271,7 +271,9 @@ def test_a_wire_of_few_bits(wire):
     form = wire_of(wire)
     message = form.encode(tf.constant(vector))
     np.testing.assert_allclose(
-        form.decode(message).numpy(), rounded(vector, wire), rtol=1e-6
+        form.decode(message, len(vector)).numpy(),
+        rounded(vector, wire),
+        rtol=1e-6,
     )
     assert len(message) == form.nbytes(len(vector))
     ratio = {"int8": 3.9, "int4": 7.7}[wire]

@@ -86,7 +86,8 @@ def trained(wire, algorithm=None, epochs=3, **options):
 
 
 @pytest.mark.parametrize(
-    ("wire", "algorithm"), [("bfloat16", None), ("int8", "auto"), ("int4", None)]
+    ("wire", "algorithm"),
+    [("bfloat16", None), ("int8", "auto"), ("int4", None)],
 )
 def test_learns_what_it_learns_whole(wire, algorithm):
     whole, (loss, accuracy) = trained("float32", algorithm)

@@ -69,9 +69,9 @@ def arguments():
         "a file or JSON",
     )
     parser.add_argument("--algorithm", help="of convpar's convolutions")
+    parser.add_argument("--wire-dtype", help="of convpar's feature maps")
     parser.add_argument(
-        "--wire-dtype",
-        help="of convpar's feature maps, and of what replicas exchange",
+        "--wire", default="float32", help="of what replicas exchange"
     )
     parser.add_argument("--moments", help="of convpar's normalizations")
     parser.add_argument(

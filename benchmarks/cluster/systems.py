@@ -88,8 +88,7 @@ def _replicas(method, nodes, case, options):
     command += ["--method", method]
     if options.algorithm:
         command += ["--algorithm", options.algorithm]
-    if options.wire_dtype:
-        command += ["--wire", options.wire_dtype]
+    command += ["--wire", options.wire]
     if len(set(case.shares)) > 1:
         command.append("--unequal")
     return tasks(nodes, command)

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "custom_ops/bilinear/passes.h"
+#include "custom_ops/blocks/kernels.h"
 #include "custom_ops/channels/kernels.h"
 #include "custom_ops/depthwise/depthwise.h"
 #include "custom_ops/pooling/pool.h"
@@ -31,6 +32,7 @@ struct Conversions {
 struct Kernels {
   InstructionSet set;
   bilinear::Passes bilinear;
+  blocks::Kernels blocks;
   channels::Kernels channels;
   depthwise::Kernels depthwise;
   pooling::Kernels pooling;

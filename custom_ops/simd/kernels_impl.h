@@ -8,6 +8,7 @@
 #include "custom_ops/bilinear/kernels_impl.h"
 #include "custom_ops/bilinear/parts_impl.h"
 #include "custom_ops/bilinear/product_impl.h"
+#include "custom_ops/blocks/blocks_impl.h"
 #include "custom_ops/channels/rows_impl.h"
 #include "custom_ops/channels/streamed_impl.h"
 #include "custom_ops/depthwise/forward_impl.h"
@@ -26,6 +27,7 @@ extern const Kernels kKernels = {
     kSet,
     {bilinear::Spectrum, bilinear::Forward, bilinear::ForwardByParts,
      bilinear::Gradient, bilinear::Pack, bilinear::Product},
+    blocks::kKernels,
     {channels::AddRows, channels::AddSquares, channels::AddProducts,
      channels::ScaleOne, channels::ScaleTwo, channels::AddThrough,
      channels::GradientThrough, channels::BiasedGradient, channels::Normalize,

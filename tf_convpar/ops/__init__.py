@@ -12,6 +12,10 @@ from ._activation_gradients import passed_back as passed_back
 from ._activations import ACTIVATIONS as ACTIVATIONS
 from ._bias import bias_gradient as bias_gradient
 from ._bias import leave_balanced as leave_balanced
+from ._blocks import BLOCK as BLOCK
+from ._blocks import SCALE_BYTES as SCALE_BYTES
+from ._blocks import decode_blocks as decode_blocks
+from ._blocks import encode_blocks as encode_blocks
 from ._channels import channel_moments as channel_moments
 from ._channels import channel_sums as channel_sums
 from ._channels import scale_channels as scale_channels

@@ -9,9 +9,9 @@ import collections
 from collections.abc import Mapping
 from collections.abc import Sequence
 
-# Values that have one scale: four bytes of 256 or of 128 bytes.
-BLOCK = 256
-SCALE_BYTES = 4
+from tf_convpar.ops import BLOCK
+from tf_convpar.ops import SCALE_BYTES
+
 _BITS = {"float32": 32, "bfloat16": 16, "int8": 8, "int4": 4}
 _SCALED = ("int8", "int4")
 

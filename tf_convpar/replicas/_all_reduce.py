@@ -7,9 +7,7 @@ a vector of `n` bytes each device sends `2 n (P - 1) / P`, whatever `P` is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Sequence
-from typing import TypeVar
 
 import tensorflow as tf
 
@@ -19,8 +17,6 @@ from tf_convpar.placement import on_device
 from tf_convpar.placement import ordered_sum
 from tf_convpar.placement import piece_sizes
 from tf_convpar.replicas._wire import Wire
-
-Message = TypeVar("Message")
 
 
 class AllReduce:
@@ -47,13 +43,23 @@ class AllReduce:
         """Values of the piece that a device adds."""
         return self._sizes[device]
 
-    def cut(self, vector: tf.Tensor) -> list[tf.Tensor]:
-        """A device's messages: a piece for each of all devices."""
-        return [self.wire.encode(p) for p in tf.split(vector, self._sizes)]
+    def cut(
+        self, vector: tf.Tensor, left: Sequence[tf.Variable] | None = None
+    ) -> list[tf.Tensor]:
+        """A device's messages: a piece for each of all devices.
 
-    def restored(self, messages: Sequence[tf.Tensor]) -> tf.Tensor:
-        """The vector that such messages, or those of all devices, say."""
-        return tf.concat([self.wire.decode(m) for m in messages], axis=0)
+        Args:
+            vector: Its vector.
+            left: For each piece what rounding leaves, as `Wire.encode` takes
+                it.
+        """
+        pieces = tf.split(vector, self._sizes)
+        return [
+            self.wire.encode(piece, of)
+            for piece, of in zip(
+                pieces, left or [None] * len(pieces), strict=True
+            )
+        ]
 
     def __call__(
         self,
@@ -77,22 +83,27 @@ class AllReduce:
                 counts = tf.unstack(tf.identity(weights), len(parts))
                 total = ordered_sum(
                     *(
-                        count * self.wire.decode(part)
+                        count * self.wire.decode(part, self._sizes[j])
                         for count, part in zip(counts, parts, strict=True)
                     )
                 )
-                pieces.append(
-                    self.wire.encode(total)
-                    if self.wire.is_exact
-                    else with_feedback(
-                        total, residuals[j], self.wire.encode, self.wire.decode
-                    )
-                )
+                left = None if self.wire.is_exact else residuals[j]
+                pieces.append(self.wire.encode(total, left))
         means = []
         for device in self.devices:
             arrived = [on_device(tf.identity, device)(p) for p in pieces]
             with tf.device(device):
-                means.append(self.restored(arrived))
+                means.append(
+                    tf.concat(
+                        [
+                            self.wire.decode(message, size)
+                            for message, size in zip(
+                                arrived, self._sizes, strict=True
+                            )
+                        ],
+                        axis=0,
+                    )
+                )
         return means
 
     def nbytes(self, device: int) -> int:
@@ -104,19 +115,3 @@ class AllReduce:
             for (source, _), nbytes in leg.items()
             if source == self.devices[device]
         )
-
-
-def with_feedback(
-    vector: tf.Tensor,
-    residual: tf.Variable,
-    encode: Callable[[tf.Tensor], Message],
-    decode: Callable[[Message], tf.Tensor],
-) -> Message:
-    """A vector's message, with what rounding has left of the one before.
-
-    What it leaves this time is in `residual` then.
-    """
-    vector += residual.read_value()
-    message = encode(vector)
-    residual.assign(vector - decode(message))
-    return message

@@ -22,7 +22,6 @@ import tensorflow as tf
 from tf_convpar.placement import broadcast
 from tf_convpar.placement import on_device
 from tf_convpar.placement import ordered_sum
-from tf_convpar.replicas._all_reduce import with_feedback
 from tf_convpar.replicas._centre import Centre
 from tf_convpar.replicas._replica import Replica
 from tf_convpar.replicas._rounds import Rounds
@@ -178,14 +177,9 @@ class Coded(_Travel):
             return gradient
         size = self.centre.sizes[piece]
         with tf.device(self._devices[index]):
-            message = with_feedback(
-                tf.cast(gradient, tf.float32),
-                left,
-                self.wire.encode,
-                lambda coded: self.wire.decode(coded)[:size],
-            )
+            message = self.wire.encode(tf.cast(gradient, tf.float32), left)
         with tf.device(self.centre.devices[piece]):
-            arrived = self.wire.decode(tf.identity(message))[:size]
+            arrived = self.wire.decode(tf.identity(message), size)
             return tf.cast(arrived, gradient.dtype)
 
     def before(self) -> Pieces:
@@ -202,7 +196,7 @@ class Coded(_Travel):
             message = self.wire.encode(tf.cast(difference, tf.float32))
 
         def moved(coded: tf.Tensor) -> tf.Tensor:
-            return tf.cast(self.wire.decode(coded)[:size], now.dtype)
+            return tf.cast(self.wire.decode(coded, size), now.dtype)
 
         copies = broadcast(message, self._devices, owner)
         return [

@@ -21,7 +21,6 @@ import tensorflow as tf
 
 from tf_convpar.cluster.joining import step
 from tf_convpar.replicas._all_reduce import AllReduce
-from tf_convpar.replicas._all_reduce import with_feedback
 from tf_convpar.replicas._common_weights import CommonWeights
 from tf_convpar.replicas._local_steps import LocalSteps
 from tf_convpar.replicas._local_steps import Made
@@ -146,11 +145,19 @@ class OuterRounds:
         self._means = [self._zeros(i, common.length) for i in devices]
         # What rounding has left: of a member's own differences, and of the
         # sums that it makes for all.
-        self._own: list[list[tf.Variable]] = []
+        self._own: list[list[list[tf.Variable]]] = []
         self._sums: list[list[tf.Variable]] = []
         fragments = 0 if wire.is_exact else len(common.pieces)
         for _ in range(fragments):
-            self._own.append([self._zeros(i, common.length) for i in devices])
+            self._own.append(
+                [
+                    [
+                        self._zeros(device, self._reduce.size(j))
+                        for j in range(len(devices))
+                    ]
+                    for device in devices
+                ]
+            )
             self._sums.append(
                 [
                     self._zeros(device, self._reduce.size(j))
@@ -220,16 +227,8 @@ class OuterRounds:
                 before = member.common.piece(fragment)
                 _, now, _ = self._around(member, fragment)
                 difference = tf.cast(before - now, tf.float32)
-                messages = (
-                    reduce.cut(difference)
-                    if reduce.wire.is_exact
-                    else with_feedback(
-                        difference,
-                        self._own[fragment][i],
-                        reduce.cut,
-                        reduce.restored,
-                    )
-                )
+                left = None if reduce.wire.is_exact else self._own[fragment][i]
+                messages = reduce.cut(difference, left)
                 for place, message in zip(
                     self._outboxes[i], messages, strict=True
                 ):

@@ -13,8 +13,8 @@ import abc
 
 import tensorflow as tf
 
-from tf_convpar.placement import BLOCK
-from tf_convpar.placement import SCALE_BYTES
+from tf_convpar.ops import decode_blocks
+from tf_convpar.ops import encode_blocks
 from tf_convpar.placement import check_wire
 from tf_convpar.placement import wire_bytes
 
@@ -24,7 +24,7 @@ class Wire(abc.ABC):
 
     ```python
     wire = wire_of("int8")
-    wire.decode(wire.encode(vector))  # close to the vector, zeros behind it
+    wire.decode(wire.encode(vector), len(vector))  # close to the vector
     ```
 
     Args:
@@ -40,12 +40,20 @@ class Wire(abc.ABC):
         self.name = name
 
     @abc.abstractmethod
-    def encode(self, vector: tf.Tensor) -> tf.Tensor:
-        """The vector as one message."""
+    def encode(
+        self, vector: tf.Tensor, left: tf.Variable | None = None
+    ) -> tf.Tensor:
+        """The vector as one message.
+
+        Args:
+            vector: The vector.
+            left: What rounding has left of the one before, which is added to
+                it, and is what rounding leaves then; None to forget that.
+        """
 
     @abc.abstractmethod
-    def decode(self, message: tf.Tensor) -> tf.Tensor:
-        """The float32 vector of a message, filled up to whole blocks."""
+    def decode(self, message: tf.Tensor, size: int) -> tf.Tensor:
+        """The float32 vector of a message, of so many values."""
 
     def nbytes(self, values: int) -> int:
         """Bytes of a message of so many values."""
@@ -64,20 +72,24 @@ class Cast(Wire):
         self._dtype = tf.as_dtype(dtype)
         self.is_exact = self._dtype == tf.float32
 
-    def encode(self, vector: tf.Tensor) -> tf.Tensor:
+    def encode(
+        self, vector: tf.Tensor, left: tf.Variable | None = None
+    ) -> tf.Tensor:
         """Rounded to the nearest."""
-        return tf.cast(vector, self._dtype)
+        if left is None:
+            return tf.cast(vector, self._dtype)
+        vector += left.read_value()
+        message = tf.cast(vector, self._dtype)
+        left.assign(vector - tf.cast(message, tf.float32))
+        return message
 
-    def decode(self, message: tf.Tensor) -> tf.Tensor:
+    def decode(self, message: tf.Tensor, size: int) -> tf.Tensor:
         """Exactly what was sent."""
         return tf.cast(message, tf.float32)
 
 
 class Blocks(Wire):
     """Whole numbers of 8 or 4 bits, a scale for each block of 256.
-
-    `q = round(x / s)` with `s = max |x| / m` of a block, and `m` 127 or 7. A
-    message is the numbers and then the scales, as bytes.
 
     Args:
         bits: 8 or 4.
@@ -86,44 +98,20 @@ class Blocks(Wire):
     def __init__(self, bits: int) -> None:
         super().__init__(f"int{bits}")
         self._bits = bits
-        self._most = float(2 ** (bits - 1) - 1)
 
-    def encode(self, vector: tf.Tensor) -> tf.Tensor:
+    def encode(
+        self, vector: tf.Tensor, left: tf.Variable | None = None
+    ) -> tf.Tensor:
         """Bytes."""
-        if vector.shape[0] % BLOCK:
-            vector = tf.pad(vector, [[0, -vector.shape[0] % BLOCK]])
-        blocks = tf.reshape(vector, [-1, BLOCK])
-        scales = tf.reduce_max(tf.abs(blocks), axis=1) / self._most
-        scaled = tf.math.divide_no_nan(blocks, scales[:, None])
-        # Negative numbers are the upper half of the unsigned ones.
-        numbers = tf.cast(tf.round(scaled), tf.int32) % 2**self._bits
-        if self._bits == 4:
-            numbers = numbers[:, 0::2] + 16 * numbers[:, 1::2]
-        return tf.concat(
-            [
-                tf.reshape(tf.cast(numbers, tf.uint8), [-1]),
-                tf.reshape(tf.bitcast(scales, tf.uint8), [-1]),
-            ],
-            axis=0,
-        )
+        before = None if left is None else left.read_value()
+        message, rest = encode_blocks(vector, self._bits, before)
+        if left is not None:
+            left.assign(rest)
+        return message
 
-    def decode(self, message: tf.Tensor) -> tf.Tensor:
+    def decode(self, message: tf.Tensor, size: int) -> tf.Tensor:
         """Each number times its block's scale."""
-        width = BLOCK * self._bits // 8
-        blocks = tf.size(message) // (width + SCALE_BYTES)
-        numbers = tf.reshape(message[: blocks * width], [blocks, width])
-        scales = tf.bitcast(
-            tf.reshape(message[blocks * width :], [blocks, SCALE_BYTES]),
-            tf.float32,
-        )
-        numbers = tf.cast(numbers, tf.int32)
-        if self._bits == 4:
-            pairs = tf.stack([numbers % 16, numbers // 16], axis=2)
-            numbers = tf.reshape(pairs, [blocks, BLOCK])
-        half = 2 ** (self._bits - 1)
-        numbers = (numbers + half) % (2 * half) - half
-        values = tf.cast(numbers, tf.float32) * scales[:, None]
-        return tf.reshape(values, [-1])
+        return decode_blocks(message, size, self._bits)
 
 
 _WIRES: dict[str, Wire] = {

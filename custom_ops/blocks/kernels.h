@@ -1,0 +1,34 @@
+// Vectors of floats in few bits: blocks of whole numbers, each block with a
+// scale.
+
+#ifndef TF_CONVPAR_CUSTOM_OPS_BLOCKS_KERNELS_H_
+#define TF_CONVPAR_CUSTOM_OPS_BLOCKS_KERNELS_H_
+
+#include <cstdint>
+
+namespace tf_convpar {
+namespace blocks {
+
+// Values that have one scale.
+constexpr int64_t kBlock = 256;
+
+// Bytes of the numbers of a block.
+constexpr int64_t Width(int bits) { return kBlock * bits / 8; }
+
+// One instruction set's code. Numbers have 8 or 4 bits; two of 4 are a byte,
+// of which the first is the lower half.
+struct Kernels {
+  // The `count` values of a block, at most `kBlock`, as numbers and their
+  // scale; zeros follow. `left` is added to them, and then what rounding has
+  // left of them is in `rest`, unless both are null.
+  void (*encode)(int bits, const float* values, const float* left,
+                 int64_t count, uint8_t* numbers, float* scale, float* rest);
+  // The first `count` values of a block.
+  void (*decode)(int bits, const uint8_t* numbers, float scale, int64_t count,
+                 float* values);
+};
+
+}  // namespace blocks
+}  // namespace tf_convpar
+
+#endif  // TF_CONVPAR_CUSTOM_OPS_BLOCKS_KERNELS_H_

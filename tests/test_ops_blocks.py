@@ -1,0 +1,89 @@
+"""Vectors in few bits: the compiled ops beside TensorFlow's, and NumPy."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from replica_cases import rounded
+
+from tf_convpar import ops
+from tf_convpar.ops import BLOCK
+
+SIZES = [1, 255, BLOCK, BLOCK + 1, 5 * BLOCK - 3]
+
+
+def numbers(size, seed=0):
+    """Of different magnitudes; a block of zeros, and one large value."""
+    rng = np.random.default_rng(seed)
+    values = rng.normal(size=size) * 10.0 ** rng.integers(-6, 6, size)
+    values[BLOCK : 2 * BLOCK] = 0
+    return values.astype("float32")
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("bits", [8, 4])
+def test_compiled_ones_give_the_same_bits(size, bits):
+    values, left = numbers(size), numbers(size, seed=1)
+    for before in (None, left):
+        message, rest = ops.encode_blocks(values, bits, before, native=True)
+        twin, rest_of_twin = ops.encode_blocks(
+            values, bits, before, native=False
+        )
+        np.testing.assert_array_equal(message, twin)
+        if before is None:
+            assert rest is rest_of_twin is None
+        else:
+            np.testing.assert_array_equal(rest, rest_of_twin)
+        np.testing.assert_array_equal(
+            ops.decode_blocks(message, size, bits, native=True),
+            ops.decode_blocks(message, size, bits, native=False),
+        )
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("bits", [8, 4])
+def test_numpy_rounds_as_well(bits, native):
+    values = numbers(5 * BLOCK - 3)
+    message, _ = ops.encode_blocks(values, bits, native=native)
+    decoded = ops.decode_blocks(message, len(values), bits, native=native)
+    np.testing.assert_allclose(
+        decoded, rounded(values, f"int{bits}"), rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_nothing_is_lost_over_time(native):
+    values = numbers(2 * BLOCK + 7)
+    left, total = tf.zeros(len(values)), np.zeros(len(values))
+    for _ in range(50):
+        message, left = ops.encode_blocks(values, 4, left, native=native)
+        total += ops.decode_blocks(message, len(values), 4, native=native)
+    # What is left is at most half of a step, of which the largest has seven.
+    for begin in range(0, len(values), BLOCK):
+        block = slice(begin, begin + BLOCK)
+        most = np.abs(values[block]).max() * 1.1 / 7
+        exact = 50 * values[block].astype("float64")
+        assert np.abs(total[block] - exact).max() <= most + 1e-5 * most * 50
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_what_is_no_number_is_none_afterwards(wrong, native):
+    values = numbers(3 * BLOCK)
+    values[BLOCK + 5] = wrong
+    message, _ = ops.encode_blocks(values, 8, native=native)
+    decoded = ops.decode_blocks(message, len(values), 8, native=native)
+    assert np.isnan(decoded[BLOCK : 2 * BLOCK]).all()
+    assert np.isfinite(decoded[:BLOCK]).all()
+    assert np.isfinite(decoded[2 * BLOCK :]).all()
+
+
+def test_wrong_sizes_are_refused():
+    module = ops.module()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="260 bytes of 9"):
+        module.tf_convpar_decode_blocks(
+            message=tf.zeros([259], tf.uint8), size=9, bits=8
+        )
+    with pytest.raises(tf.errors.InvalidArgumentError, match="of one size"):
+        module.tf_convpar_encode_blocks(
+            values=tf.zeros([4]), left=tf.zeros([3]), bits=8
+        )
