@@ -37,6 +37,11 @@ METHODS = {
     "ParallelSGD": ("ParallelSGD", {}, 0.05),
     "RoundRobinEASGD": ("RoundRobinEASGD", {}, 0.1),
 }
+# Each step in fewer bits.
+NARROW = {
+    f"SyncSGD {wire}": ("SyncSGD", {"wire": wire}, 0.1)
+    for wire in ("bfloat16", "int8", "int4")
+}
 # Those that meet seldom, for slow links; "mean" is the plain mean of what
 # replicas have learned.
 SELDOM = {
@@ -63,7 +68,7 @@ TABLE = {
     "SyncEASGD2": ("SyncEASGD", {"variant": 2}, 0.1),
     "SyncEASGD3": ("SyncEASGD", {"variant": 3}, 0.1),
 }
-ALL = METHODS | SELDOM | TABLE
+ALL = METHODS | NARROW | SELDOM | TABLE
 
 
 class _Clock(keras.callbacks.Callback):
