@@ -74,14 +74,21 @@ def main():
         verbose=0,
     )
     low, middle, high = steps.quartiles(times)
+    if seldom:
+        # Steps of a round and its exchange.
+        middle = sum(times) / len(times)
+    # Where machines are left out a step has fewer samples than were asked for.
+    batches = [replica.batch for replica in method.replicas]
+    whole = options.batch / sum(batches)
     received, sent = (
         (b - a) / count / 1e6
         for a, b in zip(clock.before, clock.after, strict=True)
     )
     steps.report(
         {
-            "step_s": middle,
-            "quartiles_s": [low, high],
+            "step_s": middle * whole,
+            "quartiles_s": [low * whole, high * whole],
+            "reason": f"samples: {', '.join(map(str, batches))}",
             "steps": count,
             "losses": history.history["loss"],
             "received_mb": received,

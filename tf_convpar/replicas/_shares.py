@@ -71,7 +71,9 @@ def balanced(
         0 is for a replica that would end a step of one sample later than the
         others end theirs.
     """
-    return of_steps([_step(replica, sample) for replica in replicas], total)
+    sizes = sizes_to_time(total, len(replicas))
+    steps = [_step(replica, sample, sizes) for replica in replicas]
+    return of_steps(steps, total)
 
 
 def of_steps(steps: Sequence[Callable[[int], Any]], total: int) -> list[float]:
@@ -83,27 +85,34 @@ def of_steps(steps: Sequence[Callable[[int], Any]], total: int) -> list[float]:
     return even_shares(short, long, total)
 
 
-def _step(replica: Replica, sample: tuple[Any, ...]) -> Callable[[int], Any]:
-    """A step with that many samples, all of them alike."""
+def _step(
+    replica: Replica, sample: tuple[Any, ...], sizes: Sequence[int]
+) -> Callable[[int], Any]:
+    """A step of one of these numbers of samples, all of them alike.
+
+    Each is traced by itself, as the steps of `fit` are: where the number is
+    unknown, each convolution looks for its algorithm while it runs.
+    """
     first = keras.tree.map_structure(
         lambda a: tf.convert_to_tensor(a)[:1], sample
     )
 
-    @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int32)])
-    def step(batch: tf.Tensor) -> tf.Tensor:
+    @tf.function(autograph=False)
+    def step(batch: int) -> tf.Tensor:
         with tf.device(replica.device):
             data = keras.tree.map_structure(
-                lambda a: tf.repeat(a, batch, axis=0), first
+                lambda a: tf.tile(a, [batch, *[1] * (a.shape.rank - 1)]), first
             )
             gradient = replica.gradient(data)
             shards = tf.nest.flatten(gradient, expand_composites=True)
             # So little returns that it takes no time.
             with tf.control_dependencies(shards):
-                return tf.identity(batch)
+                return tf.constant(batch)
 
     # One after another: Keras' tracing is not safe for threads.
-    step.get_concrete_function()
-    return lambda batch: step(tf.constant(batch)).numpy()
+    for size in sorted(set(sizes)):
+        step.get_concrete_function(size)
+    return lambda batch: step(batch).numpy()
 
 
 def _at_once(
