@@ -106,8 +106,7 @@ class DecodeBlocksOp : public OpKernel {
                     " values of ", bits_, " bits. Received ",
                     message.shape().DebugString())));
     Tensor* values = nullptr;
-    OP_REQUIRES_OK(ctx,
-                   ctx->allocate_output(0, TensorShape({size_}), &values));
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({size_}), &values));
     const uint8_t* const numbers = message.flat<uint8_t>().data();
     float* const to = values->flat<float>().data();
     const auto decode = simd::Best().blocks.decode;
