@@ -143,17 +143,15 @@ class Exact(_Travel):
 class Coded(_Travel):
     """In few bits: gradients, and how far the weights have to go.
 
-    All replicas, those of the owners too, have the same weights: the centre's,
-    but for what rounding has left, which each message brings up to date.
+    All replicas, those of the owners too, have the same weights. They begin as
+    the centre's, and differ from these by what rounding has left, which each
+    message brings up to date.
     """
 
     def __init__(
         self, replicas: Sequence[Replica], centre: Centre, wire: Wire
     ) -> None:
         super().__init__(replicas, centre, wire)
-        weights = centre.value()
-        for replica in replicas:
-            replica.weights.assign(weights)
         # What rounding has left of the gradients that a replica has sent.
         self._left: dict[tuple[int, int], tf.Variable] = {}
         for i, device in enumerate(self._devices):
@@ -168,7 +166,8 @@ class Coded(_Travel):
     def restart(self) -> None:
         """Forgets what rounding has left of gradients."""
         for left in self._left.values():
-            left.assign(tf.zeros(left.shape))
+            with tf.device(left.device):
+                left.assign(tf.zeros(left.shape))
 
     def there(self, index: int, piece: int, gradient: tf.Tensor) -> tf.Tensor:
         """Coded, unless it is its owner's own."""

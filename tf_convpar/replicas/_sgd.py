@@ -77,6 +77,14 @@ class SyncSGD(_AtCentre, Synchronous):
     def _centre_devices(self) -> list[str]:
         return self.devices[:1]
 
+    def _make_anew(self) -> None:
+        if not self._wire.is_exact:
+            # By how far these move is all that replicas get to know of it.
+            weights = self._there().value()
+            for replica in self.replicas:
+                replica.weights.assign(weights)
+        super()._make_anew()
+
     def _rounds(self) -> GradientRounds:
         return GradientRounds(
             self.replicas, self._there(), self.chief, self._wire
