@@ -13,6 +13,7 @@ from tf_convpar import replicas
 from tf_convpar.plans import evened
 from tf_convpar.replicas import _replicated
 from tf_convpar.replicas import _shares
+from tf_convpar.replicas._replica import OnOneDevice
 
 
 @pytest.mark.alone
@@ -80,6 +81,23 @@ def test_an_error_of_a_step_ends_the_measurement():
 
     with pytest.raises(ValueError, match="no such batch"):
         _shares.of_steps([lambda batch: time.sleep(0.01), fails], 8)
+
+
+def test_steps_are_timed_as_they_will_be_made(monkeypatch):
+    """With numbers of samples that are known when they are traced."""
+    traced = []
+    gradient = OnOneDevice.gradient
+
+    def watched(self, data, part=1.0):
+        traced.append(data[0].shape[0])
+        return gradient(self, data, part)
+
+    monkeypatch.setattr(OnOneDevice, "gradient", watched)
+    method = replicas.SyncSGD(network(), devices=DEVICES[:2], shares="auto")
+    method.fit(*data(64), batch_size=8, verbose=0)
+    # Half of an equal share and twice it, for each of both; then their own.
+    assert traced[:4] == [4, 16] * 2
+    assert None not in traced and len(traced) <= 6
 
 
 def test_measured_shares_are_kept_and_repeat_the_training():
