@@ -12,8 +12,18 @@ namespace blocks {
 // Values that have one scale.
 constexpr int64_t kBlock = 256;
 
+// Blocks of so many values; the last may have fewer.
+constexpr int64_t Count(int64_t values) {
+  return (values + kBlock - 1) / kBlock;
+}
+
 // Bytes of the numbers of a block.
 constexpr int64_t Width(int bits) { return kBlock * bits / 8; }
+
+// Bytes of the numbers and scales of so many values.
+constexpr int64_t MessageBytes(int bits, int64_t values) {
+  return Count(values) * (Width(bits) + int64_t{sizeof(float)});
+}
 
 // One instruction set's code. Numbers have 8 or 4 bits; two of 4 are a byte,
 // of which the first is the lower half.

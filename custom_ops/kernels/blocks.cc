@@ -27,8 +27,6 @@ using tensorflow::TensorShape;
 // A guess, for what is worth another thread.
 constexpr int64_t kCyclesPerBlock = 200;
 
-int64_t BlocksOf(int64_t values) { return (values + kBlock - 1) / kBlock; }
-
 // Values of a block.
 int64_t InBlock(int64_t block, int64_t values) {
   return std::min(kBlock, values - block * kBlock);
@@ -58,13 +56,12 @@ class EncodeBlocksOp : public OpKernel {
             "EncodeBlocks: Expected two vectors of one size, or none of the "
             "second. Received ",
             values.shape().DebugString(), ", ", left.shape().DebugString())));
-    const int64_t size = values.NumElements(), count = BlocksOf(size);
+    const int64_t size = values.NumElements(), count = blocks::Count(size);
     const int64_t width = blocks::Width(bits_);
     Tensor *message = nullptr, *rest = nullptr;
-    OP_REQUIRES_OK(
-        ctx, ctx->allocate_output(
-                 0, TensorShape({count * (width + int64_t{sizeof(float)})}),
-                 &message));
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(
+                            0, TensorShape({blocks::MessageBytes(bits_, size)}),
+                            &message));
     OP_REQUIRES_OK(ctx, ctx->allocate_output(1, left.shape(), &rest));
     const bool remembers = left.NumElements() > 0;
     const float* const from = values.flat<float>().data();
@@ -98,8 +95,8 @@ class DecodeBlocksOp : public OpKernel {
 
   void Compute(OpKernelContext* ctx) override {
     const Tensor& message = ctx->input(0);
-    const int64_t count = BlocksOf(size_), width = blocks::Width(bits_);
-    const int64_t bytes = count * (width + int64_t{sizeof(float)});
+    const int64_t count = blocks::Count(size_), width = blocks::Width(bits_);
+    const int64_t bytes = blocks::MessageBytes(bits_, size_);
     OP_REQUIRES(ctx, message.dims() == 1 && message.NumElements() == bytes,
                 absl::InvalidArgumentError(absl::StrCat(
                     "DecodeBlocks: Expected the ", bytes, " bytes of ", size_,

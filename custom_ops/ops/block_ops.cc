@@ -28,9 +28,8 @@ REGISTER_OP("TfConvpar>EncodeBlocks")
       TF_RETURN_IF_ERROR(c->GetAttr("bits", &bits));
       DimensionHandle bytes = c->UnknownDim();
       if (c->ValueKnown(c->Dim(values, 0))) {
-        const int64_t count =
-            (c->Value(c->Dim(values, 0)) + blocks::kBlock - 1) / blocks::kBlock;
-        bytes = c->MakeDim(count * (blocks::Width(bits) + 4));
+        const int64_t count = c->Value(c->Dim(values, 0));
+        bytes = c->MakeDim(blocks::MessageBytes(bits, count));
       }
       c->set_output(0, c->Vector(bytes));
       c->set_output(1, left);

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
-import itertools
 import os
 import pathlib
 import statistics
@@ -159,7 +158,9 @@ def _record(
     """A recording with `steps` whole steps, or the one with the most."""
     most: tuple[int, int, timeline.Recording] | None = None
     with _RECORDS:
-        for attempt in itertools.count(1):
+        attempt = 0
+        while True:
+            attempt += 1
             recording = timeline.record(tasks, time_s)
             whole = sum(s.kind == timeline.STEP for s in recording.spans)
             if most is None or (whole, len(recording.spans)) > most[:2]:
@@ -168,4 +169,3 @@ def _record(
             if whole >= steps or eager or ended.is_set():
                 return most[2]
             time_s *= 2
-    raise AssertionError

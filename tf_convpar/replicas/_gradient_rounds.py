@@ -54,12 +54,12 @@ class GradientRounds(Rounds):
         wire: Wire,
     ) -> None:
         super().__init__(replicas, centre, chief)
-        travel = Exact if wire.is_exact else Coded
-        self._travel: _Travel = travel(self.replicas, centre, wire)
+        form = Exact if wire.is_exact else Coded
+        self._exchange: _Exchange = form(self.replicas, centre, wire)
 
     def restart(self) -> None:
         """Forgets what rounding has left."""
-        self._travel.restart()
+        self._exchange.restart()
 
     def _parts(self, samples: Sequence[int]) -> list[float]:
         return [count / sum(samples) for count in samples]
@@ -71,23 +71,23 @@ class GradientRounds(Rounds):
             replica.in_pieces(gradient, sizes)
             for replica, gradient in zip(self.replicas, gradients, strict=True)
         ]
-        before = self._travel.before()
+        before = self._exchange.weights()
         arrived = []
         for j, owner in enumerate(self.centre.devices):
             parts = [
-                self._travel.there(i, j, of_replica[j])
+                self._exchange.at_owner(i, j, of_replica[j])
                 for i, of_replica in enumerate(pieces)
             ]
             with tf.device(owner):
                 total = ordered_sum(*parts)
             self.centre.descend(total, eta, j)
-            arrived.append(self._travel.back(j, before))
-        self._travel.arrive(
+            arrived.append(self._exchange.to_replicas(j, before))
+        self._exchange.update(
             [list(of) for of in zip(*arrived, strict=True)], before
         )
 
 
-class _Travel(abc.ABC):
+class _Exchange(abc.ABC):
     """How pieces of gradients reach their owners, and the weights all others.
 
     Args:
@@ -105,42 +105,46 @@ class _Travel(abc.ABC):
     def restart(self) -> None:  # noqa: B027 (what is exact leaves nothing)
         """Forgets what rounding has left."""
 
-    def before(self) -> Pieces:
+    def weights(self) -> Pieces:
         """The weights of each replica, where they are needed."""
         return []
 
     @abc.abstractmethod
-    def there(self, index: int, piece: int, gradient: tf.Tensor) -> tf.Tensor:
+    def at_owner(
+        self, index: int, piece: int, gradient: tf.Tensor
+    ) -> tf.Tensor:
         """A replica's piece of the gradient, as its owner gets it."""
 
     @abc.abstractmethod
-    def back(self, piece: int, before: Pieces) -> list[tf.Tensor]:
+    def to_replicas(self, piece: int, before: Pieces) -> list[tf.Tensor]:
         """What each replica gets of a piece of the centre that has stepped."""
 
     @abc.abstractmethod
-    def arrive(self, arrived: Pieces, before: Pieces) -> None:
+    def update(self, arrived: Pieces, before: Pieces) -> None:
         """Replaces the weights of replicas by what each has got."""
 
 
-class Exact(_Travel):
+class Exact(_Exchange):
     """Gradients and weights as they are."""
 
-    def there(self, index: int, piece: int, gradient: tf.Tensor) -> tf.Tensor:
+    def at_owner(
+        self, index: int, piece: int, gradient: tf.Tensor
+    ) -> tf.Tensor:
         """As it is."""
         return gradient
 
-    def back(self, piece: int, before: Pieces) -> list[tf.Tensor]:
+    def to_replicas(self, piece: int, before: Pieces) -> list[tf.Tensor]:
         """The weights themselves."""
         owner = self.centre.devices[piece]
         return broadcast(self.centre.piece(piece), self._devices, owner)
 
-    def arrive(self, arrived: Pieces, before: Pieces) -> None:
+    def update(self, arrived: Pieces, before: Pieces) -> None:
         """They replace those of before."""
         for replica, pieces in zip(self.replicas, arrived, strict=True):
             replica.assign_pieces(pieces, self.centre.sizes)
 
 
-class Coded(_Travel):
+class Coded(_Exchange):
     """In few bits: gradients, and how far the weights have to go.
 
     All replicas, those of the owners too, have the same weights. They begin as
@@ -169,8 +173,10 @@ class Coded(_Travel):
             with tf.device(left.device):
                 left.assign(tf.zeros(left.shape))
 
-    def there(self, index: int, piece: int, gradient: tf.Tensor) -> tf.Tensor:
-        """Coded, unless it is its owner's own."""
+    def at_owner(
+        self, index: int, piece: int, gradient: tf.Tensor
+    ) -> tf.Tensor:
+        """Rounded on its way, unless it is its owner's own."""
         left = self._left.get((index, piece))
         if left is None:
             return gradient
@@ -181,12 +187,12 @@ class Coded(_Travel):
             arrived = self.wire.decode(tf.identity(message), size)
             return tf.cast(arrived, gradient.dtype)
 
-    def before(self) -> Pieces:
+    def weights(self) -> Pieces:
         """The weights of each replica."""
         sizes = self.centre.sizes
         return [replica.weights_in_pieces(sizes) for replica in self.replicas]
 
-    def back(self, piece: int, before: Pieces) -> list[tf.Tensor]:
+    def to_replicas(self, piece: int, before: Pieces) -> list[tf.Tensor]:
         """How far replicas' weights are from the centre's."""
         owner, size = self.centre.devices[piece], self.centre.sizes[piece]
         now = self.centre.piece(piece)
@@ -203,7 +209,7 @@ class Coded(_Travel):
             for device, copy in zip(self._devices, copies, strict=True)
         ]
 
-    def arrive(self, arrived: Pieces, before: Pieces) -> None:
+    def update(self, arrived: Pieces, before: Pieces) -> None:
         """Replicas' weights go as far."""
         for replica, moved, weights in zip(
             self.replicas, arrived, before, strict=True
