@@ -15,6 +15,8 @@ import numpy as np
 import psutil
 import pytest
 import tensorflow as tf
+from gpus import devices  # noqa: F401
+from gpus import full_float32  # noqa: F401
 from seconds import pytest_runtest_logreport  # noqa: F401
 from seconds import pytest_runtest_setup  # noqa: F401
 from seconds import pytest_sessionfinish  # noqa: F401

@@ -1,13 +1,8 @@
 """Layers and models over a GPU and a CPU, and over two logical GPUs.
 
-They are skipped where TensorFlow finds no GPU. With
-`TF_CONVPAR_TEST_GPUS=CPU:0,CPU:1` CPUs stand for the GPUs: that tries the tests
-themselves, where there is no card.
+They are skipped where TensorFlow finds no GPU; see gpus.py.
 """
 
-import os
-
-import gpus
 import keras
 import numpy as np
 import pytest
@@ -16,26 +11,6 @@ import tensorflow as tf
 import tf_convpar as convpar
 
 L = keras.layers
-STAND_INS = os.environ.get("TF_CONVPAR_TEST_GPUS", "")
-
-
-@pytest.fixture(params=["gpu and cpu", "two gpus"])
-def devices(request):
-    if STAND_INS:
-        first, second = STAND_INS.split(",")
-    else:
-        gpus.first()
-        first, second = "GPU:0", "GPU:1"
-    return [first, "CPU:2" if "cpu" in request.param else second]
-
-
-@pytest.fixture
-def full_float32():
-    """No TensorFloat-32, to which a card's matrix units round float32."""
-    asked = tf.config.experimental.tensor_float_32_execution_enabled()
-    tf.config.experimental.enable_tensor_float_32_execution(False)
-    yield
-    tf.config.experimental.enable_tensor_float_32_execution(asked)
 
 
 def close(actual, expected, policy):

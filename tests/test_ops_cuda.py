@@ -113,7 +113,7 @@ def test_one_launch_moves_up_to_64_shards(count, launches):
 @pytest.mark.parametrize(
     ("rows", "size"),
     [
-        *((7, size) for size in (1, 2047, 2048, 2049)),
+        *((7, size) for size in (1, 2047, 2048, 2049, 8191, 8192, 8193)),
         # Bands of 2^16 - 1 numbers at most: of one row, of four, of 13,107.
         (3, 30000),
         (7, 5000),
@@ -121,7 +121,7 @@ def test_one_launch_moves_up_to_64_shards(count, launches):
     ],
 )
 def test_rows_longer_and_shorter_than_a_block(rows, size):
-    """A block moves 2048 vectors, here of one number each."""
+    """A block moves 2048 vectors, here of up to four numbers each."""
     shards = [
         np.random.default_rng(i).normal(size=(rows, n)).astype(np.float32)
         for i, n in enumerate((size, 1, 2 * size + 1))

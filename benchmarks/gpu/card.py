@@ -61,6 +61,29 @@ def wanted(given):
     return name if name.startswith("/job") else prefix + name
 
 
+def split(given):
+    """Two logical devices of one, before TensorFlow starts any."""
+    kind = given.device.partition(":")[0].upper()
+    mib = int(os.environ.get("HALF_OF_A_CARD_MIB", "30000"))
+    limit = None if kind == "CPU" else mib
+    for physical in tf.config.list_physical_devices(kind)[:1]:
+        tf.config.set_logical_device_configuration(
+            physical,
+            [tf.config.LogicalDeviceConfiguration(memory_limit=limit)] * 2,
+        )
+
+
+def places(devices, given):
+    """The devices of a case, where the program runs on `given.device`."""
+    kind = given.device.rpartition(":")[0]
+    others = {
+        "one": [],
+        "two": [f"{kind}:1"],
+        "CPU": ["CPU:1" if kind.upper() == "CPU" else "CPU:0"],
+    }
+    return [given.device, *others[devices]]
+
+
 def images(device, count, shape, classes):
     """A batch that is on the device already, where a step finds it."""
     rng = np.random.default_rng(0)

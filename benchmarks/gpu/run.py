@@ -6,7 +6,7 @@ import sys
 
 import card
 
-PROGRAMS = ("moves", "one_shard", "models", "devices")
+PROGRAMS = ("moves", "one_shard", "models", "devices", "replicas")
 
 
 def main():

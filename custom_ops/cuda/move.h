@@ -18,6 +18,26 @@ struct alignas(sizeof(T) * kWidth) Vector {
   T numbers[kWidth];
 };
 
+// A block's part of a piece.
+struct Part {
+  int64_t above;  // rows of the bands before its own
+  int64_t begin;  // the first of its vectors in its band
+  int count;      // of vectors
+};
+
+TF_CONVPAR_HOST_DEVICE inline Part PartOf(const Moves& moves,
+                                          const Piece& piece, int64_t band,
+                                          int64_t block, int64_t cols) {
+  const int64_t above = band * moves.band;
+  const int64_t below = moves.outer - above;
+  const int64_t rows = below < moves.band ? below : moves.band;
+  const int64_t begin = (block - piece.block) * kBlockVectors;
+  const int64_t left = rows * cols - begin;
+  return {above, begin,
+          left < kBlockVectors ? static_cast<int>(left)
+                               : static_cast<int>(kBlockVectors)};
+}
+
 template <Direction kDirection, typename Whole, typename Shard, int kWidth>
 TF_CONVPAR_HOST_DEVICE void MoveVectors(const Moves& moves, const Piece& piece,
                                         int64_t band, int64_t block,
@@ -26,23 +46,17 @@ TF_CONVPAR_HOST_DEVICE void MoveVectors(const Moves& moves, const Piece& piece,
   using From = std::conditional_t<kJoins, Shard, Whole>;
   using To = std::conditional_t<kJoins, Whole, Shard>;
   const int64_t cols = piece.size / kWidth, stride = moves.row / kWidth;
-  const int64_t above = band * moves.band;
-  const int64_t below = moves.outer - above;
-  const int64_t rows = below < moves.band ? below : moves.band;
-  const int64_t begin = (block - piece.block) * kBlockVectors;
-  const int64_t left = rows * cols - begin;
-  const int count = left < kBlockVectors ? static_cast<int>(left)
-                                         : static_cast<int>(kBlockVectors);
+  const Part part = PartOf(moves, piece, band, block, cols);
   auto* const whole =
       reinterpret_cast<Vector<Whole, kWidth>*>(
           moves.whole + piece.start * static_cast<int64_t>(sizeof(Whole))) +
-      above * stride + begin;
+      part.above * stride + part.begin;
   auto* const shard = reinterpret_cast<Vector<Shard, kWidth>*>(piece.data) +
-                      above * cols + begin;
+                      part.above * cols + part.begin;
   // Between the end of a shard's row and the next in the joined tensor.
   const auto gap = static_cast<uint32_t>(stride - cols);
   const auto place = [&](int i) {
-    return i + static_cast<int>(RowOf(begin + i, piece.reciprocal) * gap);
+    return i + static_cast<int>(RowOf(part.begin + i, piece.reciprocal) * gap);
   };
 
   // All loads are under way before the first store waits for one.
@@ -52,7 +66,7 @@ TF_CONVPAR_HOST_DEVICE void MoveVectors(const Moves& moves, const Piece& piece,
 #endif
   for (int k = 0; k < kVectors; ++k) {
     const int i = k * kThreads + thread;
-    if (i >= count) break;
+    if (i >= part.count) break;
     if constexpr (kJoins) {
       loaded[k] = shard[i];
     } else {
@@ -64,7 +78,7 @@ TF_CONVPAR_HOST_DEVICE void MoveVectors(const Moves& moves, const Piece& piece,
 #endif
   for (int k = 0; k < kVectors; ++k) {
     const int i = k * kThreads + thread;
-    if (i >= count) break;
+    if (i >= part.count) break;
     Vector<To, kWidth> stored;
     for (int n = 0; n < kWidth; ++n) {
       stored.numbers[n] = Converted<To>(loaded[k].numbers[n]);
@@ -73,6 +87,59 @@ TF_CONVPAR_HOST_DEVICE void MoveVectors(const Moves& moves, const Piece& piece,
       whole[place(i)] = stored;
     } else {
       shard[i] = stored;
+    }
+  }
+}
+
+// Moves numbers that no vector of both sides has together: they are loaded one
+// by one, which the cache makes up for, and stored by the vector, since nothing
+// makes up for small stores.
+template <Direction kDirection, typename Whole, typename Shard>
+TF_CONVPAR_HOST_DEVICE void MoveNumbers(const Moves& moves, const Piece& piece,
+                                        int64_t band, int64_t block,
+                                        int thread) {
+  constexpr bool kJoins = kDirection == Direction::kJoin;
+  using From = std::conditional_t<kJoins, Shard, Whole>;
+  using To = std::conditional_t<kJoins, Whole, Shard>;
+  constexpr int kWidth = kVectorBytes / static_cast<int>(sizeof(To));
+  const int64_t cols = ColsOf(moves, piece);
+  const Part part = PartOf(moves, piece, band, block, cols);
+  auto* const whole = reinterpret_cast<Whole*>(moves.whole) + piece.start;
+  auto* const shard = reinterpret_cast<Shard*>(piece.data);
+  for (int k = 0; k < kVectors; ++k) {
+    const int i = k * kThreads + thread;
+    if (i >= part.count) break;
+    const int64_t vector = part.begin + i;
+    const int64_t row_in_band = RowOf(vector, piece.reciprocal);
+    const int64_t row = part.above + row_in_band;
+    const From* from;
+    To* to;
+    if constexpr (kJoins) {
+      from = shard + row * piece.size;
+      to = whole + row * moves.row;
+    } else {
+      from = whole + row * moves.row;
+      to = shard + row * piece.size;
+    }
+    // How far its row begins behind the start of an aligned vector.
+    const auto skipped =
+        static_cast<int>(reinterpret_cast<uintptr_t>(to) / sizeof(To) % kWidth);
+    const int64_t first = (vector - row_in_band * cols) * kWidth - skipped;
+    if (first >= 0 && first + kWidth <= piece.size) {
+      Vector<To, kWidth> stored;
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
+      for (int n = 0; n < kWidth; ++n) {
+        stored.numbers[n] = Converted<To>(from[first + n]);
+      }
+      *reinterpret_cast<Vector<To, kWidth>*>(to + first) = stored;
+      continue;
+    }
+    for (int n = 0; n < kWidth; ++n) {
+      if (first + n >= 0 && first + n < piece.size) {
+        to[first + n] = Converted<To>(from[first + n]);
+      }
     }
   }
 }
@@ -100,7 +167,7 @@ TF_CONVPAR_HOST_DEVICE void MovePiece(const Moves& moves, const Piece& piece,
     return MoveVectors<kDirection, Whole, Shard, 2>(moves, piece, band, block,
                                                     thread);
   }
-  MoveVectors<kDirection, Whole, Shard, 1>(moves, piece, band, block, thread);
+  MoveNumbers<kDirection, Whole, Shard>(moves, piece, band, block, thread);
 }
 
 // Moves the share of one thread of one block.

@@ -15,7 +15,7 @@ namespace cuda {
 
 enum class Direction : uint8_t { kJoin, kCut };
 
-// Threads of a block, and vectors that each of them moves.
+// Threads of a block, and vectors that each of them writes.
 inline constexpr int kThreads = 256;
 inline constexpr int kVectors = 8;
 inline constexpr int kBlockVectors = kThreads * kVectors;
@@ -36,7 +36,7 @@ struct Piece {
   int64_t block;  // the first of those blocks of threads that move it in a band
   uint32_t reciprocal;  // see RowOf
   Dtype dtype;
-  uint8_t width;  // numbers of a vector: 1, 2, 4 or 8
+  uint8_t width;  // numbers of a vector: 2, 4 or 8; or 1, see ColsOf
 };
 
 struct Moves {
@@ -68,6 +68,22 @@ inline int WidthOf(const Moves& moves, const Piece& piece) {
   return static_cast<int>(n);
 }
 
+// Numbers of a vector of the side that is written.
+TF_CONVPAR_HOST_DEVICE inline int64_t WrittenOf(Direction direction,
+                                                Dtype whole, Dtype shard) {
+  return kVectorBytes / BytesOf(direction == Direction::kJoin ? whole : shard);
+}
+
+// Vectors of a row of a piece, never more than its numbers. With a width of 1
+// they are what is aligned where they are written: the first and the last may
+// have numbers of other rows too.
+TF_CONVPAR_HOST_DEVICE inline int64_t ColsOf(const Moves& moves,
+                                             const Piece& piece) {
+  if (piece.width > 1) return piece.size / piece.width;
+  const int64_t most = WrittenOf(moves.direction, moves.dtype, piece.dtype);
+  return (piece.size + most - 2) / most + 1;
+}
+
 // 2^31 / cols, rounded up; 0 for bands of one row. No band has 2^16 vectors or
 // more, and no row of two or more 2^15 or more, so what rounding adds, less
 // than cols / 2^31 for each vector, never adds up to one row.
@@ -93,7 +109,7 @@ inline int64_t BlocksOf(const Moves& moves) {
 inline void AddPiece(Moves* moves, Piece piece) {
   piece.width = static_cast<uint8_t>(WidthOf(*moves, piece));
   piece.block = moves->blocks;
-  const int64_t cols = piece.size / piece.width;
+  const int64_t cols = ColsOf(*moves, piece);
   piece.reciprocal = ReciprocalOf(*moves, cols);
   const int64_t vectors = moves->band * cols;
   moves->blocks += (vectors + kBlockVectors - 1) / kBlockVectors;

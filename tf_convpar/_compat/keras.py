@@ -314,6 +314,11 @@ def has_schedule(optimizer: Any) -> bool:
     return not hasattr(optimizer._learning_rate, "assign")
 
 
+def auto_jit_compile(model: Any) -> bool:
+    """What `jit_compile="auto"` gives a model in this program."""
+    return bool(model._resolve_auto_jit_compile())
+
+
 def of_a_fit(model: Any) -> dict[str, Any]:
     """Attributes of a model that belong to the object, or to a `fit`.
 

@@ -18,6 +18,7 @@ from tf_convpar.machines._machine import processor as processor
 from tf_convpar.machines._machine import processor_s as processor_s
 from tf_convpar.machines._machine import sharing_cores as sharing_cores
 from tf_convpar.machines._machine import threads as threads
+from tf_convpar.machines._names import cpu_of as cpu_of
 from tf_convpar.machines._names import host_of as host_of
 from tf_convpar.machines._names import index_of as index_of
 from tf_convpar.machines._names import kind_of as kind_of

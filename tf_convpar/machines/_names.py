@@ -58,6 +58,17 @@ def host_of(name: str) -> str:
     return f"{name.rpartition('/device:')[0]}/device:CPU:0"
 
 
+def cpu_of(name: str) -> str:
+    """The device itself where that is a CPU, else the CPU beside it.
+
+    ```python
+    cpu_of("/device:CPU:3")  # "/device:CPU:3"
+    cpu_of("/device:GPU:3")  # "/device:CPU:0"
+    ```
+    """
+    return name if kind_of(name) == "CPU" else host_of(name)
+
+
 def index_of(name: str) -> int:
     """The number of a device among those of its type on its task.
 

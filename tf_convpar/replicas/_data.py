@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_convpar._compat.keras import print_msg
+from tf_convpar.machines import cpu_of
 from tf_convpar.replicas._replica import Replica
 
 # Of `tf.raw_ops.DatasetToGraphV2`: an error if a dataset has state that would
@@ -104,7 +105,7 @@ class Arrays(Source):
                     f"{replica.index} of {samples} in all."
                 )
             shard = self._cut(order[begin:end])
-            with tf.device(replica.device):
+            with tf.device(cpu_of(replica.device)):
                 # Made there, so that its elements are.
                 shard = keras.tree.map_structure(tf.constant, shard)
                 dataset = tf.data.Dataset.from_tensor_slices(shard)
@@ -174,7 +175,7 @@ class Dataset(Source):
                 f"{len(replicas)} replicas. Received: {count}."
             )
         for replica in replicas:
-            with tf.device(replica.device):
+            with tf.device(cpu_of(replica.device)):
                 dataset = tf.data.experimental.from_variant(
                     tf.raw_ops.DatasetFromGraph(graph_def=self._graph),
                     self._dataset.element_spec,

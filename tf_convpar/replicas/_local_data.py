@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_convpar.machines import cpu_of
 from tf_convpar.machines import short
 from tf_convpar.replicas._data import Source
 from tf_convpar.replicas._replica import Replica
@@ -52,7 +53,7 @@ class LocalDatasets(Source):
         """As many as all elements would have that are as large as the first."""
         counts = []
         for device in self._devices:
-            with tf.device(device):
+            with tf.device(cpu_of(device)):
                 dataset = self._dataset(device)
                 counts.append(int(tf.data.experimental.cardinality(dataset)))
         return None if min(counts) < 0 else sum(counts) * self.size
@@ -73,7 +74,7 @@ class LocalDatasets(Source):
     def place(self, replicas: Sequence[Replica], seed: int) -> None:
         """Each replica's own, cut to its batch."""
         for replica in replicas:
-            with tf.device(replica.device):
+            with tf.device(cpu_of(replica.device)):
                 dataset = self._dataset(replica.device).repeat()
                 replica.data = iter(
                     dataset.rebatch(replica.batch, drop_remainder=True)
@@ -83,7 +84,7 @@ class LocalDatasets(Source):
     def _shapes(self) -> list[tuple[int, ...]]:
         """Of the first element's tensors, which stay where they are."""
         device = self._devices[0]
-        with tf.device(device):
+        with tf.device(cpu_of(device)):
             for element in self._dataset(device).take(1):
                 shapes = [tf.shape(part) for part in tf.nest.flatten(element)]
                 break

@@ -8,12 +8,17 @@ device, the model is called with their parts in the place of its variables
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from tf_convpar._compat.keras import auto_jit_compile
+from tf_convpar._compat.keras import model_supports_jit
+from tf_convpar.machines import cpu_of
+from tf_convpar.machines import kind_of
 from tf_convpar.replicas import _equations
 from tf_convpar.replicas._packed import Packing
 from tf_convpar.strategy.fused_updates import fuse_updates_of
@@ -135,7 +140,7 @@ class Replica(abc.ABC):
         """The batch of a step: what was given, or an iterator's next one."""
         if not isinstance(data, tf.data.Iterator):
             return data
-        with tf.device(self.device):
+        with tf.device(cpu_of(self.device)):
             return next(data)
 
 
@@ -165,6 +170,11 @@ class OnOneDevice(Replica):
                 for v in form.seeds
             ]
             self.optimizer = optimizer and copied(optimizer, [self.weights])
+        self._learned: Callable[..., Any] = self._computed
+        if _is_for_xla(form.model, device):
+            self._learned = tf.function(
+                self._computed, autograph=False, jit_compile=True
+            )
 
     @property
     def inner(self) -> list[Any]:
@@ -174,28 +184,41 @@ class OnOneDevice(Replica):
 
     def gradient(self, data: Any, part: float = 1.0) -> list[tf.Tensor]:
         """The gradient of each variable's part of the vector."""
+        with tf.device(self.device):
+            gradients, kept, metrics, seeds = self._learned(
+                tf.identity(self.weights.value),
+                self.kept.read_value(),
+                self.metrics.read_value(),
+                [seed.read_value() for seed in self._seeds],
+                data,
+                part,
+            )
+            self.kept.assign(kept)
+            self.metrics.assign(metrics)
+            for variable, seed in zip(self._seeds, seeds, strict=True):
+                variable.assign(seed)
+            return list(gradients)
+
+    def _computed(
+        self,
+        weights: tf.Tensor,
+        kept: tf.Tensor,
+        metrics: tf.Tensor,
+        seeds: Sequence[tf.Tensor],
+        data: Any,
+        part: float,
+    ) -> tuple[Any, tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+        """Gradients, and the state that follows; no variable is touched."""
         form, model = self.form, self.form.model
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        with tf.device(self.device), tf.GradientTape() as tape:
-            parts = form.weights.unpack(tf.identity(self.weights.value))
+        with tf.GradientTape() as tape:
+            parts = form.weights.unpack(weights)
             tape.watch(parts)
             values = [
                 *zip(form.trained, parts, strict=True),
-                *zip(
-                    form.averages,
-                    form.kept.unpack(self.kept.read_value()),
-                    strict=True,
-                ),
-                *zip(
-                    form.seeds,
-                    [seed.read_value() for seed in self._seeds],
-                    strict=True,
-                ),
-                *zip(
-                    form.measured,
-                    form.metrics.unpack(self.metrics.read_value()),
-                    strict=True,
-                ),
+                *zip(form.averages, form.kept.unpack(kept), strict=True),
+                *zip(form.seeds, seeds, strict=True),
+                *zip(form.measured, form.metrics.unpack(metrics), strict=True),
             ]
             with keras.StatelessScope(values) as scope:
                 y_pred = model(x, training=True)
@@ -207,17 +230,14 @@ class OnOneDevice(Replica):
                 model.metrics[0].update_state(loss, sample_weight=samples)
                 model.compute_metrics(x, y, y_pred, sample_weight)
                 scaled = part * loss
-            gradients = tape.gradient(
-                scaled, parts, unconnected_gradients="zero"
-            )
-            now = scope.get_current_value
-            self.kept.assign(form.kept.pack([now(v) for v in form.averages]))
-            self.metrics.assign(
-                form.metrics.pack([now(v) for v in form.measured])
-            )
-            for seed, variable in zip(self._seeds, form.seeds, strict=True):
-                seed.assign(now(variable))
-            return list(gradients)
+        gradients = tape.gradient(scaled, parts, unconnected_gradients="zero")
+        now = scope.get_current_value
+        return (
+            gradients,
+            form.kept.pack([now(v) for v in form.averages]),
+            form.metrics.pack([now(v) for v in form.measured]),
+            [now(v) for v in form.seeds],
+        )
 
     def weights_in_pieces(self, sizes: Sequence[int]) -> list[tf.Tensor]:
         """Of one vector."""
@@ -262,6 +282,17 @@ def copied(optimizer: Any, variables: Sequence[Any]) -> Any:
     copy.build(list(variables))
     fuse_updates_of(copy)
     return copy
+
+
+def _is_for_xla(model: Any, device: str) -> bool:
+    """Whether XLA compiles a model's steps on a device.
+
+    With `jit_compile="auto"` it does so on GPUs, which those of other tasks
+    are too, of which Keras knows nothing.
+    """
+    if bool(model.jit_compile) != auto_jit_compile(model):
+        return bool(model.jit_compile)
+    return kind_of(device) == "GPU" and model_supports_jit(model)
 
 
 def _is_floating(variable: Any) -> bool:
