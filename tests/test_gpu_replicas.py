@@ -12,6 +12,7 @@ L = keras.layers
 METHODS = {
     "SyncSGD": {},
     "SyncSGD int8": {"wire": "int8"},
+    "SyncSGD auto": {"algorithm": "auto"},
     "SyncEASGD": {},
     "DownpourSGD": {},
     "DiLoCo": {"every": 3, "wire": "int8"},

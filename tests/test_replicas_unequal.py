@@ -5,6 +5,7 @@ import time
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from replica_cases import DEVICES
 from replica_cases import data
 from replica_cases import network
@@ -14,6 +15,9 @@ from tf_convpar.plans import evened
 from tf_convpar.replicas import _replicated
 from tf_convpar.replicas import _shares
 from tf_convpar.replicas._replica import OnOneDevice
+from tf_convpar.replicas._replica import PackedState
+from tf_convpar.replicas._wire import Cast
+from tf_convpar.strategy.devices import check
 
 
 @pytest.mark.alone
@@ -98,6 +102,52 @@ def test_steps_are_timed_as_they_will_be_made(monkeypatch):
     # Half of an equal share and twice it, for each of both; then their own.
     assert traced[:4] == [4, 16] * 2
     assert None not in traced and len(traced) <= 6
+
+
+class SlowOnSecond(Cast):
+    """The exchange takes one device a fifth of a second longer than others."""
+
+    def encode(self, vector, left=None):
+        message = super().encode(vector, left)
+        if not vector.device.endswith("CPU:1"):
+            return message
+
+        def late(values):
+            time.sleep(0.2)
+            return values
+
+        return tf.ensure_shape(
+            tf.numpy_function(late, [message], message.dtype), message.shape
+        )
+
+
+def test_who_is_slow_at_the_exchange_gets_fewer(monkeypatch):
+    def slow(number):
+        time.sleep(0.02 * len(number))
+        return number
+
+    # A sample takes each of them 20 ms.
+    gradient = OnOneDevice.gradient
+
+    def longer(self, data, part=1.0):
+        x, y = data
+        x = tf.ensure_shape(tf.numpy_function(slow, [x], x.dtype), x.shape)
+        return gradient(self, (x, y), part)
+
+    monkeypatch.setattr(OnOneDevice, "gradient", longer)
+    form = PackedState(network(), "float32")
+    probes = [
+        OnOneDevice(form, full, i, None)
+        for i, full in enumerate(check(DEVICES[:2]))
+    ]
+    sample = data(1)
+    alike = _shares.balanced(probes, sample, 32, Cast("float32"))
+    assert min(alike) > 0.8 * max(alike)
+    first, second = _shares.balanced(probes, sample, 32, SlowOnSecond("float32"))
+    # Ten samples' time: 21 and 11 of 32.
+    assert 0.57 < first < 0.75
+    assert second == pytest.approx(1 - first, abs=0.01)
+    assert np.abs(probes[0].weights.value).max() > 0
 
 
 def test_measured_shares_are_kept_and_repeat_the_training():

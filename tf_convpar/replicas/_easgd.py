@@ -13,6 +13,8 @@ from tf_convpar.replicas._engines import Synchronous
 from tf_convpar.replicas._method import Method
 from tf_convpar.replicas._momentum import WithMomentum
 from tf_convpar.replicas._rounds import ElasticRounds
+from tf_convpar.replicas._wire import Wire
+from tf_convpar.replicas._wire import wire_of
 
 # P eta rho, as Zhang, Choromanska and LeCun (2015) recommend it.
 _BETA = 0.9
@@ -78,6 +80,9 @@ class SyncEASGD(Synchronous, _Elastic):
                 f"Expected variant 1, 2 or 3. Received: {variant!r}."
             )
         self.variant = variant
+
+    def _wire_of_steps(self) -> Wire:
+        return wire_of("float32")
 
     def _centre_devices(self) -> list[str]:
         return [self.chief if self.variant == 1 else self.devices[0]]

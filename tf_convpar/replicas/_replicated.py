@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tf_convpar._compat.keras import print_msg
 from tf_convpar.cluster.joining import members
+from tf_convpar.machines import kind_of
 from tf_convpar.machines import short
 from tf_convpar.machines import task_of
 from tf_convpar.replicas import _shares
@@ -22,6 +23,7 @@ from tf_convpar.replicas._packed import check_packable
 from tf_convpar.replicas._replica import OnOneDevice
 from tf_convpar.replicas._replica import PackedState
 from tf_convpar.replicas._replica import Replica
+from tf_convpar.replicas._wire import Wire
 from tf_convpar.strategy import graphs
 from tf_convpar.strategy.devices import available
 from tf_convpar.strategy.devices import check
@@ -92,6 +94,10 @@ class Replicated(abc.ABC):
 
     # Whether a step of one replica waits for those of others.
     _waits = False
+
+    def _wire_of_steps(self) -> Wire | None:
+        """How as much as all weights travels in each step, if it does."""
+        return None
 
     @abc.abstractmethod
     def _make(self) -> None:
@@ -206,7 +212,11 @@ class Replicated(abc.ABC):
         optimizer: Any,
         source: Source,
     ) -> Replica:
-        if len(group) == 1 and self.algorithm is None:
+        # On a GPU "auto" changes nothing, and XLA compiles what follows.
+        plain = self.algorithm is None or (
+            self.algorithm == "auto" and kind_of(group[0]) == "GPU"
+        )
+        if len(group) == 1 and plain:
             return OnOneDevice(form, group[0], index, optimizer)
         plan = self.plan if len(group) > 1 else {}
         sample = source.sample()
@@ -229,7 +239,9 @@ class Replicated(abc.ABC):
             return
         probes = self._replicas(form, None, source)
         total = batch_size * len(probes)
-        found = _shares.balanced(probes, source.sample(), total)
+        found = _shares.balanced(
+            probes, source.sample(), total, self._wire_of_steps()
+        )
         idle = [
             short(d)
             for d, share in zip(self.devices, found, strict=True)

@@ -16,6 +16,7 @@ from tf_convpar.replicas._gradient_rounds import GradientRounds
 from tf_convpar.replicas._method import Method
 from tf_convpar.replicas._momentum import WithMomentum
 from tf_convpar.replicas._replica import PackedState
+from tf_convpar.replicas._wire import Wire
 from tf_convpar.replicas._wire import wire_of
 
 
@@ -62,6 +63,9 @@ class SyncSGD(_AtCentre, Synchronous):
     ) -> None:
         super().__init__(model, **kwargs)
         self._wire = wire_of(wire)
+
+    def _wire_of_steps(self) -> Wire:
+        return self._wire
 
     def _centre_of(self, form: PackedState) -> Centre:
         # A norm of all weights is of one piece.

@@ -3,8 +3,9 @@
 Replicas that wait for one another should take as long as one another. So the
 steps of all are timed, all at once, since devices of one machine share its
 cores, with few samples and with many: what one more sample takes, and what a
-step takes however few there are. Batches follow; who would get less than a
-sample is left out.
+step takes however few there are. That is what a device does for the exchange
+too, which takes a slow one as much longer as its samples do. Batches follow;
+who would get less than a sample is left out.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tf_convpar.plans import apportioned as apportioned
 from tf_convpar.plans import even_shares
 from tf_convpar.plans import sizes_to_time
 from tf_convpar.replicas._replica import Replica
+from tf_convpar.replicas._wire import Wire
 
 AUTO = "auto"
 # Timed steps of each replica, after one that is not.
@@ -52,19 +54,24 @@ def checked(
 
 
 def balanced(
-    replicas: Sequence[Replica], sample: tuple[Any, ...], total: int
+    replicas: Sequence[Replica],
+    sample: tuple[Any, ...],
+    total: int,
+    wire: Wire | None = None,
 ) -> list[float]:
-    """Shares with which the replicas' gradients take equally long.
+    """Shares with which the replicas' steps take equally long.
 
     ```python
     balanced(replicas, (x[:1], y[:1]), 64)  # [0.667, 0.333]
     ```
 
     Args:
-        replicas: They compute, which changes their moving averages, random
-            states and metrics: give ones of no further use.
+        replicas: They compute, which changes their weights, moving averages,
+            random states and metrics: give ones of no further use.
         sample: Data of at least one sample, as a step gets it.
         total: Samples of all replicas' steps.
+        wire: How each step's gradients travel, and weights on their way back;
+            None where steps send nothing.
 
     Returns:
         Shares, whose sum is 1; equal ones if they differ by a tenth at most.
@@ -72,7 +79,18 @@ def balanced(
         others end theirs.
     """
     sizes = sizes_to_time(total, len(replicas))
-    steps = [_step(replica, sample, sizes) for replica in replicas]
+    exchanges: list[_Exchange | None] = [None] * len(replicas)
+    if wire and len(replicas) > 1:
+        exchanges = [
+            _Exchange(replica, other, wire)
+            for replica, other in zip(
+                replicas, [*replicas[1:], replicas[0]], strict=True
+            )
+        ]
+    steps = [
+        _step(replica, sample, sizes, exchange)
+        for replica, exchange in zip(replicas, exchanges, strict=True)
+    ]
     return of_steps(steps, total)
 
 
@@ -85,8 +103,48 @@ def of_steps(steps: Sequence[Callable[[int], Any]], total: int) -> list[float]:
     return even_shares(short, long, total)
 
 
+class _Exchange:
+    """What a replica does for an exchange, and waits for in it.
+
+    It sends as many bytes as it gets, as with pieces of which each replica
+    owns one: gradients to the next replica, here from the one before it.
+
+    Args:
+        replica: It.
+        other: Who sends to it.
+        wire: How gradients travel.
+    """
+
+    def __init__(self, replica: Replica, other: Replica, wire: Wire) -> None:
+        self._replica, self._other, self._wire = replica, other, wire
+        self._size = replica.form.weights.size
+        with tf.device(other.device):
+            # As large as what is sent, and such that training goes on with it.
+            weights = tf.cast(other.weights.value, tf.float32)
+            self._sent = tf.Variable(wire.encode(weights))
+
+    def after(self, gradient: Sequence[Any]) -> list[tf.Tensor]:
+        """Codes a gradient, gets another one, and takes it for weights."""
+        replica, wire, size = self._replica, self._wire, self._size
+        with tf.device(self._other.device):
+            sent = self._sent.read_value()
+        with tf.device(replica.device):
+            vector = replica.packed(gradient)
+            message = wire.encode(tf.cast(vector, tf.float32))
+            # Its own part as an owner, and all parts as a replica.
+            own, arrived = (
+                tf.cast(wire.decode(tf.identity(each), size), vector.dtype)
+                for each in (message, sent)
+            )
+            replica.assign_pieces([arrived], [size])
+            return [own]
+
+
 def _step(
-    replica: Replica, sample: tuple[Any, ...], sizes: Sequence[int]
+    replica: Replica,
+    sample: tuple[Any, ...],
+    sizes: Sequence[int],
+    exchange: _Exchange | None,
 ) -> Callable[[int], Any]:
     """A step of one of these numbers of samples, all of them alike.
 
@@ -104,9 +162,11 @@ def _step(
                 lambda a: tf.tile(a, [batch, *[1] * (a.shape.rank - 1)]), first
             )
             gradient = replica.gradient(data)
-            shards = tf.nest.flatten(gradient, expand_composites=True)
+            made = tf.nest.flatten(gradient, expand_composites=True)
+            if exchange:
+                made += exchange.after(gradient)
             # So little returns that it takes no time.
-            with tf.control_dependencies(shards):
+            with tf.control_dependencies(made):
                 return tf.constant(batch)
 
     # One after another: Keras' tracing is not safe for threads.
