@@ -79,18 +79,7 @@ def balanced(
         others end theirs.
     """
     sizes = sizes_to_time(total, len(replicas))
-    exchanges: list[_Exchange | None] = [None] * len(replicas)
-    if wire and len(replicas) > 1:
-        exchanges = [
-            _Exchange(replica, other, wire)
-            for replica, other in zip(
-                replicas, [*replicas[1:], replicas[0]], strict=True
-            )
-        ]
-    steps = [
-        _step(replica, sample, sizes, exchange)
-        for replica, exchange in zip(replicas, exchanges, strict=True)
-    ]
+    steps = [_step(replica, sample, sizes, wire) for replica in replicas]
     return of_steps(steps, total)
 
 
@@ -103,48 +92,33 @@ def of_steps(steps: Sequence[Callable[[int], Any]], total: int) -> list[float]:
     return even_shares(short, long, total)
 
 
-class _Exchange:
-    """What a replica does for an exchange, and waits for in it.
+def _exchanged(
+    replica: Replica, gradient: Sequence[Any], wire: Wire
+) -> tf.Tensor:
+    """What a replica itself does in an exchange: it codes, and gets as much.
 
-    It sends as many bytes as it gets, as with pieces of which each replica
-    owns one: gradients to the next replica, here from the one before it.
-
-    Args:
-        replica: It.
-        other: Who sends to it.
-        wire: How gradients travel.
+    What is on the wire is left out: others would be waited for.
     """
-
-    def __init__(self, replica: Replica, other: Replica, wire: Wire) -> None:
-        self._replica, self._other, self._wire = replica, other, wire
-        self._size = replica.form.weights.size
-        with tf.device(other.device):
-            # As large as what is sent, and such that training goes on with it.
-            weights = tf.cast(other.weights.value, tf.float32)
-            self._sent = tf.Variable(wire.encode(weights))
-
-    def after(self, gradient: Sequence[Any]) -> list[tf.Tensor]:
-        """Codes a gradient, gets another one, and takes it for weights."""
-        replica, wire, size = self._replica, self._wire, self._size
-        with tf.device(self._other.device):
-            sent = self._sent.read_value()
-        with tf.device(replica.device):
-            vector = replica.packed(gradient)
-            message = wire.encode(tf.cast(vector, tf.float32))
-            # Its own part as an owner, and all parts as a replica.
-            own, arrived = (
-                tf.cast(wire.decode(tf.identity(each), size), vector.dtype)
-                for each in (message, sent)
-            )
-            replica.assign_pieces([arrived], [size])
-            return [own]
+    size = replica.form.weights.size
+    with tf.device(replica.device):
+        vector = replica.packed(gradient)
+        message = wire.encode(tf.cast(vector, tf.float32))
+        # The pieces that it owns of all gradients, and all pieces of weights.
+        pieces, moved = (
+            tf.cast(wire.decode(tf.identity(message), size), vector.dtype)
+            for _ in range(2)
+        )
+        # Hardly anywhere: as many steps follow as are timed.
+        weights = replica.weights.value + 1e-9 * moved
+        replica.assign_pieces([weights], [size])
+        return pieces
 
 
 def _step(
     replica: Replica,
     sample: tuple[Any, ...],
     sizes: Sequence[int],
-    exchange: _Exchange | None,
+    wire: Wire | None,
 ) -> Callable[[int], Any]:
     """A step of one of these numbers of samples, all of them alike.
 
@@ -163,8 +137,8 @@ def _step(
             )
             gradient = replica.gradient(data)
             made = tf.nest.flatten(gradient, expand_composites=True)
-            if exchange:
-                made += exchange.after(gradient)
+            if wire:
+                made.append(_exchanged(replica, gradient, wire))
             # So little returns that it takes no time.
             with tf.control_dependencies(made):
                 return tf.constant(batch)
