@@ -3,6 +3,10 @@
 from tf_convpar.algorithms import _cache
 from tf_convpar.algorithms import _candidates
 from tf_convpar.algorithms import _choose
+from tf_convpar.algorithms._algorithm import PASSES
+from tf_convpar.algorithms._algorithm import Geometry
+
+GEOMETRY = Geometry((14, 14), 32, 64, window=(3, 3), padding="same", batch=3)
 
 
 def forget():
@@ -19,3 +23,20 @@ def fresh(folder, monkeypatch):
     _cache._warn_once.cache_clear()
     yield
     forget()
+
+
+def races(monkeypatch):
+    """A list, to which each pass is added that is really measured."""
+    seen, screened = [], _candidates.screened
+
+    def count(algorithms, geometry, which, device):
+        seen.append(which)
+        return screened(algorithms, geometry, which, device)
+
+    monkeypatch.setattr(_candidates, "screened", count)
+    return seen
+
+
+def names(choice):
+    """The algorithms of all passes."""
+    return [getattr(choice, which).name for which in PASSES]

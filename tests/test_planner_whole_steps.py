@@ -2,6 +2,7 @@
 
 import functools
 import random
+import re
 
 import keras
 import numpy as np
@@ -115,6 +116,31 @@ def test_a_split_stays_that_is_ahead(
     assert len(timed) == 1
     made(strategy)
     assert len(timed) == 2
+
+
+@pytest.mark.parametrize(
+    ("split", "rate", "ahead"),
+    [(0.200, 1e10, True), (0.200, 1e3, False), (0.020, 1e10, False)],
+)
+def test_it_is_said_where_replicas_are_ahead(
+    strategy, monkeypatch, split, rate, ahead
+):
+    found = calibration_of(
+        network(), strategy.devices, batch=BATCH, rate=rate, latency=1e-6
+    )
+    monkeypatch.setattr(_calibrate, "calibrate", lambda *_, **__: found)
+    lasting(monkeypatch, split=split, whole=0.100)
+    made(strategy)
+    said = strategy.planner().plan_now(network()).reason
+    predicted = re.search(r"predicted to take (\d+\.?\d*) ms .*SyncSGD", said)
+    assert bool(predicted) == ahead
+    if ahead:
+        # As long, beside a step on one device, as it is predicted to be.
+        ways = planner.compare(network(), found, wire="int8")
+        seconds = {way.name: way.step_s for way in ways}
+        expected = 100 * seconds["SyncSGD"] / seconds["alone"]
+        assert float(predicted[1]) == pytest.approx(expected, rel=0.01)
+        assert float(predicted[1]) < 50
 
 
 @pytest.mark.parametrize(

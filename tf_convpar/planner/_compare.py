@@ -139,6 +139,40 @@ def ways_of(
     return tuple(sorted(ways, key=lambda way: -way.samples_per_s))
 
 
+def replicas_ahead(
+    graph: Graph,
+    calibration: Calibration,
+    settings: Settings,
+    alone_s: float,
+    step_s: float,
+) -> str:
+    """Says by how much replicas are predicted to be ahead of a plan.
+
+    Args:
+        graph: Graph that was planned.
+        calibration: Measurements of it.
+        settings: Those of the plan.
+        alone_s: Measured seconds of a step on the fastest device alone, which
+            correct what is predicted.
+        step_s: Measured seconds of a step with the plan.
+
+    Returns:
+        A sentence; "" if they are not ahead by `WORTH`.
+    """
+    names, arguments = (ALONE, "SyncSGD"), Arguments(wire="int8")
+    ways = ways_of(graph, calibration, settings, names, arguments)
+    seconds = {way.name: way.step_s for way in ways}
+    if len(seconds) < 2:
+        return ""
+    replicas_s = seconds["SyncSGD"] * alone_s / seconds[ALONE]
+    if replicas_s > (1 - _plan.WORTH) * step_s:
+        return ""
+    return (
+        f" Replicas are predicted to take {seconds_text(replicas_s)} for as "
+        'many samples: convpar.replicas.SyncSGD(model, wire="int8").'
+    )
+
+
 def _split(
     graph: Graph, plan: Plan, batch: int, settings: Settings
 ) -> list[Way]:

@@ -19,6 +19,7 @@ from tf_convpar.planner import _predict_plan
 from tf_convpar.planner import _work_keys
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration_file import to_json
+from tf_convpar.planner._compare import replicas_ahead
 from tf_convpar.planner._ways import Settings
 from tf_convpar.planner.measure import _cache
 from tf_convpar.planner.measure import _calibrate
@@ -304,6 +305,9 @@ def _by_the_clock(
             plan = _plan.unsplit(model, calibration, settings, "Not split.")
     else:
         step_s, plan = alone_s, known.plan
+    said += replicas_ahead(
+        calls_of(model), calibration, settings, alone_s, step_s
+    )
     plan = dataclasses.replace(
         plan,
         reason=f"{plan.reason} {said}",
