@@ -120,7 +120,12 @@ def test_a_split_stays_that_is_ahead(
 
 @pytest.mark.parametrize(
     ("split", "rate", "ahead"),
-    [(0.200, 1e10, True), (0.200, 1e3, False), (0.020, 1e10, False)],
+    [
+        (0.200, 1e10, "SyncSGD"),
+        (0.200, 1e4, "DiLoCo"),
+        (0.200, 1e2, None),
+        (0.020, 1e10, None),
+    ],
 )
 def test_it_is_said_where_replicas_are_ahead(
     strategy, monkeypatch, split, rate, ahead
@@ -132,15 +137,16 @@ def test_it_is_said_where_replicas_are_ahead(
     lasting(monkeypatch, split=split, whole=0.100)
     made(strategy)
     said = strategy.planner().plan_now(network()).reason
-    predicted = re.search(r"predicted to take (\d+\.?\d*) ms .*SyncSGD", said)
-    assert bool(predicted) == ahead
-    if ahead:
+    predicted = re.search(r"ed to take (\d+\.?\d*) ms .*replicas\.(\w+)", said)
+    assert (predicted and predicted[2]) == ahead
+    assert ("which step by themselves" in said) == (ahead == "DiLoCo")
+    if predicted:
         # As long, beside a step on one device, as it is predicted to be.
         ways = planner.compare(network(), found, wire="int8")
         seconds = {way.name: way.step_s for way in ways}
-        expected = 100 * seconds["SyncSGD"] / seconds["alone"]
+        expected = 100 * seconds[ahead] / seconds["alone"]
         assert float(predicted[1]) == pytest.approx(expected, rel=0.01)
-        assert float(predicted[1]) < 50
+        assert float(predicted[1]) < 90
 
 
 @pytest.mark.parametrize(

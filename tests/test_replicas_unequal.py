@@ -105,7 +105,7 @@ def test_steps_are_timed_as_they_will_be_made(monkeypatch):
 
 
 class SlowOnSecond(Cast):
-    """The exchange takes one device a fifth of a second longer than others."""
+    """The exchange takes one device a tenth of a second longer than others."""
 
     def encode(self, vector, left=None):
         message = super().encode(vector, left)
@@ -113,7 +113,7 @@ class SlowOnSecond(Cast):
             return message
 
         def late(values):
-            time.sleep(0.2)
+            time.sleep(0.1)
             return values
 
         return tf.ensure_shape(
@@ -123,10 +123,10 @@ class SlowOnSecond(Cast):
 
 def test_who_is_slow_at_the_exchange_gets_fewer(monkeypatch):
     def slow(number):
-        time.sleep(0.02 * len(number))
+        time.sleep(0.01 * len(number))
         return number
 
-    # A sample takes each of them 20 ms.
+    # A sample takes each of them 10 ms.
     gradient = OnOneDevice.gradient
 
     def longer(self, data, part=1.0):

@@ -50,7 +50,6 @@ def trained(method, jit_compile, **options):
     [
         ("SyncSGD", {}),
         ("SyncSGD", {"wire": "int8"}),
-        ("SyncEASGD", {}),
         ("RoundRobinEASGD", {}),
     ],
 )

@@ -146,7 +146,9 @@ def replicas_ahead(
     alone_s: float,
     step_s: float,
 ) -> str:
-    """Says by how much replicas are predicted to be ahead of a plan.
+    """Says which replicas are predicted to be ahead of a plan, and by how much.
+
+    Those that make one step together come before those that step by themselves.
 
     Args:
         graph: Graph that was planned.
@@ -159,18 +161,19 @@ def replicas_ahead(
     Returns:
         A sentence; "" if they are not ahead by `WORTH`.
     """
-    names, arguments = (ALONE, "SyncSGD"), Arguments(wire="int8")
+    methods = {"SyncSGD": "", "DiLoCo": ", which step by themselves"}
+    names, arguments = (ALONE, *methods), Arguments(wire="int8")
     ways = ways_of(graph, calibration, settings, names, arguments)
     seconds = {way.name: way.step_s for way in ways}
-    if len(seconds) < 2:
-        return ""
-    replicas_s = seconds["SyncSGD"] * alone_s / seconds[ALONE]
-    if replicas_s > (1 - _plan.WORTH) * step_s:
-        return ""
-    return (
-        f" Replicas are predicted to take {seconds_text(replicas_s)} for as "
-        'many samples: convpar.replicas.SyncSGD(model, wire="int8").'
-    )
+    for name, what in methods.items() if len(seconds) > 1 else ():
+        replicas_s = seconds[name] * alone_s / seconds[ALONE]
+        if replicas_s <= (1 - _plan.WORTH) * step_s:
+            return (
+                f" Replicas{what} are predicted to take "
+                f"{seconds_text(replicas_s)} for as many samples: "
+                f'convpar.replicas.{name}(model, wire="int8").'
+            )
+    return ""
 
 
 def _split(
