@@ -8,6 +8,7 @@ same samples in a step.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -143,7 +144,7 @@ def replicas_ahead(
     graph: Graph,
     calibration: Calibration,
     settings: Settings,
-    alone_s: float,
+    longer: float,
     step_s: float,
 ) -> str:
     """Says which replicas are predicted to be ahead of a plan, and by how much.
@@ -154,19 +155,19 @@ def replicas_ahead(
         graph: Graph that was planned.
         calibration: Measurements of it.
         settings: Those of the plan.
-        alone_s: Measured seconds of a step on the fastest device alone, which
-            correct what is predicted.
+        longer: How many times as long as predicted a step of one device took,
+            by which predictions are corrected.
         step_s: Measured seconds of a step with the plan.
 
     Returns:
         A sentence; "" if they are not ahead by `WORTH`.
     """
     methods = {"SyncSGD": "", "DiLoCo": ", which step by themselves"}
-    names, arguments = (ALONE, *methods), Arguments(wire="int8")
-    ways = ways_of(graph, calibration, settings, names, arguments)
-    seconds = {way.name: way.step_s for way in ways}
-    for name, what in methods.items() if len(seconds) > 1 else ():
-        replicas_s = seconds[name] * alone_s / seconds[ALONE]
+    arguments = Arguments(wire="int8")
+    ways = ways_of(graph, calibration, settings, list(methods), arguments)
+    seconds = {way.name: longer * way.step_s for way in ways}
+    for name, what in methods.items():
+        replicas_s = seconds.get(name, math.inf)
         if replicas_s <= (1 - _plan.WORTH) * step_s:
             return (
                 f" Replicas{what} are predicted to take "

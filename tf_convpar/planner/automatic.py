@@ -306,7 +306,7 @@ def _by_the_clock(
     else:
         step_s, plan = alone_s, known.plan
     said += replicas_ahead(
-        calls_of(model), calibration, settings, alone_s, step_s
+        calls_of(model), calibration, settings, alone_s / alone, step_s
     )
     plan = dataclasses.replace(
         plan,
