@@ -170,10 +170,10 @@ class OnOneDevice(Replica):
                 for v in form.seeds
             ]
             self.optimizer = optimizer and copied(optimizer, [self.weights])
-        self._learned: Callable[..., Any] = self._computed
+        self._function: Callable[..., Any] = self._forward_and_backward
         if _is_for_xla(form.model, device):
-            self._learned = tf.function(
-                self._computed, autograph=False, jit_compile=True
+            self._function = tf.function(
+                self._forward_and_backward, autograph=False, jit_compile=True
             )
 
     @property
@@ -185,7 +185,7 @@ class OnOneDevice(Replica):
     def gradient(self, data: Any, part: float = 1.0) -> list[tf.Tensor]:
         """The gradient of each variable's part of the vector."""
         with tf.device(self.device):
-            gradients, kept, metrics, seeds = self._learned(
+            gradients, kept, metrics, seeds = self._function(
                 tf.identity(self.weights.value),
                 self.kept.read_value(),
                 self.metrics.read_value(),
@@ -199,7 +199,7 @@ class OnOneDevice(Replica):
                 variable.assign(seed)
             return list(gradients)
 
-    def _computed(
+    def _forward_and_backward(
         self,
         weights: tf.Tensor,
         kept: tf.Tensor,
@@ -287,8 +287,8 @@ def copied(optimizer: Any, variables: Sequence[Any]) -> Any:
 def _is_for_xla(model: Any, device: str) -> bool:
     """Whether XLA compiles a model's steps on a device.
 
-    With `jit_compile="auto"` it does so on GPUs, which those of other tasks
-    are too, of which Keras knows nothing.
+    With `jit_compile="auto"` it does so on GPUs. Keras, which chooses for this
+    program alone, does not see those of other tasks.
     """
     if bool(model.jit_compile) != auto_jit_compile(model):
         return bool(model.jit_compile)

@@ -96,7 +96,7 @@ class Replicated(abc.ABC):
     _waits = False
 
     def _wire_of_steps(self) -> Wire | None:
-        """How as much as all weights travels in each step, if it does."""
+        """How gradients and weights travel in each step, if they do."""
         return None
 
     @abc.abstractmethod
@@ -212,7 +212,7 @@ class Replicated(abc.ABC):
         optimizer: Any,
         source: Source,
     ) -> Replica:
-        # On a GPU "auto" changes nothing, and XLA compiles what follows.
+        # "auto" changes nothing on a GPU, and XLA compiles this kind only.
         plain = self.algorithm is None or (
             self.algorithm == "auto" and kind_of(group[0]) == "GPU"
         )

@@ -3,9 +3,9 @@
 Replicas that wait for one another should take as long as one another. So the
 steps of all are timed, all at once, since devices of one machine share its
 cores, with few samples and with many: what one more sample takes, and what a
-step takes however few there are. That is what a device does for the exchange
-too, which takes a slow one as much longer as its samples do. Batches follow;
-who would get less than a sample is left out.
+step takes however few there are. A step has the device's own part of the
+exchange too (packing and coding), which takes a slow device longer. Batches
+follow; who would get less than a sample is left out.
 """
 
 from __future__ import annotations
@@ -95,9 +95,9 @@ def of_steps(steps: Sequence[Callable[[int], Any]], total: int) -> list[float]:
 def _exchanged(
     replica: Replica, gradient: Sequence[Any], wire: Wire
 ) -> tf.Tensor:
-    """What a replica itself does in an exchange: it codes, and gets as much.
+    """A replica's own work in an exchange: packing, coding, decoding.
 
-    What is on the wire is left out: others would be waited for.
+    The wire is left out: who waits there for a slow device is not slow.
     """
     size = replica.form.weights.size
     with tf.device(replica.device):
@@ -108,7 +108,7 @@ def _exchanged(
             tf.cast(wire.decode(tf.identity(message), size), vector.dtype)
             for _ in range(2)
         )
-        # Hardly anywhere: as many steps follow as are timed.
+        # They hardly move: whole steps would diverge while they are timed.
         weights = replica.weights.value + 1e-9 * moved
         replica.assign_pieces([weights], [size])
         return pieces
