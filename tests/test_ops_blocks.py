@@ -1,16 +1,12 @@
 """Vectors in few bits: the compiled ops beside TensorFlow's, and NumPy."""
 
-import os
-
-import forks
+import narrower
 import numpy as np
 import pytest
 import tensorflow as tf
-from processes import environment
 from replica_cases import rounded
 
 from tf_convpar import ops
-from tf_convpar.algorithms._bilinear import instruction_set
 from tf_convpar.ops import BLOCK
 
 SIZES = [1, 255, BLOCK, BLOCK + 1, 5 * BLOCK - 3]
@@ -45,28 +41,17 @@ def test_compiled_ones_give_the_same_bits(size, bits):
 
 
 NARROWER = """
-import sys
-
-sys.path.insert(0, sys.argv[1])
 import test_ops_blocks as blocks
 
 for size in blocks.SIZES:
     for bits in (8, 4):
         blocks.test_compiled_ones_give_the_same_bits(size, bits)
-print(blocks.instruction_set())
 """
 
 
 @pytest.mark.parametrize("isa", ["base", "avx2"])
 def test_narrower_vectors_give_the_same_bits(isa):
-    if isa not in ("base", instruction_set()) and instruction_set() != "avx512":
-        pytest.skip("this processor does not have it")
-    done = forks.run(
-        ["-c", NARROWER, os.path.dirname(__file__)],
-        env=environment(TF_CONVPAR_WIDEST_ISA=isa),
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [isa]
+    narrower.check(isa, NARROWER)
 
 
 @pytest.mark.parametrize("native", [True, False])

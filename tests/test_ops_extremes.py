@@ -4,16 +4,12 @@ Training that has diverged must be seen to, and a large number must not turn
 into another.
 """
 
-import os
-
-import forks
+import narrower
 import numpy as np
 import pytest
 import tensorflow as tf
-from processes import environment
 
 from tf_convpar import ops
-from tf_convpar.algorithms._bilinear import instruction_set
 
 EXTREMES = np.array(
     [-np.inf, -3.4e38, -3e38, -1e30, -1e4, -101, -89, -88.5, -88, -87.7, -87.4]
@@ -102,14 +98,10 @@ def test_activations_of_products(activation, native):
 
 
 NARROWER = """
-import sys
-
-sys.path.insert(0, sys.argv[1])
 import test_ops_extremes as extremes
 
 for activation in extremes.ACTIVATIONS:
     extremes.test_activations_of_products(activation, True)
-print(extremes.instruction_set())
 """
 
 
@@ -117,14 +109,7 @@ print(extremes.instruction_set())
 def test_products_of_narrower_vectors(isa):
     if not ops.load():
         pytest.skip(ops.build_report().verdict)
-    if isa not in ("base", instruction_set()) and instruction_set() != "avx512":
-        pytest.skip("this processor does not have it")
-    done = forks.run(
-        ["-c", NARROWER, os.path.dirname(__file__)],
-        env=environment(TF_CONVPAR_WIDEST_ISA=isa),
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [isa]
+    narrower.check(isa, NARROWER)
 
 
 @pytest.mark.parametrize("kind", ["max", "average"])
