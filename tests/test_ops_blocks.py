@@ -1,5 +1,7 @@
 """Vectors in few bits: the compiled ops beside TensorFlow's, and NumPy."""
 
+import itertools
+
 import narrower
 import numpy as np
 import pytest
@@ -23,21 +25,41 @@ def numbers(size, seed=0):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("bits", [8, 4])
 def test_compiled_ones_give_the_same_bits(size, bits):
-    values, left = numbers(size), numbers(size, seed=1)
-    for before in (None, left):
-        message, rest = ops.encode_blocks(values, bits, before, native=True)
-        twin, rest_of_twin = ops.encode_blocks(
-            values, bits, before, native=False
+    values, left, other = (numbers(size, seed) for seed in range(3))
+    for before, less in itertools.product((None, left), (None, other)):
+        (message, rest), (twin, rest_of_twin) = (
+            ops.encode_blocks(values, bits, before, less=less, native=native)
+            for native in (True, False)
         )
         np.testing.assert_array_equal(message, twin)
         if before is None:
             assert rest is rest_of_twin is None
         else:
             np.testing.assert_array_equal(rest, rest_of_twin)
-        np.testing.assert_array_equal(
-            ops.decode_blocks(message, size, bits, native=True),
-            ops.decode_blocks(message, size, bits, native=False),
-        )
+        for added in (None, other):
+            np.testing.assert_array_equal(
+                *(
+                    ops.decode_blocks(message, size, bits, added, native=native)
+                    for native in (True, False)
+                )
+            )
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_what_is_taken_away_and_added(native):
+    size = 3 * BLOCK + 5
+    values, less = numbers(size), numbers(size, seed=1)
+    message, _ = ops.encode_blocks(values - less, 8, native=native)
+    np.testing.assert_array_equal(
+        ops.encode_blocks(values, 8, less=less, native=native)[0], message
+    )
+    added = tf.constant(less)
+    np.testing.assert_array_equal(
+        ops.decode_blocks(message, size, 8, added, native=native),
+        less + ops.decode_blocks(message, size, 8, native=native),
+    )
+    # Whose own it is, it stays as it was.
+    np.testing.assert_array_equal(added, less)
 
 
 NARROWER = """
@@ -96,9 +118,23 @@ def test_wrong_sizes_are_refused():
     module = ops.module()
     with pytest.raises(tf.errors.InvalidArgumentError, match="260 bytes of 9"):
         module.tf_convpar_decode_blocks(
-            message=tf.zeros([259], tf.uint8), size=9, bits=8
+            message=tf.zeros([259], tf.uint8),
+            added=tf.zeros([0]),
+            size=9,
+            bits=8,
         )
-    with pytest.raises(tf.errors.InvalidArgumentError, match="of one size"):
-        module.tf_convpar_encode_blocks(
-            values=tf.zeros([4]), left=tf.zeros([3]), bits=8
+    with pytest.raises(tf.errors.InvalidArgumentError, match="9 values to add"):
+        module.tf_convpar_decode_blocks(
+            message=tf.zeros([260], tf.uint8),
+            added=tf.zeros([8]),
+            size=9,
+            bits=8,
         )
+    for less, left in ((3, 0), (0, 3), (4, 3)):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="of one size"):
+            module.tf_convpar_encode_blocks(
+                values=tf.zeros([4]),
+                less=tf.zeros([less]),
+                left=tf.zeros([left]),
+                bits=8,
+            )

@@ -35,14 +35,18 @@ inline float Largest(const float* values) {
   return largest + none;
 }
 
-void Encode(int bits, const float* values, const float* left, int64_t count,
-            uint8_t* __restrict numbers, float* scale, float* rest) {
+void Encode(int bits, const float* values, const float* less, const float* left,
+            int64_t count, uint8_t* __restrict numbers, float* scale,
+            float* rest) {
   // What is added to a number below 2^22 and taken away again rounds it to the
   // nearest whole one, and to the even one where two are as near.
   constexpr float kRounds = 12582912.0f;
   alignas(64) float exact[kBlock];
   alignas(64) int32_t whole[kBlock];
   for (int64_t i = 0; i < count; ++i) exact[i] = values[i];
+  if (less != nullptr) {
+    for (int64_t i = 0; i < count; ++i) exact[i] -= less[i];
+  }
   if (left != nullptr) {
     for (int64_t i = 0; i < count; ++i) exact[i] += left[i];
   }
@@ -77,22 +81,26 @@ void Encode(int bits, const float* values, const float* left, int64_t count,
 }
 
 void Decode(int bits, const uint8_t* numbers, float scale, int64_t count,
-            float* __restrict values) {
+            const float* added, float* values) {
+  alignas(64) float decoded[kBlock];
   if (bits == 8) {
-    for (int64_t i = 0; i < count; ++i) {
-      values[i] = static_cast<float>(static_cast<int8_t>(numbers[i])) * scale;
+    for (int64_t i = 0; i < kBlock; ++i) {
+      decoded[i] = static_cast<float>(static_cast<int8_t>(numbers[i])) * scale;
     }
-    return;
+  } else {
+    for (int64_t i = 0; i < kBlock / 2; ++i) {
+      // The upper half's sign is the byte's; the lower half is brought there.
+      const auto low = static_cast<int8_t>(numbers[i] << 4);
+      const auto high = static_cast<int8_t>(numbers[i]);
+      decoded[2 * i] = static_cast<float>(low >> 4) * scale;
+      decoded[2 * i + 1] = static_cast<float>(high >> 4) * scale;
+    }
   }
-  alignas(64) float both[kBlock];
-  for (int64_t i = 0; i < kBlock / 2; ++i) {
-    // The upper half's sign is the byte's; the lower half is brought there.
-    const auto low = static_cast<int8_t>(numbers[i] << 4);
-    const auto high = static_cast<int8_t>(numbers[i]);
-    both[2 * i] = static_cast<float>(low >> 4) * scale;
-    both[2 * i + 1] = static_cast<float>(high >> 4) * scale;
+  if (added != nullptr) {
+    for (int64_t i = 0; i < count; ++i) values[i] = added[i] + decoded[i];
+  } else {
+    std::copy(decoded, decoded + count, values);
   }
-  std::copy(both, both + count, values);
 }
 
 constexpr Kernels kKernels = {Encode, Decode};

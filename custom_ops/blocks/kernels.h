@@ -29,13 +29,16 @@ constexpr int64_t MessageBytes(int bits, int64_t values) {
 // of which the first is the lower half.
 struct Kernels {
   // The `count` values of a block, at most `kBlock`, as numbers and their
-  // scale; zeros follow. `left` is added to them, and then what rounding has
-  // left of them is in `rest`, unless both are null.
-  void (*encode)(int bits, const float* values, const float* left,
-                 int64_t count, uint8_t* numbers, float* scale, float* rest);
-  // The first `count` values of a block.
+  // scale; zeros follow. `less` is taken from them first, unless it is null.
+  // `left` is added to them, and then what rounding has left of them is in
+  // `rest`, unless both are null.
+  void (*encode)(int bits, const float* values, const float* less,
+                 const float* left, int64_t count, uint8_t* numbers,
+                 float* scale, float* rest);
+  // The first `count` values of a block, added to others unless these are
+  // null. `added` and `values` may be the same.
   void (*decode)(int bits, const uint8_t* numbers, float scale, int64_t count,
-                 float* values);
+                 const float* added, float* values);
 };
 
 }  // namespace blocks

@@ -22,6 +22,7 @@ def encode_blocks(
     bits: int,
     left: tf.Tensor | None = None,
     *,
+    less: tf.Tensor | None = None,
     native: bool | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor | None]:
     """A vector as a message of few bits.
@@ -35,6 +36,7 @@ def encode_blocks(
         bits: 8 or 4, of each value.
         left: What rounding has left of an earlier vector, which is added; None
             for nothing, which then is not returned.
+        less: A vector that is taken from `values`; None for nothing.
         native: True for the compiled op, which runs on a CPU; False for
             TensorFlow's own; None for the compiled one if there is one where
             the values are.
@@ -47,10 +49,13 @@ def encode_blocks(
     if _is_native("EncodeBlocks", values, native):
         message, rest = _library.module().tf_convpar_encode_blocks(
             values=values,
+            less=tf.zeros([0]) if less is None else less,
             left=tf.zeros([0]) if left is None else left,
             bits=bits,
         )
         return message, None if left is None else rest
+    if less is not None:
+        values -= less
     if left is not None:
         values += left
     message = _encoded(values, bits)
@@ -60,7 +65,12 @@ def encode_blocks(
 
 
 def decode_blocks(
-    message: tf.Tensor, size: int, bits: int, *, native: bool | None = None
+    message: tf.Tensor,
+    size: int,
+    bits: int,
+    added_to: tf.Tensor | None = None,
+    *,
+    native: bool | None = None,
 ) -> tf.Tensor:
     """The vector of a message.
 
@@ -72,15 +82,20 @@ def decode_blocks(
         message: As `encode_blocks` makes it.
         size: How many values it has.
         bits: 8 or 4, of each value.
+        added_to: A vector that the message's is added to; None for nothing.
         native: As for `encode_blocks`.
     """
     message = tf.convert_to_tensor(message)
     if _is_native("DecodeBlocks", message, native):
         vector: tf.Tensor = _library.module().tf_convpar_decode_blocks(
-            message=message, size=size, bits=bits
+            message=message,
+            added=tf.zeros([0]) if added_to is None else added_to,
+            size=size,
+            bits=bits,
         )
         return vector
-    return _decoded(message, bits)[:size]
+    vector = _decoded(message, bits)[:size]
+    return vector if added_to is None else added_to + vector
 
 
 def _encoded(values: tf.Tensor, bits: int) -> tf.Tensor:

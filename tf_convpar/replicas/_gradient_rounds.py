@@ -20,15 +20,11 @@ from typing import Any
 import tensorflow as tf
 
 from tf_convpar.placement import broadcast
-from tf_convpar.placement import on_device
 from tf_convpar.placement import ordered_sum
 from tf_convpar.replicas._centre import Centre
 from tf_convpar.replicas._replica import Replica
 from tf_convpar.replicas._rounds import Rounds
 from tf_convpar.replicas._wire import Wire
-
-# Of each replica, in the order of the centre's pieces.
-Pieces = list[list[tf.Tensor]]
 
 
 class GradientRounds(Rounds):
@@ -73,18 +69,14 @@ class GradientRounds(Rounds):
         ]
         before = self._exchange.weights()
         arrived = []
-        for j, owner in enumerate(self.centre.devices):
-            parts = [
-                self._exchange.at_owner(i, j, of_replica[j])
-                for i, of_replica in enumerate(pieces)
-            ]
-            with tf.device(owner):
-                total = ordered_sum(*parts)
+        for j, gradients_of_piece in enumerate(zip(*pieces, strict=True)):
+            total = self._exchange.at_owner(j, gradients_of_piece)
             self.centre.descend(total, eta, j)
-            arrived.append(self._exchange.to_replicas(j, before))
-        self._exchange.update(
-            [list(of) for of in zip(*arrived, strict=True)], before
-        )
+            arrived.append(self._exchange.to_replicas(j, before[j]))
+        for replica, weights in zip(
+            self.replicas, zip(*arrived, strict=True), strict=True
+        ):
+            replica.assign_pieces(weights, sizes)
 
 
 class _Exchange(abc.ABC):
@@ -105,43 +97,40 @@ class _Exchange(abc.ABC):
     def restart(self) -> None:  # noqa: B027 (what is exact leaves nothing)
         """Forgets what rounding has left."""
 
-    def weights(self) -> Pieces:
-        """The weights of each replica, where they are needed."""
-        return []
+    def weights(self) -> list[Sequence[tf.Tensor]]:
+        """For each piece all replicas' weights; none if they are not needed."""
+        return [()] * len(self.centre.sizes)
 
     @abc.abstractmethod
-    def at_owner(
-        self, index: int, piece: int, gradient: tf.Tensor
-    ) -> tf.Tensor:
-        """A replica's piece of the gradient, as its owner gets it."""
+    def at_owner(self, piece: int, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
+        """The sum of all replicas' gradients of a piece, at its owner."""
 
     @abc.abstractmethod
-    def to_replicas(self, piece: int, before: Pieces) -> list[tf.Tensor]:
-        """What each replica gets of a piece of the centre that has stepped."""
+    def to_replicas(
+        self, piece: int, before: Sequence[tf.Tensor]
+    ) -> list[tf.Tensor]:
+        """Each replica's weights after the step of a piece.
 
-    @abc.abstractmethod
-    def update(self, arrived: Pieces, before: Pieces) -> None:
-        """Replaces the weights of replicas by what each has got."""
+        Args:
+            piece: Number of the piece of the centre, which has stepped.
+            before: Each replica's weights before, as `weights` gives them.
+        """
 
 
 class Exact(_Exchange):
     """Gradients and weights as they are."""
 
-    def at_owner(
-        self, index: int, piece: int, gradient: tf.Tensor
-    ) -> tf.Tensor:
-        """As it is."""
-        return gradient
+    def at_owner(self, piece: int, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Added in the order of the replicas."""
+        with tf.device(self.centre.devices[piece]):
+            return ordered_sum(*gradients)
 
-    def to_replicas(self, piece: int, before: Pieces) -> list[tf.Tensor]:
-        """The weights themselves."""
+    def to_replicas(
+        self, piece: int, before: Sequence[tf.Tensor]
+    ) -> list[tf.Tensor]:
+        """Those of the centre."""
         owner = self.centre.devices[piece]
         return broadcast(self.centre.piece(piece), self._devices, owner)
-
-    def update(self, arrived: Pieces, before: Pieces) -> None:
-        """They replace those of before."""
-        for replica, pieces in zip(self.replicas, arrived, strict=True):
-            replica.assign_pieces(pieces, self.centre.sizes)
 
 
 class Coded(_Exchange):
@@ -150,6 +139,10 @@ class Coded(_Exchange):
     All replicas, those of the owners too, have the same weights. They begin as
     the centre's, and differ from these by what rounding has left, which each
     message brings up to date.
+
+    A message is added to what is there as it is decoded: the weights of a
+    model do not fit into caches, and going over them once more takes as long
+    as coding them.
     """
 
     def __init__(
@@ -164,7 +157,7 @@ class Coded(_Exchange):
                     with tf.device(device):
                         left = tf.Variable(tf.zeros([centre.sizes[j]]))
                     self._left[i, j] = left
-        # Where each piece's owner has a replica, and that replica's weights.
+        # The replica that is where each piece's owner is.
         self._holders = [self._devices.index(o) for o in centre.devices]
 
     def restart(self) -> None:
@@ -173,47 +166,42 @@ class Coded(_Exchange):
             with tf.device(left.device):
                 left.assign(tf.zeros(left.shape))
 
-    def at_owner(
-        self, index: int, piece: int, gradient: tf.Tensor
-    ) -> tf.Tensor:
-        """Rounded on its way, unless it is its owner's own."""
-        left = self._left.get((index, piece))
-        if left is None:
-            return gradient
-        size = self.centre.sizes[piece]
-        with tf.device(self._devices[index]):
-            message = self.wire.encode(tf.cast(gradient, tf.float32), left)
-        with tf.device(self.centre.devices[piece]):
-            arrived = self.wire.decode(tf.identity(message), size)
-            return tf.cast(arrived, gradient.dtype)
-
-    def weights(self) -> Pieces:
-        """The weights of each replica."""
+    def weights(self) -> list[Sequence[tf.Tensor]]:
+        """For each piece all replicas' weights."""
         sizes = self.centre.sizes
-        return [replica.weights_in_pieces(sizes) for replica in self.replicas]
+        pieces = [r.weights_in_pieces(sizes) for r in self.replicas]
+        return list(zip(*pieces, strict=True))
 
-    def to_replicas(self, piece: int, before: Pieces) -> list[tf.Tensor]:
-        """How far replicas' weights are from the centre's."""
+    def at_owner(self, piece: int, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
+        """The owner's own, and all others rounded on their way."""
+        owner, size = self.centre.devices[piece], self.centre.sizes[piece]
+        total = gradients[self._holders[piece]]
+        for i, (device, gradient) in enumerate(
+            zip(self._devices, gradients, strict=True)
+        ):
+            if device == owner:
+                continue
+            with tf.device(device):
+                message = self.wire.encode(gradient, self._left[i, piece])
+            with tf.device(owner):
+                total = self.wire.decode(
+                    tf.identity(message), size, added_to=total
+                )
+        return total
+
+    def to_replicas(
+        self, piece: int, before: Sequence[tf.Tensor]
+    ) -> list[tf.Tensor]:
+        """Those of before, moved to the centre's as the message says."""
         owner, size = self.centre.devices[piece], self.centre.sizes[piece]
         now = self.centre.piece(piece)
         with tf.device(owner):
-            difference = now - before[self._holders[piece]][piece]
-            message = self.wire.encode(tf.cast(difference, tf.float32))
-
-        def moved(coded: tf.Tensor) -> tf.Tensor:
-            return tf.cast(self.wire.decode(coded, size), now.dtype)
-
+            message = self.wire.encode(now, less=before[self._holders[piece]])
+        weights = []
         copies = broadcast(message, self._devices, owner)
-        return [
-            on_device(moved, device)(copy)
-            for device, copy in zip(self._devices, copies, strict=True)
-        ]
-
-    def update(self, arrived: Pieces, before: Pieces) -> None:
-        """Replicas' weights go as far."""
-        for replica, moved, weights in zip(
-            self.replicas, arrived, before, strict=True
+        for device, copy, value in zip(
+            self._devices, copies, before, strict=True
         ):
-            with tf.device(replica.device):
-                pieces = [a + b for a, b in zip(weights, moved, strict=True)]
-            replica.assign_pieces(pieces, self.centre.sizes)
+            with tf.device(device):
+                weights.append(self.wire.decode(copy, size, added_to=value))
+        return weights

@@ -101,17 +101,15 @@ def _exchanged(
     """
     size = replica.form.weights.size
     with tf.device(replica.device):
-        vector = replica.packed(gradient)
-        message = wire.encode(tf.cast(vector, tf.float32))
-        # The pieces that it owns of all gradients, and all pieces of weights.
-        pieces, moved = (
-            tf.cast(wire.decode(tf.identity(message), size), vector.dtype)
-            for _ in range(2)
-        )
-        # They hardly move: whole steps would diverge while they are timed.
-        weights = replica.weights.value + 1e-9 * moved
+        vector, weights = replica.packed(gradient), replica.weights.value
+        # The gradients of the pieces that it owns.
+        message = tf.identity(wire.encode(vector))
+        total = wire.decode(message, size, added_to=vector)
+        # Weights stay where they are: steps would diverge while they are timed.
+        message = tf.identity(wire.encode(weights, less=weights))
+        weights = wire.decode(message, size, added_to=weights)
         replica.assign_pieces([weights], [size])
-        return pieces
+        return total
 
 
 def _step(

@@ -39,9 +39,12 @@ class Wire(abc.ABC):
     def __init__(self, name: str) -> None:
         self.name = name
 
-    @abc.abstractmethod
     def encode(
-        self, vector: tf.Tensor, left: tf.Variable | None = None
+        self,
+        vector: tf.Tensor,
+        left: tf.Variable | None = None,
+        *,
+        less: tf.Tensor | None = None,
     ) -> tf.Tensor:
         """The vector as one message.
 
@@ -49,11 +52,49 @@ class Wire(abc.ABC):
             vector: The vector.
             left: What rounding has left of the one before, which is added to
                 it, and is what rounding leaves then; None to forget that.
+            less: A vector of its dtype that is taken from it first; None for
+                nothing.
         """
+        if less is not None and vector.dtype != tf.float32:
+            vector, less = vector - less, None
+        return self._encode(tf.cast(vector, tf.float32), left, less)
+
+    def decode(
+        self,
+        message: tf.Tensor,
+        size: int,
+        *,
+        added_to: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """The vector of a message.
+
+        Args:
+            message: What `encode` has made.
+            size: Values of the vector.
+            added_to: A vector that it is added to; None for nothing.
+
+        Returns:
+            The sum, in the dtype of what it is added to; float32 of nothing.
+        """
+        if added_to is None or added_to.dtype == tf.float32:
+            return self._decode(message, size, added_to)
+        decoded = self._decode(message, size, None)
+        return added_to + tf.cast(decoded, added_to.dtype)
 
     @abc.abstractmethod
-    def decode(self, message: tf.Tensor, size: int) -> tf.Tensor:
-        """The float32 vector of a message, of so many values."""
+    def _encode(
+        self,
+        vector: tf.Tensor,
+        left: tf.Variable | None,
+        less: tf.Tensor | None,
+    ) -> tf.Tensor:
+        """As `encode`, of float32."""
+
+    @abc.abstractmethod
+    def _decode(
+        self, message: tf.Tensor, size: int, added_to: tf.Tensor | None
+    ) -> tf.Tensor:
+        """As `decode`, to float32."""
 
     def nbytes(self, values: int) -> int:
         """Bytes of a message of so many values."""
@@ -72,10 +113,15 @@ class Cast(Wire):
         self._dtype = tf.as_dtype(dtype)
         self.is_exact = self._dtype == tf.float32
 
-    def encode(
-        self, vector: tf.Tensor, left: tf.Variable | None = None
+    def _encode(
+        self,
+        vector: tf.Tensor,
+        left: tf.Variable | None,
+        less: tf.Tensor | None,
     ) -> tf.Tensor:
         """Rounded to the nearest."""
+        if less is not None:
+            vector -= less
         if left is None:
             return tf.cast(vector, self._dtype)
         vector += left.read_value()
@@ -83,9 +129,12 @@ class Cast(Wire):
         left.assign(vector - tf.cast(message, tf.float32))
         return message
 
-    def decode(self, message: tf.Tensor, size: int) -> tf.Tensor:
+    def _decode(
+        self, message: tf.Tensor, size: int, added_to: tf.Tensor | None
+    ) -> tf.Tensor:
         """Exactly what was sent."""
-        return tf.cast(message, tf.float32)
+        vector = tf.cast(message, tf.float32)
+        return vector if added_to is None else added_to + vector
 
 
 class Blocks(Wire):
@@ -99,19 +148,24 @@ class Blocks(Wire):
         super().__init__(f"int{bits}")
         self._bits = bits
 
-    def encode(
-        self, vector: tf.Tensor, left: tf.Variable | None = None
+    def _encode(
+        self,
+        vector: tf.Tensor,
+        left: tf.Variable | None,
+        less: tf.Tensor | None,
     ) -> tf.Tensor:
         """Bytes."""
         before = None if left is None else left.read_value()
-        message, rest = encode_blocks(vector, self._bits, before)
+        message, rest = encode_blocks(vector, self._bits, before, less=less)
         if left is not None:
             left.assign(rest)
         return message
 
-    def decode(self, message: tf.Tensor, size: int) -> tf.Tensor:
+    def _decode(
+        self, message: tf.Tensor, size: int, added_to: tf.Tensor | None
+    ) -> tf.Tensor:
         """Each number times its block's scale."""
-        return decode_blocks(message, size, self._bits)
+        return decode_blocks(message, size, self._bits, added_to)
 
 
 _WIRES: dict[str, Wire] = {
