@@ -47,6 +47,32 @@ def test_every_method_learns(kind):
         assert {a.replica for a in method.arrivals} == {0, 1, 2}
 
 
+def test_validated_epochs_are_those_of_keras():
+    x, y = data()
+    model = network()
+    method = replicas.SyncSGD(model, devices=DEVICES)
+    for freq, wanted in ((2, [1]), ([1, 3], [0, 2])):
+        losses = []
+
+        class Losses(keras.callbacks.Callback):
+            def on_epoch_end(self, epoch, logs, losses=losses):
+                losses.append("val_loss" in logs)
+
+        method.fit(
+            *(x, y),
+            batch_size=8,
+            epochs=3,
+            steps_per_epoch=1,
+            validation_data=(x, y),
+            validation_freq=freq,
+            callbacks=[Losses()],
+            verbose=0,
+        )
+        assert np.flatnonzero(losses).tolist() == wanted
+    with pytest.raises(ValueError, match="list or int"):
+        method.fit(x, y, validation_data=(x, y), validation_freq="2", verbose=0)
+
+
 def test_sync_sgd_is_one_device_with_the_whole_batch():
     x, y = data()
     plain, ours = network(), network()

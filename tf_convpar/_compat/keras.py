@@ -126,6 +126,7 @@ MEMBERS: dict[str, dict[str, str]] = {
         "_distribute_strategy": "copies, which the strategy in scope trains",
         "_eval_epoch_iterator": "copies, which evaluate nothing yet",
         "_initial_epoch": "replicas that `BackupAndRestore` resumes",
+        "_should_eval": "replicas' `fit(validation_freq=)`",
     },
     "keras.Variable": {
         "_constraint": "constraints that work where the shards are",
@@ -341,6 +342,16 @@ def restored_epoch(model: Any) -> int | None:
     """The epoch at which `BackupAndRestore` lets `fit` begin, if any."""
     epoch: int | None = model._initial_epoch
     return epoch
+
+
+def is_validated(model: Any, epoch: int, freq: int | list[int]) -> bool:
+    """Whether `fit(validation_freq=freq)` validates after an epoch, from 0.
+
+    Raises:
+        ValueError: It is neither a number nor a list of epochs.
+    """
+    validated: bool = model._should_eval(epoch, freq)
+    return validated
 
 
 def is_of_compile(value: Any) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_convpar._compat.keras import is_validated
 from tf_convpar._compat.keras import restored_epoch
 from tf_convpar.cluster.joining import watched
 from tf_convpar.cluster.passing import Tries
@@ -91,7 +92,7 @@ class Method(Survivors):
         steps_per_epoch: int | None = None,
         validation_steps: int | None = None,
         validation_batch_size: int | None = None,
-        validation_freq: int = 1,
+        validation_freq: int | list[int] = 1,
     ) -> keras.callbacks.History:
         """Trains, as `keras.Model.fit` does.
 
@@ -123,7 +124,7 @@ class Method(Survivors):
                 end, or that only Python can run and whose length is unknown.
             validation_steps: As for Keras.
             validation_batch_size: As for Keras.
-            validation_freq: As for Keras.
+            validation_freq: As for Keras: how many epochs, or which ones.
 
         Returns:
             Keras' history.
@@ -174,9 +175,8 @@ class Method(Survivors):
                     logs = self._epoch(epoch, done, steps, source, callbacks)
                     last = model.stop_training or epoch + 1 == epochs
                     self._settle(source, last)
-                    if (
-                        validation_data is not None
-                        and (epoch + 1) % validation_freq == 0
+                    if validation_data is not None and is_validated(
+                        model, epoch, validation_freq
                     ):
                         logs |= self._validated(
                             validation_data, callbacks, **validation
