@@ -53,7 +53,7 @@ from tf_convpar.demo import settings as settings_lib
 @click.option(
     "--batch-size",
     type=click.IntRange(min=1),
-    help="Images of a step: by default 32, with --star 64.",
+    help="Images of a step: by default 48, with --star 64.",
 )
 @click.option("--seed", type=int, default=1, show_default=True)
 @click.option(
@@ -84,9 +84,10 @@ def command(
 
     Starts workers on this machine, and trains ResNet-9 on real images, from
     the same seed: as plain Keras on the chief alone; by `parallelize` there,
-    which measures what computes each convolution fastest; and by `parallelize`
-    on all devices, which are measured and planned for. It shows the plan, that
-    the losses agree, how long a step takes, and how many bytes travel. Devices
+    which measures what computes each convolution fastest; by `SyncSGD`, with a
+    model on each of three devices; and by `parallelize` on all of them, which
+    are measured and planned for. It shows the plan, that the losses agree, how
+    long a step takes, and how many bytes travel. Devices
     are processes: the chief has a core, and the workers share another, the
     first with the largest part. What is measured is not kept.
     """  # noqa: D301 (click keeps the lines after a backspace as they are)
@@ -104,7 +105,7 @@ def command(
             shards=weights,
             wire_dtype=wire_dtype,
             steps=steps or (100 if star else 8),
-            batch_size=batch_size or (64 if star else 32),
+            batch_size=batch_size or (64 if star else 48),
             seed=seed,
             output=output,
             cores=available,

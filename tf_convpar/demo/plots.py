@@ -8,10 +8,12 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from tf_convpar.demo.report import Report
+from tf_convpar.demo.report import Trained
 from tf_convpar.demo.report import differences
 
 # Okabe and Ito's; the first is drawn below the others, and widest.
-_STYLES = (("#F5B800", 7.0), ("#56B4E9", 3.2), ("#0B3C7D", 1.2))
+_PLAIN, _SPLIT = ("#F5B800", 7.0), ("#0B3C7D", 1.2)
+_ONE, _REPLICAS = ("#56B4E9", 3.2), ("#CC79A7", 1.2)
 # The smallest relative difference that float32 can tell.
 _EPSILON = float(np.finfo(np.float32).eps)
 
@@ -20,14 +22,13 @@ def draw_losses(report: Report, path: pathlib.Path) -> None:
     """Draws the losses of all trainings, and how far they are apart."""
     figure = Figure(figsize=(9, 6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1.4))
-    # Of two trainings, the colours are the first and the last one.
-    styles = [_STYLES[0], *_STYLES[1 - len(report.trainings) :]]
     steps = np.arange(1, len(report.plain.losses) + 1)
     found = _EPSILON
-    for training, (colour, width) in zip(report.trainings, styles, strict=True):
+    for training in report.trainings:
+        colour, width = _style(report, training)
         label = f"{training.name}, {training.on}"
         above.plot(steps, training.losses, color=colour, lw=width, label=label)
-        if training is report.plain:
+        if training is report.plain or training.replicas:
             continue
         apart = differences(report.plain.losses, training.losses)
         below.plot(
@@ -43,8 +44,8 @@ def draw_losses(report: Report, path: pathlib.Path) -> None:
     above.set_ylim(bottom=0)
     above.set_ylabel("training loss")
     above.set_title(
-        f"{report.network}, the same training "
-        f"{'twice' if len(report.trainings) == 2 else 'three times'}",
+        f"{report.network}, trained in {len(report.trainings)} ways from the "
+        "same weights",
         loc="left",
     )
     above.legend(frameon=False)
@@ -69,3 +70,12 @@ def draw_losses(report: Report, path: pathlib.Path) -> None:
         axes.grid(axis="y", color="0.92")
         axes.set_axisbelow(True)
     figure.savefig(path, dpi=150)
+
+
+def _style(report: Report, training: Trained) -> tuple[str, float]:
+    """Colour and width of a training's curve."""
+    if training.replicas:
+        return _REPLICAS
+    if training is report.plain:
+        return _PLAIN
+    return _SPLIT if training is report.split else _ONE

@@ -18,9 +18,11 @@ class Trained:
         name: What made the model, for people.
         devices: Number of devices that it was on.
         losses: Loss of every training step.
-        step_s: Median seconds of a step.
+        step_s: Median seconds of a step of the report's `batch_size` images.
         held_out_loss: Loss after the last step, on images never trained on.
         held_out_accuracy: Accuracy after the last step, on the same images.
+        replicas: Whether each device trained a model of its own, on images in
+            another order. Others make the steps of plain Keras.
     """
 
     name: str
@@ -29,6 +31,7 @@ class Trained:
     step_s: float
     held_out_loss: float
     held_out_accuracy: float
+    replicas: bool = False
 
     @property
     def on(self) -> str:
@@ -44,8 +47,8 @@ class Report:
         network: Name of the network.
         weights: Number of its weights.
         batch_size: Images of a step.
-        trainings: All trainings: plain Keras on the chief first, the one on all
-            devices last.
+        trainings: All trainings: plain Keras on the chief first, the one that
+            is split between all devices last.
         devices: Names of the devices, the chief's first.
         parts: The part of a core that each device has at most.
         kernels: Number of kernels, or of samples, on each device, for each
@@ -88,19 +91,19 @@ class Report:
         return self.trainings[0]
 
     @property
+    def one(self) -> Trained:
+        """The fastest form on the chief alone, which is the last of these."""
+        return [t for t in self.trainings if t.devices == 1][-1]
+
+    @property
     def split(self) -> Trained:
-        """The training on all devices."""
+        """The training that is split between all devices."""
         return self.trainings[-1]
 
     @property
     def is_split(self) -> bool:
         """Whether several devices have kernels, or samples."""
         return len(self.used) > 1
-
-    @property
-    def adds(self) -> float:
-        """How many times as fast as on one device steps on several are."""
-        return self.trainings[-2].step_s / self.split.step_s
 
     @property
     def bound(self) -> float:
@@ -117,6 +120,10 @@ class Report:
     def faster(self, training: Trained) -> float:
         """How many times as fast as plain Keras a training's steps are."""
         return self.plain.step_s / training.step_s
+
+    def adds(self, training: Trained) -> float:
+        """How many times as fast as on one device a training's steps are."""
+        return self.one.step_s / training.step_s
 
     def differs(self, training: Trained, steps: int | None = None) -> float:
         """Largest relative difference of its first losses from plain Keras'.
@@ -141,11 +148,11 @@ class Report:
                 {
                     **dataclasses.asdict(training),
                     "faster": self.faster(training),
+                    "adds": self.adds(training),
                     "differs": self.differs(training),
                 }
                 for training in self.trainings
             ],
-            "adds": self.adds,
             "bound": self.bound,
             "bytes_ratio": self.bytes_ratio,
         }

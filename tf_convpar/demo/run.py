@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 import tf_convpar as convpar
 from tf_convpar import machines
@@ -65,13 +65,31 @@ def run(
             model, plan = training.make(settings, strategy, progress)
             count = len(devices) if training.everywhere else 1
             how = f"{training.name}, {in_words(count)}"
-            steps = _train(model, how, settings, images, total, progress)
+            steps = Steps(total)
+            with progress(f"Training {how}", settings.steps) as advance:
+                steps.on_step = advance
+                if training.replicas:
+                    step_s = _train_replicas(model, settings, images, steps)
+                else:
+                    model.fit(
+                        _batches(images, settings),
+                        verbose=0,
+                        callbacks=[steps],
+                    )
+                    step_s = steps.median_s
             losses = tuple(map(float, steps.losses))
             scores = _score(model, settings, images)
         trained.append(
-            Trained(training.name, count, losses, steps.median_s, *scores)
+            Trained(
+                training.name,
+                count,
+                losses,
+                step_s,
+                *scores,
+                replicas=training.replicas,
+            )
         )
-    # The last one is on all devices.
+    # The last one is split between all devices.
     with progress("Recording who computes what", 1) as advance:
         _record(model, settings, images, steps.median_s)
         advance()
@@ -104,25 +122,36 @@ def run(
     return report
 
 
-def _train(
-    model: keras.Model,
-    how: str,
-    settings: Settings,
-    images: data.Images,
-    total: Callable[[], int],
-    progress: Progress,
-) -> Steps:
-    batches = data.batches(
+def _batches(images: data.Images, settings: Settings) -> tf.data.Dataset:
+    return data.batches(
         images, settings.batch_size, settings.steps, settings.seed
     )
-    with progress(f"Training {how}", settings.steps) as advance:
-        steps = Steps(total, on_step=advance)
-        model.fit(batches, verbose=0, callbacks=[steps])
-    return steps
+
+
+def _train_replicas(
+    method: convpar.replicas.SyncSGD,
+    settings: Settings,
+    images: data.Images,
+    steps: Steps,
+) -> float:
+    """Seconds of a step of as many images as the other trainings' steps."""
+    method.fit(
+        images.x,
+        images.y,
+        batch_size=max(1, settings.batch_size // len(method.devices)),
+        steps_per_epoch=settings.steps,
+        verbose=0,
+        callbacks=[steps],
+    )
+    # Without a device that does not pay, a step has fewer.
+    made = sum(replica.batch for replica in method.replicas)
+    return steps.median_s * settings.batch_size / made
 
 
 def _score(
-    model: keras.Model, settings: Settings, images: data.Images
+    model: keras.Model | convpar.replicas.SyncSGD,
+    settings: Settings,
+    images: data.Images,
 ) -> tuple[float, float]:
     """Loss and accuracy on held-out images."""
     scores = model.evaluate(

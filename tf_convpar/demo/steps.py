@@ -24,25 +24,24 @@ class Steps(keras.callbacks.Callback):
 
     Args:
         total: Returns how many bytes have travelled until now.
+
+    Attributes:
+        losses: Loss of every step.
         on_step: Called after every step.
     """
 
-    def __init__(
-        self,
-        total: Callable[[], int],
-        on_step: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, total: Callable[[], int]) -> None:
         super().__init__()
+        self.on_step: Callable[[], None] = lambda: None
         self.losses: list[float] = []
         self._marks: list[float] = []
         self._bytes: list[int] = []
         self._loss_sum = 0.0
         self._total = total
-        self._on_step = on_step
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Notes the loss, and where clock and counter stand."""
-        self._on_step()
+        self.on_step()
         # Keras gives the mean loss since the epoch began.
         loss_sum = (logs or {})["loss"] * (batch + 1)
         self.losses.append(loss_sum - self._loss_sum)

@@ -53,23 +53,31 @@ def _rows(report: Report) -> Iterator[tuple[str, ...]]:
     def row(label: str, text: Callable[[Trained], str]) -> tuple[str, ...]:
         return label, *map(text, report.trainings)
 
-    def beside_plain(
-        label: str, text: Callable[[Trained], str]
+    def some(
+        label: str,
+        which: Callable[[Trained], bool],
+        text: Callable[[Trained], str],
     ) -> tuple[str, ...]:
-        return label, "", *map(text, report.trainings[1:])
+        return row(label, lambda t: text(t) if which(t) else "")
 
     def split(label: str, text: str) -> tuple[str, ...]:
-        return label, *[""] * (len(report.trainings) - 1), text
+        return some(label, lambda t: t is report.split, lambda t: text)
+
+    def same(training: Trained) -> bool:
+        """Whether it makes the steps of plain Keras, another way."""
+        return training is not report.plain and not training.replicas
 
     yield row("loss of the first step", lambda t: f"{t.losses[0]:.5f}")
     yield row("loss of the last step", lambda t: f"{t.losses[-1]:.5f}")
     if steps > _FEW:
-        yield beside_plain(
+        yield some(
             f"losses differ at most by, {_FEW} steps",
+            same,
             lambda t: f"{report.differs(t, _FEW):.0e}",
         )
-    yield beside_plain(
+    yield some(
         f"losses differ at most by, {steps} steps",
+        same,
         lambda t: f"{report.differs(t):.0e}",
     )
     if steps > _FEW:  # After fewer all are guesses.
@@ -79,11 +87,17 @@ def _rows(report: Report) -> Iterator[tuple[str, ...]]:
     if report.predicted_s is not None:
         predicted = f"{report.predicted_s * 1e3:.0f} ms"
         yield split("step time, by the plan", predicted)
-    yield beside_plain(
-        "times as fast as plain Keras", lambda t: f"{report.faster(t):.2f}"
+    yield some(
+        "times as fast as plain Keras",
+        lambda t: t is not report.plain,
+        lambda t: f"{report.faster(t):.2f}",
     )
-    if len(report.trainings) > 2:
-        yield split("times as fast as on one device", f"{report.adds:.2f}")
+    if report.one is not report.plain:
+        yield some(
+            "times as fast as on one device",
+            lambda t: t.devices > 1,
+            lambda t: f"{report.adds(t):.2f}",
+        )
     measured = f"{report.measured_bytes / 1e6:.2f} MB"
     yield split(f"bytes a step, on {report.counted_on}", measured)
     theory = f"{report.theory_bytes / 1e6:.2f} MB"
@@ -117,11 +131,16 @@ def _words(report: Report, settings: Settings) -> Iterator[str]:
             f"The plan leaves {', '.join(idle)} out: with it, steps are "
             "predicted to take longer."
         )
-    if report.is_split and report.adds < 1:
+    if report.is_split and report.adds(report.split) < 1:
         yield (
             "Here the split is slower than one device: what devices wait for "
             "one another is more than they save. A worker that has used its "
             "part of a core also answers late, and all share caches and memory."
+        )
+    if any(training.replicas for training in report.trainings):
+        yield (
+            "SyncSGD trains a model on each device, which see one another's "
+            "gradients; each normalizes by its own images."
         )
     yield f"{_why(report)}, and training lets that grow."
 

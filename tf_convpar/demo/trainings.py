@@ -18,8 +18,8 @@ from tf_convpar.plans import Plan
 # Takes the name of a part of the work and its number of pieces. Yields a
 # function that is called after each piece.
 Progress = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
-# A model, and the plan by which it is split, if it is by one.
-Made = tuple[keras.Model, Plan | None]
+# What has `fit` and `evaluate`, and the plan by which it is split, if any.
+Made = tuple[keras.Model | convpar.replicas.SyncSGD, Plan | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,12 +31,15 @@ class Training:
         make: Makes the model.
         scope: Where it is made and trained, by the strategy of all devices.
         everywhere: Whether that is on all devices, or on the chief alone.
+        replicas: Whether each device has a model of its own. The others make
+            the steps of plain Keras.
     """
 
     name: str
     make: Callable[[Settings, convpar.ConvParallelStrategy, Progress], Made]
     scope: Callable[[convpar.ConvParallelStrategy], AbstractContextManager]
     everywhere: bool = False
+    replicas: bool = False
 
 
 def trainings(settings: Settings) -> tuple[Training, ...]:
@@ -48,7 +51,7 @@ def trainings(settings: Settings) -> tuple[Training, ...]:
     """
     if settings.star:
         return (_PLAIN, _STAR)
-    return (_PLAIN, _ONE, _PLANNED)
+    return (_PLAIN, _ONE, _REPLICAS, _PLANNED)
 
 
 def _plain(settings: Settings, *_: Any) -> Made:
@@ -76,6 +79,11 @@ def _planned(
     return convpar.parallelize(model, plan, algorithm="auto"), plan
 
 
+def _replicas(settings: Settings, *_: Any) -> Made:
+    model = networks.resnet9(settings.seed)
+    return convpar.replicas.SyncSGD(model, algorithm="auto"), None
+
+
 def _star(settings: Settings, *_: Any) -> Made:
     model = networks.paper(
         convpar.ConvParallel2D, settings.seed, shards=settings.shards
@@ -95,4 +103,5 @@ _ALL = convpar.ConvParallelStrategy.scope
 _PLAIN = Training("plain Keras", _plain, _chief)
 _ONE = Training("parallelize", _one, _alone)
 _PLANNED = Training("parallelize", _planned, _ALL, everywhere=True)
+_REPLICAS = Training("SyncSGD", _replicas, _ALL, everywhere=True, replicas=True)
 _STAR = Training("split by filters", _star, _ALL, everywhere=True)
