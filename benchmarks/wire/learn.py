@@ -1,10 +1,11 @@
-"""Trains split models whose maps or gradients are rounded where they travel.
+"""Trains with numbers that are rounded where they travel, from several seeds.
 
     python benchmarks/wire/learn.py --output found.jsonl
 
-What `int8` would do to the numbers is done by a hook, on devices of one
-process: nothing is sent, but what arrives is what int8 would bring. Runs that
-are in the output already are not made again.
+Of split models, what `int8` would do is done by a hook, on devices of one
+process: nothing is sent, but what arrives is what int8 would bring. Replicas
+train by `SyncSGD(wire=...)` as it is. Runs that are in the output already are
+not made again.
 """
 
 import argparse
@@ -60,6 +61,9 @@ WAYS = [
     ("mixed", "both, remembered"),
     ("filters", "maps, int4"),
     ("samples", "gradients, int4"),
+    ("replicas", "float32"),
+    ("replicas", "int8"),
+    ("replicas", "int4"),
 ]
 
 
@@ -177,6 +181,64 @@ TASKS = {
 RATE = 0.1
 
 
+def compiled(model, steps):
+    """The model, ready to train for so many steps."""
+    schedule = keras.optimizers.schedules.CosineDecay(RATE, steps)
+    model.compile(
+        keras.optimizers.SGD(schedule, momentum=0.9, weight_decay=1e-4),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+        jit_compile=False,
+    )
+    return model
+
+
+def found_by(history):
+    """What is told of a run."""
+    return {
+        "accuracy": history["val_accuracy"],
+        "train": history["accuracy"][-1],
+        "loss": history["loss"][-1],
+    }
+
+
+def seen(epochs):
+    """The epochs after which held-out images are seen: 3/4, 7/8 and all."""
+    return [epochs * n // 8 for n in (6, 7, 8)]
+
+
+class Replicas:
+    """Replicas with unequal batches, made anew for each seed."""
+
+    def __init__(self, task, wire):
+        self._make, load, self.epochs, self._steps, self._batch = TASKS[task]
+        self._train, self._test = load()
+        self._wire = wire
+
+    def run(self, seed):
+        """Accuracy on held-out images, as of a `Learner`."""
+        keras.utils.set_random_seed(seed)
+        method = convpar.replicas.SyncSGD(
+            compiled(self._make(), self._steps * self.epochs),
+            wire=self._wire,
+            devices=[f"CPU:{i}" for i in range(len(SHARES))],
+            shares=[float(share) for share in SHARES],
+            seed=seed,
+        )
+        history = method.fit(
+            *self._train,
+            batch_size=self._batch // len(SHARES),
+            epochs=self.epochs,
+            steps_per_epoch=self._steps,
+            validation_data=self._test,
+            validation_batch_size=100,
+            validation_freq=seen(self.epochs),
+            verbose=0,
+        ).history
+        keras.backend.clear_session()
+        return found_by(history)
+
+
 class Learner:
     """A model that is traced once and trained from several seeds."""
 
@@ -187,23 +249,17 @@ class Learner:
         strategy = convpar.ConvParallelStrategy(
             devices=[f"CPU:{i}" for i in range(len(SHARES))]
         )
-        schedule = keras.optimizers.schedules.CosineDecay(
-            RATE, self._steps * self.epochs
-        )
         with strategy.scope():
-            self._model = convpar.parallelize(self._make(), SPLITS[split])
-            self._model.compile(
-                keras.optimizers.SGD(schedule, momentum=0.9, weight_decay=1e-4),
-                keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-                metrics=["accuracy"],
-                jit_compile=False,
+            self._model = compiled(
+                convpar.parallelize(self._make(), SPLITS[split]),
+                self._steps * self.epochs,
             )
         self._optimizer = self._model.optimizer
         self._optimizer.build(self._model.trainable_variables)
         self._slots = [v.numpy() for v in self._optimizer.variables]
 
     def run(self, seed):
-        """Accuracy on held-out images after 3/4, 7/8 and all of the epochs."""
+        """Accuracy on held-out images after the epochs that are `seen`."""
         keras.utils.set_random_seed(seed)
         self._model.set_weights(self._make().get_weights())
         for variable, value in zip(
@@ -224,20 +280,15 @@ class Learner:
             .map(lambda i: (tf.gather(images, i), tf.gather(labels, i)))
         )
         test = tf.data.Dataset.from_tensor_slices(self._test).batch(100)
-        seen = [self.epochs * n // 8 for n in (6, 7, 8)]
         history = self._model.fit(
             batches,
             epochs=self.epochs,
             steps_per_epoch=self._steps,
             validation_data=test,
-            validation_freq=seen,
+            validation_freq=seen(self.epochs),
             verbose=0,
         ).history
-        return {
-            "accuracy": history["val_accuracy"],
-            "train": history["accuracy"][-1],
-            "loss": history["loss"][-1],
-        }
+        return found_by(history)
 
 
 def main():
@@ -278,7 +329,10 @@ def main():
             for seed in seeds:
                 if time.monotonic() - begin > options.seconds:
                     return
-                if learner is None:
+                if learner is None and split == "replicas":
+                    rounding.__init__()
+                    learner = Replicas(task, kind)
+                elif learner is None:
                     rounding.__init__(**ROUNDED[kind])
                     learner = Learner(task, split, rounding)
                 start = time.monotonic()
