@@ -3,10 +3,12 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from replica_cases import data
 from replica_cases import network
 
 from tf_convpar import ConvParallel2D
+from tf_convpar import ConvParallelStrategy
 from tf_convpar import replicas
 
 GROUPS = [["CPU:0", "CPU:1"], ["CPU:2", "CPU:3"]]
@@ -52,6 +54,34 @@ def test_groups_learn_what_single_devices_do(variant):
             assert [s.device[-5:] for s in shards] == group
         slots = replica.optimizer.variables[2].value.shards
         assert [s.device[-5:] for s in slots] == group
+
+
+@pytest.mark.parametrize("algorithm", (None, "auto"))
+def test_it_makes_no_difference_in_which_scope(algorithm):
+    x, y = data()
+
+    def learned():
+        method = replicas.SyncSGD(
+            network(), devices=ALONE, algorithm=algorithm, wire="int8"
+        )
+        method.fit(x, y, batch_size=8, epochs=1, verbose=0)
+        assert method.evaluate(x, y, verbose=0) == method.model.evaluate(
+            x, y, verbose=0
+        )
+        return method
+
+    expected = learned().model.get_weights()
+    strategy = ConvParallelStrategy(devices=["CPU:1", "CPU:0"])
+    with strategy.scope():
+        method = learned()
+        assert tf.distribute.get_strategy() is strategy
+        # It is still open: a layer is split as in any scope.
+        layer = ConvParallel2D(4, 3)
+        layer.build((None, 8, 8, 3))
+    assert len(layer.kernel.value.shards) == 2
+    assert [r.device[-5:] for r in method.replicas] == ALONE
+    for a, b in zip(method.model.get_weights(), expected, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize("kind", (replicas.SyncSGD, replicas.RoundRobinEASGD))

@@ -175,8 +175,9 @@ MEMBERS: dict[str, dict[str, str]] = {
         "_op_type": "freeing what was traced",
     },
     "tensorflow.Graph": {
-        "_distribution_strategy_stack": "`clear_session` in a scope",
-        "_variable_creator_stack": "`clear_session` in a scope",
+        "_distribution_strategy_stack": "`clear_session`, and replicas, in a "
+        "scope",
+        "_variable_creator_stack": "`clear_session`, and replicas, in a scope",
     },
     "tensorflow.python.framework.registry.Registry": {
         "_registry": "freeing what was traced",
@@ -309,3 +310,24 @@ def stay_in_scope(before: Any, now: Any) -> None:
     """Lets a new default graph have the scopes that were open in the former."""
     now._distribution_strategy_stack = before._distribution_strategy_stack
     now._variable_creator_stack = before._variable_creator_stack
+
+
+@contextlib.contextmanager
+def outside_scopes() -> Iterator[None]:
+    """Context in which no scope of a strategy is open, nor one of a device.
+
+    TensorFlow lets no strategy's scope be opened in that of another.
+    """
+    import tensorflow as tf
+
+    graph = tf.compat.v1.get_default_graph()
+    strategies = graph._distribution_strategy_stack
+    creators = graph._variable_creator_stack
+    graph._distribution_strategy_stack = []
+    graph._variable_creator_stack = []
+    try:
+        with tf.device(None):
+            yield
+    finally:
+        graph._distribution_strategy_stack = strategies
+        graph._variable_creator_stack = creators

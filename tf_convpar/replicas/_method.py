@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tf_convpar._compat.keras import is_validated
 from tf_convpar._compat.keras import restored_epoch
+from tf_convpar._compat.tensorflow import outside_scopes
 from tf_convpar.cluster.joining import watched
 from tf_convpar.cluster.passing import Tries
 from tf_convpar.replicas._data import Source
@@ -75,6 +76,7 @@ class Method(Survivors):
         """Samples of a step, as the progress bar counts them."""
         return sum(r.batch for r in self.replicas)
 
+    @outside_scopes()
     def fit(
         self,
         x: Any = None,
@@ -203,6 +205,7 @@ class Method(Survivors):
         """`keras.Model.save` with the centre's weights."""
         self._with_centre(lambda m: m.save(*args, **kwargs))
 
+    @outside_scopes()
     def _with_centre(self, use: Callable[[keras.Model], Any]) -> Any:
         """Uses the model with the centre's weights, whoever is lost.
 
