@@ -55,9 +55,6 @@ def run(
         progress: Called with the name and the number of pieces of each part of
             the work; see `Progress`.
     """
-    total, counted_on = machines.byte_counter(
-        task.port for task in strategy.cluster.tasks
-    )
     devices = tuple(strategy.devices)
     trained = []
     for training in trainings(settings):
@@ -65,7 +62,12 @@ def run(
             model, plan = training.make(settings, strategy, progress)
             count = len(devices) if training.everywhere else 1
             how = f"{training.name}, {in_words(count)}"
-            steps = Steps(total)
+            # What others have left behind is not counted as this one's.
+            total, counted_on = machines.byte_counter(
+                task.port for task in strategy.cluster.tasks
+            )
+            # Replicas close connections when their shares are measured.
+            steps = Steps((lambda: 0) if training.replicas else total)
             with progress(f"Training {how}", settings.steps) as advance:
                 steps.on_step = advance
                 if training.replicas:
