@@ -19,7 +19,7 @@ from tf_convpar.plans import Plan
 # function that is called after each piece.
 Progress = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
 # What has `fit` and `evaluate`, and the plan by which it is split, if any.
-Made = tuple[keras.Model | convpar.replicas.SyncSGD, Plan | None]
+Made = tuple[Any, Plan | None]
 
 
 @dataclasses.dataclass(frozen=True)
