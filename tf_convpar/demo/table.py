@@ -139,8 +139,8 @@ def _words(report: Report, settings: Settings) -> Iterator[str]:
         )
     if any(training.replicas for training in report.trainings):
         yield (
-            "SyncSGD trains a model on each device, which see one another's "
-            "gradients; each normalizes by its own images."
+            "SyncSGD keeps a model on each device and adds up their gradients. "
+            "Each normalizes by its own images, which come in another order."
         )
     yield f"{_why(report)}, and training lets that grow."
 

@@ -162,7 +162,7 @@ def replicas_ahead(
     Returns:
         A sentence; "" if they are not ahead by `WORTH`.
     """
-    methods = {"SyncSGD": "", "DiLoCo": ", which step by themselves"}
+    methods = {"SyncSGD": "", "DiLoCo": ", which step by themselves,"}
     arguments = Arguments(wire="int8")
     ways = ways_of(graph, calibration, settings, list(methods), arguments)
     seconds = {way.name: longer * way.step_s for way in ways}
