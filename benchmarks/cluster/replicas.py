@@ -16,6 +16,21 @@ import steps
 EVERY = 50
 
 
+def theory(method, wire):
+    """MB into and out of the chief in a step of SyncSGD, by its messages."""
+    from tf_convpar import placement
+
+    chief, centre = method.devices[0], method.centre
+    nbytes = [placement.wire_bytes(wire, size) for size in centre.sizes]
+    legs = placement.exchange_messages(method.devices, centre.devices, nbytes)
+    ends = [ends for leg in legs for ends in leg.items()]
+    return {
+        "received_theory_mb": sum(n for (_, at), n in ends if at == chief)
+        / 1e6,
+        "sent_theory_mb": sum(n for (at, _), n in ends if at == chief) / 1e6,
+    }
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     steps.add_arguments(parser)
@@ -93,6 +108,7 @@ def main():
             "losses": history.history["loss"],
             "received_mb": received,
             "sent_mb": sent,
+            **({} if seldom else theory(method, options.wire)),
         }
     )
 
