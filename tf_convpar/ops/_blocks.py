@@ -55,9 +55,9 @@ def encode_blocks(
         )
         return message, None if left is None else rest
     if less is not None:
-        values -= less
+        values = values - less
     if left is not None:
-        values += left
+        values = values + left
     message = _encoded(values, bits)
     if left is None:
         return message, None

@@ -101,7 +101,8 @@ def _exchanged(
     """
     size = replica.form.weights.size
     with tf.device(replica.device):
-        vector, weights = replica.packed(gradient), replica.weights.value
+        vector = replica.packed(gradient)
+        weights = tf.convert_to_tensor(replica.weights.value)
         # The gradients of the pieces that it owns.
         message = tf.identity(wire.encode(vector))
         total = wire.decode(message, size, added_to=vector)

@@ -121,7 +121,7 @@ class Cast(Wire):
     ) -> tf.Tensor:
         """Rounded to the nearest."""
         if less is not None:
-            vector -= less
+            vector = vector - less
         if left is None:
             return tf.cast(vector, self._dtype)
         vector += left.read_value()
