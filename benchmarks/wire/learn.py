@@ -23,7 +23,8 @@ import numpy as np
 import tensorflow as tf
 
 import tf_convpar as convpar
-from tf_convpar.replicas import _wire
+from tf_convpar.placement import BLOCK
+from tf_convpar.replicas._wire import wire_of
 
 L = keras.layers
 SHARES = (3, 2, 1)
@@ -116,10 +117,10 @@ class Rounding(hooks.Hook):
 
 
 def rounded(x, bits):
-    """What `_wire.Blocks(bits)` decodes of what it encoded, in fewer ops."""
+    """What `Blocks(bits)` decodes of what it encoded, in fewer ops."""
     flat = tf.reshape(x, [-1])
-    left = -tf.size(flat) % _wire.BLOCK
-    blocks = tf.reshape(tf.pad(flat, [[0, left]]), [-1, _wire.BLOCK])
+    left = -tf.size(flat) % BLOCK
+    blocks = tf.reshape(tf.pad(flat, [[0, left]]), [-1, BLOCK])
     most = float(2 ** (bits - 1) - 1)
     scales = tf.reduce_max(tf.abs(blocks), axis=1, keepdims=True) / most
     blocks = tf.round(tf.math.divide_no_nan(blocks, scales)) * scales
@@ -130,11 +131,9 @@ def check_rounded():
     """`rounded` is the package's own coder."""
     x = tf.random.stateless_normal([1000], [1, 2]) ** 3
     for bits in (4, 8):
-        wire = _wire.Blocks(bits)
-        padded = tf.pad(x, [[0, 24]])
-        assert np.array_equal(
-            rounded(x, bits), wire.decode(wire.encode(padded))[:1000]
-        )
+        wire = wire_of(f"int{bits}")
+        decoded = wire.decode(wire.encode(x), 1000)
+        assert np.array_equal(rounded(x, bits), decoded)
 
 
 def conv(x, filters, name, size=3, strides=1, relu=True):
