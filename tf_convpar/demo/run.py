@@ -66,7 +66,7 @@ def run(
             total, counted_on = machines.byte_counter(
                 task.port for task in strategy.cluster.tasks
             )
-            # Replicas close connections when their shares are measured.
+            # Connections end as replicas begin, which no count survives.
             steps = Steps((lambda: 0) if training.replicas else total)
             with progress(f"Training {how}", settings.steps) as advance:
                 steps.on_step = advance

@@ -37,8 +37,10 @@ from tf_convpar.sharding import Graph
 # How often an exchange of DiLoCo goes over the weights of its fragment: their
 # difference, the sum over replicas, the outer step, and the move to the result.
 _PASSES_OF_AN_EXCHANGE = 4
-# As often as a step of SyncSGD goes over all of them to code and decode: 3.9 ns
-# a weight in int8, where an update by SGD with momentum took 7.4.
+# As often as a step of SyncSGD goes over all of them to code and decode. Its
+# ops took half of an update by SGD with momentum (3.9 and 7.4 ns a weight, on
+# one processor); not to promise too much, a whole one is counted. Steps beside
+# which this was tried were not measured yet.
 _PASSES_OF_CODING = 1
 
 
