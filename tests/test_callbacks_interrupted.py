@@ -140,7 +140,7 @@ def test_nothing_is_left_behind(strategy, way, tmp_path):
     assert not files.running([os.getpid()])
     assert monitor._writer is None
     # That of the timeline ends with what it records.
-    assert wait_until(lambda: threading.active_count() <= before)
+    assert wait_until(lambda: threading.active_count() <= before, 30.0)
     # What was written is there to go on from.
     assert (tmp_path / "copies/elastic.npz").exists()
     # And the next `fit` is one that nothing was before.
@@ -256,6 +256,20 @@ def test_shares_that_move_after_the_last_step(strategy, monkeypatch):
 class Pauses(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch, logs=None):
         time.sleep(0.1)
+
+
+def test_a_timeline_waits_for_no_steps_that_never_come(strategy, tmp_path):
+    x, y = data(16 * STEPS)
+    with strategy.scope():
+        model = convpar.parallelize(network(), "equal")
+    model.fit(x, y, **OPTIONS)
+    line = convpar.callbacks.Timeline(tmp_path / "line", after=1, steps=20)
+    ends = Ends()
+    # Some of them come.
+    ends.left = STEPS
+    with pytest.raises(Own):
+        model.fit(x, y, callbacks=[line, Pauses(), ends], **OPTIONS)
+    assert wait_until(line._recording.done, timeout_s=30.0)
 
 
 def test_a_timeline_after_one_that_was_interrupted(strategy, tmp_path):
