@@ -156,5 +156,6 @@ def test_steps_of_the_others_are_not_made_again(strategy, monkeypatch):
 def test_who_has_not_answered_at_first_gets_a_replica_later():
     program = PROGRAM.with_name("replicas_late.py")
     found = forks.found([program], dict(os.environ))
-    assert found["replicas"] == [2, 3]
+    # The last has lost a machine before its first step.
+    assert found["replicas"] == [2, 3, 2]
     assert found["devices"] == 3

@@ -1,6 +1,7 @@
 """Run with no arguments: a worker answers only after the first `fit`.
 
-Prints one JSON object: how many replicas there were in each.
+Another replica is made when all are there, and the worker is killed before its
+first `fit`. Prints one JSON object: how many replicas there were in each.
 """
 
 import json
@@ -11,11 +12,16 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import keras
+import tensorflow as tf
 from replica_cases import data
 from replica_cases import network
 
 import tf_convpar as convpar
 from tf_convpar.cluster.local_cluster import local_workers
+
+
+def dataset(context):
+    return tf.data.Dataset.from_tensor_slices(data()).batch(8)
 
 
 def main():
@@ -29,8 +35,12 @@ def main():
         for late in (False, True):
             if late:
                 local.restart(1)
-            method.fit(*data(), batch_size=8, epochs=1, verbose=0)
+            method.fit(dataset, batch_size=8, epochs=1, verbose=0)
             found.append(len(method.replicas))
+        other = convpar.replicas.SyncSGD(model)
+        local.workers[1].kill()
+        other.fit(dataset, batch_size=8, epochs=1, verbose=0)
+        found.append(len(other.replicas))
     print(json.dumps({"replicas": found, "devices": len(set(method.devices))}))
 
 

@@ -51,6 +51,10 @@ NAMES = {
         "keras.src.backend.common.stateless_scope:in_stateless_scope",
         "calls with values from outside, for which layers are plain ones",
     ),
+    "numbers_of": Private(
+        "keras.src.utils.python_utils:pythonify_logs",
+        "logs of replicas, with metrics that are vectors",
+    ),
     "model_supports_jit": Private(
         "keras.src.trainers.trainer:model_supports_jit",
         "models that XLA may compile once they are merged",
@@ -123,6 +127,7 @@ MEMBERS: dict[str, dict[str, str]] = {
         "_keras_history": "which operation a tensor is of",
     },
     "keras.Model": {
+        "_compute_loss": "replicas, with a `compute_loss` of older programs",
         "_distribute_strategy": "copies, which the strategy in scope trains",
         "_eval_epoch_iterator": "copies, which evaluate nothing yet",
         "_initial_epoch": "replicas that `BackupAndRestore` resumes",
@@ -141,7 +146,9 @@ MEMBERS: dict[str, dict[str, str]] = {
         "_velocities": "updates by one op",
     },
     "keras.optimizers.Optimizer": {
+        "_exclude_from_weight_decay_pattern": "replicas, one vector each",
         "_get_variable_index": "updates by one op",
+        "_iterations": "counting steps where gradients are accumulated",
         "_learning_rate": "steps that are made again at their rate",
         "_distribution_strategy": "slots beside their shards",
         "_trainable_variables": "slots, which go by the order of these",
@@ -308,6 +315,32 @@ def track_anew(tracker: Any) -> None:
         name: {id(item) for item in store}
         for name, (_, store) in tracker.config.items()
     }
+
+
+def loss_of(model: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
+    """The loss of a step of training, as Keras' `train_step` computes it."""
+    return model._compute_loss(x, y, y_pred, sample_weight, training=True)
+
+
+def is_seed(variable: Any) -> bool:
+    """Whether a variable is the state of a `keras.random.SeedGenerator`."""
+    return bool(variable.name == "seed_generator_state")
+
+
+def excludes_from_decay(optimizer: Any) -> bool:
+    """Whether some variables have no weight decay."""
+    return bool(
+        getattr(optimizer, "_exclude_from_weight_decay", None)
+        or getattr(optimizer, "_exclude_from_weight_decay_pattern", None)
+    )
+
+
+def steps_counter(optimizer: Any) -> Any:
+    """The variable that counts an optimizer's steps.
+
+    `Optimizer.iterations` is computed from it where gradients are accumulated.
+    """
+    return optimizer._iterations
 
 
 def has_schedule(optimizer: Any) -> bool:

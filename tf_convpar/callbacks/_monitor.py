@@ -10,6 +10,7 @@ import warnings
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tf_convpar import files
@@ -121,7 +122,8 @@ class Monitor(keras.callbacks.Callback):
             epoch=self._epoch,
             step=self._step,
             step_s=statistics.median(self._step_times),
-            logs={name: float(value) for name, value in logs.items()},
+            # Some metrics are vectors: a value for each class.
+            logs={n: float(v) for n, v in logs.items() if np.ndim(v) == 0},
             devices=tuple(
                 _device_now(name, self._last.get(name), counters, passed_s)
                 for name, counters in latest.items()

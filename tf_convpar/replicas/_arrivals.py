@@ -81,12 +81,14 @@ class ElasticProtocol(Protocol):
 
     Args:
         centre: The centre.
-        rho: The elastic force.
+        alpha: `eta rho` of a learning rate.
     """
 
-    def __init__(self, centre: Centre, rho: float) -> None:
+    def __init__(
+        self, centre: Centre, alpha: Callable[[tf.Tensor], tf.Tensor | float]
+    ) -> None:
         super().__init__(centre)
-        self.rho = rho
+        self.alpha = alpha
 
     def step(
         self, replica: Replica, answer: tf.Tensor, eta: tf.Tensor, data: Any
@@ -94,14 +96,14 @@ class ElasticProtocol(Protocol):
         """Equation (1), or (6) if the optimizer has momentum."""
         before = tf.identity(replica.weights.value)
         replica.descend(replica.gradient(data), eta)
-        replica.pull(before, answer, eta * self.rho)
+        replica.pull(before, answer, self.alpha(eta))
         return tf.identity(replica.weights.value)
 
     def serve(self, message: tf.Tensor, eta: tf.Tensor) -> tf.Tensor:
         """Equation (2) of one replica; answers what the centre was before."""
         centre = self.centre.value()
         self.centre.assign(
-            _equations.centred(centre, message, 1, eta * self.rho)
+            _equations.centred(centre, message, 1, self.alpha(eta))
         )
         return centre
 

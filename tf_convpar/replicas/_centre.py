@@ -108,6 +108,8 @@ class Centre:
                 begin at zero there.
         """
         survives = [task_of(device) not in absent for device in other.devices]
+        if not any(survives):
+            return
         for slot in range(
             len(self.optimizers and self.optimizers[0].variables)
         ):

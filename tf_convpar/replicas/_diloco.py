@@ -19,6 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_convpar._compat.keras import has_schedule
 from tf_convpar.placement import check_rounds
 from tf_convpar.replicas._common_weights import CommonWeights
 from tf_convpar.replicas._data import Source
@@ -135,6 +136,11 @@ class DiLoCo(KeptRounds):
             )
         if outer is None:
             outer = keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)
+        if has_schedule(outer):
+            raise ValueError(
+                "Expected an outer optimizer of one learning rate. Received a "
+                f"schedule: {outer.get_config()['learning_rate']}."
+            )
         self.every, self.fragments, self.delay = every, fragments, delay
         self.outer, self.kept, self.unequal = outer, kept, unequal
         self._wire = wire_of(wire)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tf_convpar.replicas._arrivals import ElasticProtocol
 from tf_convpar.replicas._engines import Asynchronous
@@ -25,7 +26,8 @@ class _Elastic(Method):
 
     Args:
         model: As for `Method`.
-        rho: The elastic force; None for `0.9 / (P eta)`.
+        rho: The elastic force; None for `0.9 / (P eta)`, whatever the rate and
+            the number of replicas become.
         **kwargs: As for `Method`.
 
     Raises:
@@ -37,15 +39,24 @@ class _Elastic(Method):
         self, model: keras.Model, rho: float | None = None, **kwargs: Any
     ) -> None:
         super().__init__(model, **kwargs)
+        self.rho = rho if rho is None else float(rho)
+        if self.rho is None:
+            return
         eta, replicas = self._eta(), len(self.devices)
-        self.rho = _BETA / (replicas * eta) if rho is None else float(rho)
-        if not 0 < self.rho * eta * replicas < 1:
+        if not (self.rho > 0 and self.rho * eta * replicas < 1):
             raise ValueError(
                 "Expected rho with 0 < rho * learning rate * replicas < 1, "
                 "where the centre moves towards the average of the replicas. "
                 f"Received: rho={self.rho:g} * {eta:g} * {replicas} = "
                 f"{self.rho * eta * replicas:g}."
             )
+
+    def _alpha(self, eta: tf.Tensor) -> tf.Tensor | float:
+        """`eta rho`, the part of their distance that both ends move."""
+        # Of the rate and the replicas that there are now: both may change.
+        if self.rho is None:
+            return _BETA / len(self.devices)
+        return eta * self.rho
 
 
 class SyncEASGD(Synchronous, _Elastic):
@@ -92,7 +103,7 @@ class SyncEASGD(Synchronous, _Elastic):
             self.replicas,
             self._there(),
             self.chief,
-            self.rho,
+            self._alpha,
             overlap=self.variant == 3,
         )
 
@@ -109,7 +120,7 @@ class AsyncEASGD(Asynchronous, _Elastic):
     """
 
     def _protocol(self) -> ElasticProtocol:
-        return ElasticProtocol(self._there(), self.rho)
+        return ElasticProtocol(self._there(), self._alpha)
 
 
 class AsyncMEASGD(WithMomentum, AsyncEASGD):
@@ -168,4 +179,4 @@ class RoundRobinEASGD(InTurn, _Elastic):
         self.packed = packed
 
     def _protocol(self) -> ElasticProtocol:
-        return ElasticProtocol(self._there(), self.rho)
+        return ElasticProtocol(self._there(), self._alpha)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Generator
 from typing import Any
 
@@ -91,6 +92,10 @@ class Asynchronous(Method):
         self._engine.restart()
         self.arrivals = []
 
+    def _note(self, arrival: Arrival) -> None:
+        # Metrics' states, which may be large, would fill the memory.
+        self.arrivals.append(dataclasses.replace(arrival, metrics=None))
+
     def _trace(self, source: Source) -> None:
         self._engine.trace(
             self._eta(), [source.example(r) for r in self.replicas]
@@ -108,11 +113,12 @@ class Asynchronous(Method):
             with running:
                 for _ in range(steps):
                     arrival = running.next()
-                    self.arrivals.append(arrival)
+                    self._note(arrival)
                     yield 1, states.after(arrival)
         finally:
             # Who was under way when the epoch ended has arrived as well.
-            self.arrivals += running.rest()
+            for arrival in running.rest():
+                self._note(arrival)
 
 
 class InTurn(Asynchronous):
@@ -128,7 +134,7 @@ class InTurn(Asynchronous):
             arrival = self._engine.one(
                 index, self._eta(), lambda i: source.batch(self.replicas[i])
             )
-            self.arrivals.append(arrival)
+            self._note(arrival)
             yield 1, states.after(arrival)
 
 

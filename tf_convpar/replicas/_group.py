@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_convpar._compat.keras import loss_of
 from tf_convpar._compat.keras import stored
 from tf_convpar.replicas._packed import Packing
 from tf_convpar.replicas._replica import PackedState
@@ -64,9 +65,10 @@ class Group(Replica):
                 optimizer, self.model.trainable_variables
             )
         state = PackedState(self.model, form.weights.dtype)
-        for seed in state.seeds:
-            seed.assign(apart(tf.convert_to_tensor(seed), index))
-        self._seeds = state.seeds if len(devices) == 1 else None
+        self.states = state.states
+        for variable in self.states:
+            variable.assign(apart(variable, index))
+        self._is_one_device = len(devices) == 1
         self.weights = _Joined(form.weights, state.trained, self.device)
         self.kept = _Joined(form.kept, state.averages, self.device)
         self.metrics = _Joined(form.metrics, state.measured, self.device)
@@ -74,10 +76,10 @@ class Group(Replica):
     @property
     def inner(self) -> list[Any]:
         """Those of its optimizer, and of layers, where it is one device."""
-        if self._seeds is None:
+        if not self._is_one_device:
             return []
         slots = self.optimizer.variables if self.optimizer else []
-        return [*self._seeds, *slots]
+        return [*self.states, *slots]
 
     def gradient(self, data: Any, part: float = 1.0) -> list[Any]:
         """The gradient of each variable, in shards where those are."""
@@ -86,9 +88,7 @@ class Group(Replica):
         with self._strategy.extended.replica():
             with tf.GradientTape() as tape:
                 y_pred = model(x, training=True)
-                loss = model.compute_loss(
-                    x, y, y_pred, sample_weight, training=True
-                )
+                loss = loss_of(model, x, y, y_pred, sample_weight)
                 scaled = part * loss
             gradients = tape.gradient(scaled, variables)
             samples = tf.shape(keras.tree.flatten(x)[0])[0]

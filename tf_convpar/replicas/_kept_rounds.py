@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from tf_convpar._compat.keras import has_schedule
+from tf_convpar._compat.keras import steps_counter
 from tf_convpar.cluster.joining import step
 from tf_convpar.replicas._backup_record import Place
 from tf_convpar.replicas._backups import Backups
@@ -73,7 +74,7 @@ class KeptRounds(Method):
             return epoch, 0
         epoch, done = place.within(steps)
         optimizer = self.model.optimizer
-        optimizer.iterations.assign(place.iterations)
+        steps_counter(optimizer).assign(place.iterations)
         if not has_schedule(optimizer):
             optimizer.learning_rate.assign(place.rate)
         self.to_model()
@@ -111,7 +112,7 @@ class KeptRounds(Method):
             epoch=epoch,
             step=done,
             steps=steps,
-            iterations=int(self.model.optimizer.iterations),
+            iterations=int(steps_counter(self.model.optimizer)),
             rate=self._eta(),
         )
 

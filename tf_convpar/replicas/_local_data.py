@@ -43,6 +43,7 @@ class LocalDatasets(Source):
     ) -> None:
         self._make = make
         self._devices = list(devices)
+        self._graphs: dict[str, tuple[bytes, Any]] = {}
 
     @property
     def size(self) -> int:
@@ -74,6 +75,9 @@ class LocalDatasets(Source):
     def place(self, replicas: Sequence[Replica], seed: int) -> None:
         """Each replica's own, cut to its batch."""
         for replica in replicas:
+            # Who was away or late when `fit` began comes after the others.
+            if replica.device not in self._devices:
+                self._devices.append(replica.device)
             with tf.device(cpu_of(replica.device)):
                 dataset = self._dataset(replica.device).repeat()
                 replica.data = iter(
@@ -111,9 +115,13 @@ class LocalDatasets(Source):
         variant = tf.raw_ops.DatasetFromGraph(graph_def=graph)
         return tf.data.experimental.from_variant(variant, spec)
 
-    @functools.cache  # noqa: B019 (as long as the source)
     def _graph(self, device: str) -> tuple[bytes, Any]:
         """What makes a replica's dataset, and its elements' specification."""
+        if device not in self._graphs:
+            self._graphs[device] = self._traced(device)
+        return self._graphs[device]
+
+    def _traced(self, device: str) -> tuple[bytes, Any]:
         context = tf.distribute.InputContext(
             num_input_pipelines=len(self._devices),
             input_pipeline_id=self._devices.index(device),

@@ -14,7 +14,9 @@ import keras
 import tensorflow as tf
 
 from tf_convpar._compat.keras import is_validated
+from tf_convpar._compat.keras import numbers_of
 from tf_convpar._compat.keras import restored_epoch
+from tf_convpar._compat.keras import steps_counter
 from tf_convpar._compat.tensorflow import outside_scopes
 from tf_convpar.cluster.joining import watched
 from tf_convpar.cluster.passing import Tries
@@ -32,6 +34,9 @@ class Method(Survivors):
         model: As for `Replicated`, as are all others.
         **kwargs: As for `Replicated`.
     """
+
+    # Whether steps are being made that the model does not have yet.
+    _is_ahead = False
 
     @abc.abstractmethod
     def _steps(
@@ -148,25 +153,27 @@ class Method(Survivors):
         if batch_size is None:
             batch_size = source.size or 32
         model = self.model
-        self._prepare(source, batch_size)
-        steps = self._steps_of(source, steps_per_epoch)
-        if not isinstance(callbacks, keras.callbacks.CallbackList):
-            callbacks = keras.callbacks.CallbackList(
-                callbacks,
-                add_history=True,
-                add_progbar=verbose != 0,
-                verbose=1 if verbose == "auto" else verbose,
-                epochs=epochs,
-                steps=steps,
-                model=model,
-            )
-        model.stop_training = False
-        logs: dict[str, Any] = {}
+        samples = batch_size
         with call():
+            with watched():
+                self._survived(lambda: self._prepare(source, samples))
+                steps = self._steps_of(source, steps_per_epoch)
+            if not isinstance(callbacks, keras.callbacks.CallbackList):
+                callbacks = keras.callbacks.CallbackList(
+                    callbacks,
+                    add_history=True,
+                    add_progbar=verbose != 0,
+                    verbose=1 if verbose == "auto" else verbose,
+                    epochs=epochs,
+                    steps=steps,
+                    model=model,
+                )
+            model.stop_training = False
+            logs: dict[str, Any] = {}
             callbacks.on_train_begin()
             initial_epoch = restored_epoch(model) or initial_epoch
-            self._from_model()
-            with watched():
+            with watched(), self._ahead_of_model():
+                self._survived(self._from_model)
                 first, made = self._resume(source, initial_epoch, steps)
                 if first >= epochs > initial_epoch:
                     self._settle(source, last=True)
@@ -193,6 +200,15 @@ class Method(Survivors):
         history: keras.callbacks.History = model.history
         return history
 
+    @contextlib.contextmanager
+    def _ahead_of_model(self) -> Iterator[None]:
+        """Context of steps, after which the model may lack what is learned."""
+        self._is_ahead = True
+        try:
+            yield
+        finally:
+            self._is_ahead = False
+
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """`keras.Model.evaluate` with the centre's weights."""
         return self._with_centre(lambda m: m.evaluate(*args, **kwargs))
@@ -213,7 +229,10 @@ class Method(Survivors):
         """
 
         def call() -> Any:
-            self.to_model()
+            # After `fit` the model has them, or others that it was given
+            # since, such as the best ones by EarlyStopping.
+            if self._is_ahead:
+                self.to_model()
             return use(self.model)
 
         with watched():
@@ -297,10 +316,9 @@ class Method(Survivors):
                 state = state - (len(self.replicas) - 1) * zero
                 form.metrics.write(state, form.measured)
                 # Schedules of the learning rate go by it.
-                self.model.optimizer.iterations.assign_add(made)
+                steps_counter(self.model.optimizer).assign_add(made)
                 self._keep(epoch, done, steps)
-                logs = self.model.get_metrics_result()
-                logs = keras.tree.map_structure(float, logs)
+                logs = numbers_of(self.model.get_metrics_result())
                 callbacks.on_train_batch_end(done - 1, logs)
                 if self.model.stop_training:
                     break

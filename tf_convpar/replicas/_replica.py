@@ -16,6 +16,8 @@ import keras
 import tensorflow as tf
 
 from tf_convpar._compat.keras import auto_jit_compile
+from tf_convpar._compat.keras import is_seed
+from tf_convpar._compat.keras import loss_of
 from tf_convpar._compat.keras import model_supports_jit
 from tf_convpar.machines import cpu_of
 from tf_convpar.machines import kind_of
@@ -32,8 +34,8 @@ class PackedState:
         kept: Packing of other floating-point variables of layers, such as
             moving averages.
         metrics: Packing of the variables of metrics.
-        seeds: The variables of layers that are none of these: states of
-            random generators.
+        states: The variables of layers that are none of these: states of
+            random generators, counters and the like.
     """
 
     def __init__(self, model: Any, dtype: str) -> None:
@@ -41,7 +43,7 @@ class PackedState:
         self.trained = list(model.trainable_variables)
         others = list(model.non_trainable_variables)
         self.averages = [v for v in others if _is_floating(v)]
-        self.seeds = [v for v in others if not _is_floating(v)]
+        self.states = [v for v in others if not _is_floating(v)]
         self.measured = list(model.metrics_variables)
         self.weights = Packing(self.trained, dtype)
         self.kept = Packing(self.averages, "float32")
@@ -60,6 +62,7 @@ class Replica(abc.ABC):
         weights: `W^i` as a vector on the device, to read and to assign.
         kept: Moving averages and the like, likewise.
         metrics: State of the metrics since the epoch began, likewise.
+        states: Variables of other states of layers, one for each of `form`'s.
         batch: Samples of each step.
         data: An iterator on the device; None where the chief feeds.
     """
@@ -67,6 +70,7 @@ class Replica(abc.ABC):
     weights: Any
     kept: Any
     metrics: Any
+    states: list[Any]
 
     def __init__(self, form: PackedState, device: str, index: int) -> None:
         self.form = form
@@ -165,10 +169,7 @@ class OnOneDevice(Replica):
             )
             self.kept = tf.Variable(form.kept.read(form.averages))
             self.metrics = tf.Variable(form.metrics.read(form.measured))
-            self._seeds = [
-                tf.Variable(apart(tf.convert_to_tensor(v), index))
-                for v in form.seeds
-            ]
+            self.states = [tf.Variable(apart(v, index)) for v in form.states]
             self.optimizer = optimizer and copied(optimizer, [self.weights])
         self._function: Callable[..., Any] = self._forward_and_backward
         if _is_for_xla(form.model, device):
@@ -180,23 +181,23 @@ class OnOneDevice(Replica):
     def inner(self) -> list[Any]:
         """Those of its optimizer, and of layers such as dropout."""
         slots = self.optimizer.variables if self.optimizer else []
-        return [*self._seeds, *slots]
+        return [*self.states, *slots]
 
     def gradient(self, data: Any, part: float = 1.0) -> list[tf.Tensor]:
         """The gradient of each variable's part of the vector."""
         with tf.device(self.device):
-            gradients, kept, metrics, seeds = self._function(
+            gradients, kept, metrics, states = self._function(
                 tf.identity(self.weights.value),
                 self.kept.read_value(),
                 self.metrics.read_value(),
-                [seed.read_value() for seed in self._seeds],
+                [state.read_value() for state in self.states],
                 data,
                 part,
             )
             self.kept.assign(kept)
             self.metrics.assign(metrics)
-            for variable, seed in zip(self._seeds, seeds, strict=True):
-                variable.assign(seed)
+            for variable, state in zip(self.states, states, strict=True):
+                variable.assign(state)
             return list(gradients)
 
     def _forward_and_backward(
@@ -204,7 +205,7 @@ class OnOneDevice(Replica):
         weights: tf.Tensor,
         kept: tf.Tensor,
         metrics: tf.Tensor,
-        seeds: Sequence[tf.Tensor],
+        states: Sequence[tf.Tensor],
         data: Any,
         part: float,
     ) -> tuple[Any, tf.Tensor, tf.Tensor, list[tf.Tensor]]:
@@ -217,14 +218,12 @@ class OnOneDevice(Replica):
             values = [
                 *zip(form.trained, parts, strict=True),
                 *zip(form.averages, form.kept.unpack(kept), strict=True),
-                *zip(form.seeds, seeds, strict=True),
+                *zip(form.states, states, strict=True),
                 *zip(form.measured, form.metrics.unpack(metrics), strict=True),
             ]
-            with keras.StatelessScope(values) as scope:
+            with keras.StatelessScope(values, collect_losses=True) as scope:
                 y_pred = model(x, training=True)
-                loss = model.compute_loss(
-                    x, y, y_pred, sample_weight, training=True
-                )
+                loss = loss_of(model, x, y, y_pred, sample_weight)
                 samples = tf.shape(keras.tree.flatten(x)[0])[0]
                 # The first of a compiled model's metrics is of its loss.
                 model.metrics[0].update_state(loss, sample_weight=samples)
@@ -236,7 +235,7 @@ class OnOneDevice(Replica):
             gradients,
             form.kept.pack([now(v) for v in form.averages]),
             form.metrics.pack([now(v) for v in form.measured]),
-            [now(v) for v in form.seeds],
+            [now(v) for v in form.states],
         )
 
     def weights_in_pieces(self, sizes: Sequence[int]) -> list[tf.Tensor]:
@@ -277,7 +276,12 @@ def copied(optimizer: Any, variables: Sequence[Any]) -> Any:
     Its learning rate is a variable, whatever that of the given one is: the
     program says at each step what it is.
     """
-    config = {**optimizer.get_config(), "learning_rate": 0.0}
+    config = {
+        **optimizer.get_config(),
+        "learning_rate": 0.0,
+        # Of a loss that is scaled, which a replica's is not.
+        "loss_scale_factor": None,
+    }
     copy = type(optimizer).from_config(config)
     copy.build(list(variables))
     fuse_updates_of(copy)
@@ -299,13 +303,12 @@ def _is_floating(variable: Any) -> bool:
     return bool(tf.as_dtype(variable.dtype).is_floating)
 
 
-def apart(state: tf.Tensor, index: int) -> tf.Tensor:
-    """A random state of its own for each replica: Keras' are (seed, count)."""
-    moved = tf.concat(
-        [
-            tf.reshape(state, [-1])[:1] + tf.cast(index, state.dtype),
-            tf.reshape(state, [-1])[1:],
-        ],
-        axis=0,
-    )
-    return tf.reshape(moved, tf.shape(state))
+def apart(variable: Any, index: int) -> tf.Tensor:
+    """The first value of a state that each replica has.
+
+    A random generator's is another one for each: Keras' are (seed, count).
+    """
+    state = tf.convert_to_tensor(variable)
+    if not is_seed(variable):
+        return state
+    return state + tf.cast([index, 0], state.dtype)

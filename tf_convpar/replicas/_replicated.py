@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_convpar._compat.keras import excludes_from_decay
 from tf_convpar._compat.keras import print_msg
 from tf_convpar.cluster.joining import members
 from tf_convpar.machines import kind_of
@@ -71,6 +72,7 @@ class Replicated(abc.ABC):
                 f"says how it learns. Received: {model!r}, not compiled."
             )
         _check_optimizer(model.optimizer)
+        _check_model(model)
         self.model = model
         # Tasks that have not answered yet: they get a replica when they do.
         found = members() if devices is None else None
@@ -127,7 +129,7 @@ class Replicated(abc.ABC):
         """Assigns the centre's weights to the model's own variables.
 
         Moving averages, as batch normalization's, are the mean of the
-        replicas'.
+        replicas'; other states are the first replica's.
         """
         if self.centre is None:
             return
@@ -136,6 +138,10 @@ class Replicated(abc.ABC):
         if form.averages:
             kept = [r.kept.read_value() for r in self.replicas]
             form.kept.write(tf.add_n(kept) / len(kept), form.averages)
+        for variable, state in zip(
+            form.states, self.replicas[0].states, strict=True
+        ):
+            variable.assign(tf.convert_to_tensor(state))
 
     def _from_model(self) -> None:
         """Takes the model's weights, if they are no more the centre's.
@@ -309,6 +315,23 @@ def _groups(devices: Sequence[str | Sequence[str]]) -> list[list[str]]:
     return [[next(names) for _ in group] for group in groups]
 
 
+def _check_model(model: keras.Model) -> None:
+    """Raises ValueError for a model whose steps are not Keras' own."""
+    if type(model).train_step is not keras.Model.train_step:
+        raise ValueError(
+            "Expected a model with Keras' own `train_step`, of which replicas "
+            "make the parts where they are. Received: "
+            f"{type(model).__name__}.train_step. Override `compute_loss` "
+            "instead, or train it in a ConvParallelStrategy."
+        )
+    constrained = [v.path for v in model.trainable_variables if v.constraint]
+    if constrained:
+        raise ValueError(
+            "Expected weights without constraints: replicas' weights are one "
+            f"vector. Received constraints of: {', '.join(constrained)}."
+        )
+
+
 def _check_optimizer(optimizer: Any) -> None:
     """Raises ValueError for one that does not treat all weights alike."""
     reason = None
@@ -316,9 +339,13 @@ def _check_optimizer(optimizer: Any) -> None:
         reason = "a LossScaleOptimizer"
     elif getattr(optimizer, "clipnorm", None) is not None:
         reason = "clipnorm, of each layer; global_clipnorm is of all weights"
-    elif getattr(optimizer, "_exclude_from_weight_decay", None):
+    elif excludes_from_decay(optimizer):
         reason = "weight decay of some weights only"
-    elif type(optimizer).__name__ in ("Lamb", "Muon", "Adafactor"):
+    elif getattr(optimizer, "use_ema", False):
+        reason = "use_ema=True: replicas have no moving average of weights"
+    elif type(optimizer).__name__ in (
+        *("Adafactor", "Lamb", "MultiOptimizer", "Muon"),
+    ):
         reason = f"{type(optimizer).__name__}, which looks at each layer"
     if reason:
         raise ValueError(

@@ -9,6 +9,7 @@ while gradients are computed, unless it is told to wait.
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
@@ -116,7 +117,7 @@ class ElasticRounds(Rounds):
         replicas: As for `Rounds`.
         centre: As for `Rounds`.
         chief: As for `Rounds`.
-        rho: The elastic force.
+        alpha: `eta rho` of a learning rate.
         overlap: Whether weights travel while gradients are computed.
     """
 
@@ -125,11 +126,11 @@ class ElasticRounds(Rounds):
         replicas: Sequence[Replica],
         centre: Centre,
         chief: str,
-        rho: float,
+        alpha: Callable[[tf.Tensor], tf.Tensor | float],
         overlap: bool,
     ) -> None:
         super().__init__(replicas, centre, chief)
-        self.rho = rho
+        self.alpha = alpha
         self.overlap = overlap
 
     def exchange(self, gradients: Sequence[list[Any]], eta: tf.Tensor) -> None:
@@ -149,7 +150,7 @@ class ElasticRounds(Rounds):
                 tf.control_dependencies(first),
             ):
                 centre = tf.identity(centre)
-        alpha = eta * self.rho
+        alpha = self.alpha(eta)
         copies = tree_copies(centre, devices, self.centre.device)
         total = tree_sum(weights, devices, self.centre.device)
         for replica, gradient, weights_before, copy in zip(

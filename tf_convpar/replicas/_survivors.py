@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -81,6 +82,8 @@ class Survivors(Replicated):
             ) from None
         found.leave(gone)
         if not self.replicas:
+            self._without_groups(lost)
+            print_msg(f"{self.model.name}: begins without {names}, lost.")
             return True
         shares = list(map(float, self.shares or []))
         every = list(zip(self.groups, shares, self.replicas, lost, strict=True))
@@ -95,6 +98,14 @@ class Survivors(Replicated):
             f"{len(every)} replicas go on."
         )
         return True
+
+    def _without_groups(self, lost: Sequence[bool]) -> None:
+        """Leaves groups out of which there is no replica yet."""
+        left = [i for i, off in enumerate(lost) if not off]
+        self.groups = [self.groups[i] for i in left]
+        self.devices = [group[0] for group in self.groups]
+        if isinstance(self.shares, list):
+            self.shares = [self.shares[i] for i in left]
 
     def _go_on_without_lost(self, source: Source, error: Exception) -> None:
         """In an epoch, with data that is cut anew.
