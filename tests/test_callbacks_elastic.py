@@ -16,6 +16,8 @@ from replica_cases import network
 
 import tf_convpar as convpar
 from tf_convpar.callbacks._peer_copies import next_devices
+from tf_convpar.callbacks._replay_log import rates_of
+from tf_convpar.callbacks._replay_log import set_rates
 from tf_convpar.callbacks._snapshot import Snapshot
 from tf_convpar.callbacks._snapshot import state_of
 from tf_convpar.sharding import HowSplit
@@ -293,3 +295,47 @@ def test_a_copy_that_never_came_changes_nothing():
     found = forks.found([program], dict(os.environ))
     assert found["arrived"] == [True, False]
     assert found["now"] == found["before"]
+
+
+def several(first, second):
+    """The second is the dense layer's."""
+    return keras.optimizers.MultiOptimizer(
+        lambda variable: second if "dense" in variable.path else first
+    )
+
+
+def test_rates_of_optimizers_that_are_within_others():
+    K = keras.optimizers
+    falls = K.schedules.ExponentialDecay(0.1, 4, 0.5)
+    cases = {
+        K.SGD(falls): [None],
+        K.LossScaleOptimizer(K.SGD(falls)): [None],
+        K.LossScaleOptimizer(K.SGD(0.1)): [0.1],
+    }
+    if hasattr(K, "MultiOptimizer"):
+        cases[several(K.SGD(0.1), K.Adam(falls))] = [0.1, None]
+    for optimizer, expected in cases.items():
+        model = network(optimizer)
+        optimizer.build(model.trainable_variables)
+        assert rates_of(model) == [r and pytest.approx(r) for r in expected]
+        set_rates(model, [r and r / 2 for r in expected])
+        assert rates_of(model) == [r and pytest.approx(r / 2) for r in expected]
+
+
+@pytest.mark.skipif(
+    not hasattr(keras.optimizers, "MultiOptimizer"), reason="newer Keras"
+)
+def test_fit_with_several_optimizers(strategy):
+    K = keras.optimizers
+    x, y = data(64)
+    models = []
+    for scope in (False, True):
+        model = network(several(K.SGD(0.1), K.Adam(0.01)))
+        if scope:
+            with strategy.scope():
+                model = convpar.parallelize(model, "equal")
+        callbacks = [convpar.callbacks.Elastic(every="1h")] * scope
+        model.fit(x, y, batch_size=16, verbose=0, callbacks=callbacks)
+        models.append(model)
+    for a, b in zip(*(m.get_weights() for m in models), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-6)

@@ -8,6 +8,7 @@ import os
 import pathlib
 import time
 from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -18,8 +19,8 @@ from tf_convpar._compat.keras import begin_at
 from tf_convpar._compat.keras import print_msg
 from tf_convpar.callbacks._copies import Copies
 from tf_convpar.callbacks._guards import Guards
-from tf_convpar.callbacks._replay_log import rate_of
-from tf_convpar.callbacks._replay_log import set_rate
+from tf_convpar.callbacks._replay_log import rates_of
+from tf_convpar.callbacks._replay_log import set_rates
 from tf_convpar.callbacks._resume import resume
 from tf_convpar.callbacks._sync_errors import survived
 from tf_convpar.cluster.joining import members
@@ -252,7 +253,7 @@ class Elastic(keras.callbacks.Callback):
         if mode == "train":
             self._stepped = True
             self._done += len(data)
-            self._copies.since.step(data, rate_of(self.model))
+            self._copies.since.step(data, rates_of(self.model))
         return logs
 
     def _passes(self, error: tf.errors.OpError, tries: Tries) -> bool:
@@ -306,10 +307,10 @@ class Elastic(keras.callbacks.Callback):
         Args:
             metrics: State of the metrics; None for that of the repeated steps.
         """
-        now, start_s = rate_of(self.model), time.time()
+        now, start_s = rates_of(self.model), time.time()
         self._relay()
         self._copies.since.again(self._step_again, self.model.reset_metrics)
-        set_rate(self.model, now)
+        set_rates(self.model, now)
         if metrics is not None:
             for variable, value in zip(
                 self.model.metrics_variables, metrics, strict=True
@@ -320,8 +321,8 @@ class Elastic(keras.callbacks.Callback):
             start_s,
         )
 
-    def _step_again(self, data: Any, rate: float | None) -> None:
-        set_rate(self.model, rate)
+    def _step_again(self, data: Any, rates: Sequence[float | None]) -> None:
+        set_rates(self.model, rates)
         with step():
             self._fit_guards().inner["train"](data)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -19,11 +20,11 @@ class ReplayLog:
     """Batches and learning rates of the steps since the last copy.
 
     ```python
-    since = Since()
-    since.step(data, rate=0.1)
-    at = since.now  # A copy is begun,
-    since.step(data, rate=0.1)
-    since.forget(at)  # and there: one step is left.
+    log = ReplayLog()
+    log.step(data, rates=[0.1])
+    at = log.now  # A copy is begun,
+    log.step(data, rates=[0.1])
+    log.forget(at)  # and there: one step is left.
     ```
 
     Attributes:
@@ -50,9 +51,9 @@ class ReplayLog:
         """Notes that metrics have begun anew."""
         self._kept.append(_EPOCH)
 
-    def step(self, data: Any, rate: float | None) -> None:
-        """Notes that the model has learned from batches, at a learning rate."""
-        self._kept.append((data, rate))
+    def step(self, data: Any, rates: Sequence[float | None]) -> None:
+        """Notes that the model has learned from batches, at learning rates."""
+        self._kept.append((data, rates))
         self.bytes += _bytes(data)
 
     def forget(self, until: int) -> None:
@@ -63,13 +64,13 @@ class ReplayLog:
 
     def again(
         self,
-        step: Callable[[Any, float | None], Any],
+        step: Callable[[Any, Sequence[float | None]], Any],
         epoch: Callable[[], None],
     ) -> None:
         """Repeats all entries in their order.
 
         Args:
-            step: Makes the step of batches and a learning rate.
+            step: Makes the step of batches and learning rates.
             epoch: Begins the metrics anew.
         """
         for kept in self._kept:
@@ -79,18 +80,32 @@ class ReplayLog:
                 step(*kept)
 
 
-def rate_of(model: keras.Model) -> float | None:
-    """The learning rate, which callbacks may set; None of a schedule."""
-    optimizer = model.optimizer
-    if optimizer is None or has_schedule(optimizer):
-        return None
-    return float(optimizer.learning_rate)
+def rates_of(model: keras.Model) -> list[float | None]:
+    """Learning rates, which callbacks may set; None of a schedule."""
+    return [
+        None if has_schedule(optimizer) else float(optimizer.learning_rate)
+        for optimizer in _optimizers(model.optimizer)
+    ]
 
 
-def set_rate(model: keras.Model, rate: float | None) -> None:
-    """Sets the learning rate, unless it is that of a schedule (None)."""
-    if rate is not None:
-        model.optimizer.learning_rate = rate
+def set_rates(model: keras.Model, rates: Sequence[float | None]) -> None:
+    """Sets learning rates, but not those of schedules (None)."""
+    for optimizer, rate in zip(
+        _optimizers(model.optimizer), rates, strict=True
+    ):
+        if rate is not None:
+            optimizer.learning_rate = rate
+
+
+def _optimizers(optimizer: Any) -> list[Any]:
+    """Optimizers that have a rate: those within one that scales or selects."""
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if inner is not None:
+        return _optimizers(inner)
+    several = getattr(optimizer, "optimizers", None)
+    if several is not None:
+        return list(several)
+    return [] if optimizer is None else [optimizer]
 
 
 def _bytes(data: Any) -> int:
