@@ -4,6 +4,8 @@ Values and gradients of the ops against NumPy in float64; models against plain
 Keras, whose layers are the same ones without it.
 """
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -303,6 +305,67 @@ def test_second_derivatives():
             penalty = tf.reduce_sum(tf.square(slope))
         found.append(outer.gradient(penalty, x).numpy())
     near(found[1], found[0], 1e-5)
+
+
+@dataclasses.dataclass
+class Swish:
+    """An activation without a hash."""
+
+    beta: float = 1.5
+
+    def __call__(self, x):
+        return x * keras.ops.sigmoid(self.beta * x)
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_activations_without_a_hash(split, strategy):
+    plain = keras.Sequential(
+        [
+            keras.Input((8, 8, 3)),
+            keras.layers.Conv2D(4, 3, activation=Swish()),
+            keras.layers.Activation(Swish()),
+        ]
+    )
+    with strategy.scope():
+        model = convpar.parallelize(plain, "equal" if split else {})
+    fused = convpar.parallelize(plain, algorithm="auto")
+    x = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype("float32")
+    for one in (model, fused):
+        np.testing.assert_allclose(
+            one.predict(x, verbose=0),
+            plain.predict(x, verbose=0),
+            rtol=1e-4,
+            atol=1e-5,
+        )
+
+
+@pytest.mark.parametrize("kind", ["Concatenate", "Multiply", "Add"])
+def test_integers_beside_feature_maps(kind):
+    """Keras gives both a common dtype."""
+    image = keras.Input((8, 8, 3))
+    mask = keras.Input((8, 8, 4), dtype="uint8")
+    y = keras.layers.Conv2D(4, 3, padding="same")(image)
+    y = keras.layers.BatchNormalization()(y)
+    y = getattr(keras.layers, kind)()([y, mask])
+    plain = keras.Model([image, mask], keras.layers.Conv2D(2, 1)(y))
+    model = convpar.parallelize(plain, algorithm="auto")
+    rng = np.random.default_rng(0)
+    x = [
+        rng.normal(size=(4, 8, 8, 3)).astype("float32"),
+        rng.integers(0, 2, (4, 8, 8, 4)).astype("uint8"),
+    ]
+    for one in (plain, model):
+        one.compile(keras.optimizers.SGD(0.1), "mse")
+    losses = [
+        one.fit(x, np.ones((4, 8, 8, 2)), epochs=2, verbose=0).history["loss"]
+        for one in (model, plain)
+    ]
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+    np.testing.assert_allclose(
+        *(one.predict(x, verbose=0) for one in (model, plain)),
+        rtol=1e-3,
+        atol=1e-4,
+    )
 
 
 def test_files_know_nothing_of_it(tmp_path):

@@ -396,6 +396,22 @@ def test_stateless_calls(name, strategy):
     same([np.asarray(ours)], [np.asarray(theirs)])
 
 
+def test_stateless_calls_with_losses(strategy):
+    kind = NAMES["Conv2D"]
+    x = inputs(kind)
+    layer, plain = pair(
+        *(kind, x, strategy),
+        **{"shards": (5, 3), **arguments(kind), "kernel_regularizer": "l2"},
+    )
+    doubled = [2 * v.numpy() for v in layer.trainable_variables]
+    losses = [
+        [*map(float, one.stateless_call(doubled, [], x, return_losses=True)[2])]
+        for one in (layer, plain)
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert losses[0]
+
+
 @pytest.mark.parametrize("name", but_slow(NAMES, PLANE))
 def test_regularizers_and_constraints(name, strategy):
     kind = NAMES[name]

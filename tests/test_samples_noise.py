@@ -13,6 +13,7 @@ from by_samples import shaken
 from by_samples import slopes
 from by_samples import split
 
+import tf_convpar as convpar
 from tf_convpar.placement import SampleLayout
 
 L = keras.layers
@@ -54,6 +55,26 @@ def test_what_is_drawn_is_drawn_alike(case, strategy, float64):
         drawn.append(theirs)
     assert not np.array_equal(drawn[0], drawn[1])
     np.testing.assert_array_equal(parallel(x), x)
+
+
+@pytest.mark.parametrize("plan", ["equal", {".*": "samples"}])
+@pytest.mark.parametrize("seed", [3_000_000_000, -5])
+def test_seeds_beyond_those_of_tensorflow(seed, plan, strategy):
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 3)),
+            L.Conv2D(4, 3),
+            L.Dropout(0.5, seed=seed),
+            L.Conv2D(2, 3),
+        ]
+    )
+    with strategy.scope():
+        parallel = convpar.parallelize(model, plan)
+    x = tf.ones((2, 8, 8, 3))
+    ours, theirs = (
+        tf.convert_to_tensor(one(x, training=True)) for one in (parallel, model)
+    )
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_gradients_of_what_is_drawn(strategy, float64):

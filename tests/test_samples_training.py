@@ -231,6 +231,58 @@ def test_another_precision_between(strategy):
     np.testing.assert_allclose(ours, theirs, atol=2e-3)
 
 
+@pytest.mark.parametrize("samples", [9, 5])
+def test_another_precision_between_with_batches_of_unknown_size(
+    samples, strategy
+):
+    """The last one leaves some devices without a sample."""
+    keras.config.set_dtype_policy("mixed_float16")
+    model = keras.Sequential(
+        [
+            keras.Input(IMAGE),
+            conv(4),
+            L.BatchNormalization(dtype="float32"),
+            L.Dropout(0.5, seed=3),
+            conv(3),
+            L.GlobalAveragePooling2D(),
+            L.Dense(1, dtype="float32"),
+        ]
+    )
+    parallel = split(model, strategy)
+    images = X[:1].repeat(samples, 0)
+    data = tf.data.Dataset.from_tensor_slices((images, np.ones((samples, 1))))
+    losses = []
+    for one in (parallel, model):
+        one.compile("sgd", "mse")
+        history = one.fit(data.batch(4), epochs=2, verbose=0).history
+        losses.append(history["loss"])
+    np.testing.assert_allclose(*losses, rtol=2e-2)
+
+
+def test_gradients_of_complex_tensors(strategy):
+    class Spectrum(L.Layer):
+        works_per_sample = True
+
+        def call(self, x):
+            x = tf.cast(tf.transpose(x, [0, 3, 1, 2]), tf.complex128)
+            return tf.signal.fft2d(x)
+
+    class Size(L.Layer):
+        def call(self, x):
+            return tf.abs(x)
+
+    model = keras.Sequential(
+        [keras.Input(IMAGE), conv(4), Spectrum(), Size(), L.Flatten()]
+    )
+    found = []
+    for one in (split(model, strategy), model):
+        with tf.GradientTape() as tape:
+            value = tf.reduce_sum(one(X))
+        gradient, *_ = tape.gradient(value, one.trainable_variables)
+        found.append(tf.convert_to_tensor(gradient))
+    np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-4)
+
+
 def test_the_summary_shows_samples(strategy):
     parallel = split(mixed(), strategy, MIXED)
     lines = []

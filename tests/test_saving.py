@@ -157,6 +157,16 @@ def test_config_round_trip():
     assert [type(a) for a in clone.layers] == [type(a) for a in model.layers]
 
 
+def test_a_link_to_a_file_stays(tmp_path):
+    file, link = tmp_path / "v1.keras", tmp_path / "latest.keras"
+    file.touch()
+    file.chmod(0o600)
+    link.symlink_to("v1.keras")
+    make(3).save(link)
+    assert link.is_symlink() and keras.models.load_model(file).count_params()
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_full_disk_leaves_the_old_file(tmp_path):
     """Keras itself opens the file before it knows what it will write."""
     model = make(3)

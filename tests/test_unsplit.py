@@ -6,8 +6,11 @@ import sys
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tf_convpar as convpar
+from tf_convpar.sharding import HowSplit
+from tf_convpar.sharding import relayout
 from tf_convpar.sharding._unsplit_convolutions import unsplit_convolutions
 
 L = keras.layers
@@ -32,6 +35,27 @@ class Convolves(L.Conv2D):
 class Derived(convpar.ConvParallel2D):
     def call(self, inputs):
         return super().call(keras.ops.flip(inputs, axis=1))
+
+
+@pytest.mark.filterwarnings("ignore:.*Derived")
+def test_a_class_made_of_a_parallel_one_is_merged_and_laid_out(strategy):
+    """As `Elastic` does it; the class stays, and is on the chief from then."""
+    with strategy.scope():
+        model = model_of(Derived(6, 3, name="derived"), L.Conv2D(4, 3))
+        model = convpar.parallelize(model)
+    x = tf.random.stateless_normal((2, 8, 8, 3), [1, 2])
+    expected = tf.convert_to_tensor(model(x))
+    merged = convpar.merge(model)
+    assert type(merged.layers[0]) is Derived
+    np.testing.assert_allclose(merged(x), expected, rtol=1e-4, atol=1e-5)
+    how = HowSplit.of(model, strategy.devices)
+    strategy.change_devices(strategy.devices[:2])
+    relayout(model, merged, how, strategy)
+    np.testing.assert_allclose(model(x), expected, rtol=1e-4, atol=1e-5)
+    assert type(model.layers[0]) is Derived
+    assert {s.device[-5:] for s in model.layers[1].kernel.value.shards} == {
+        *("CPU:0", "CPU:1")
+    }
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ def is_elementwise_activation(activation: Any) -> bool:
     is_elementwise_activation(keras.activations.relu)  # True
     ```
     """
-    return activation is None or activation in _named(_NAMES)
+    return activation is None or _is_one_of(activation, _NAMES)
 
 
 def is_per_sample_activation(activation: Any) -> bool:
@@ -35,7 +35,7 @@ def is_per_sample_activation(activation: Any) -> bool:
     ```
     """
     mixing = "glu log_softmax softmax sparsemax".split()
-    return activation is None or activation in _named([*_NAMES, *mixing])
+    return activation is None or _is_one_of(activation, [*_NAMES, *mixing])
 
 
 def op_activation(activation: Any) -> str | None:
@@ -45,14 +45,12 @@ def op_activation(activation: Any) -> str | None:
     op_activation(keras.activations.silu)  # "silu"
     ```
     """
-    names = {
-        keras.activations.relu: "relu",
-        keras.activations.relu6: "relu6",
-        keras.activations.silu: "silu",
-        keras.activations.gelu: "gelu",
-    }
-    return names.get(activation)
+    names = ("relu", "relu6", "silu", "gelu")
+    return next((n for n in names if _is_one_of(activation, [n])), None)
 
 
-def _named(names: Iterable[str]) -> set[Any]:
-    return {getattr(keras.activations, name, None) for name in names}
+def _is_one_of(activation: Any, names: Iterable[str]) -> bool:
+    """Whether an activation, which may have no hash, is a named one."""
+    return any(
+        activation is getattr(keras.activations, name, None) for name in names
+    )

@@ -19,6 +19,7 @@ import functools
 import inspect
 import os
 import pathlib
+import shutil
 import tempfile
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -156,6 +157,8 @@ def _saved_atomically(save: Callable[..., Any]) -> Callable[..., Any]:
                 fresh = pathlib.Path(folder) / target.name
                 bound.arguments.update(filepath=str(fresh), overwrite=True)
                 result = save(*bound.args, **bound.kwargs)
+                if target.exists():
+                    shutil.copymode(target, fresh)
                 fresh.replace(target)
                 return result
 
@@ -179,11 +182,12 @@ def _local_file(
         filepath, str | os.PathLike
     ):
         return None
-    path = pathlib.Path(filepath)
-    one_file = path.name.endswith((".keras", ".h5", ".hdf5"))
-    if "://" in str(filepath) or not one_file or not path.parent.is_dir():
+    name = str(filepath)
+    if "://" in name or not name.endswith((".keras", ".h5", ".hdf5")):
         return None
-    return path
+    # What a link leads to is replaced, and the link stays.
+    path = pathlib.Path(os.path.realpath(filepath))
+    return path if path.parent.is_dir() else None
 
 
 replace("keras:Model.export", by=_plain_export)

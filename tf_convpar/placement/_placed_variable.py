@@ -82,7 +82,8 @@ def given_shards(fn: Any) -> Any:
         return None
 
     def call(x: Any) -> Any:
-        value = stored(x)
+        # Within a `StatelessScope` Keras gives the scope's tensor.
+        value = stored(x) if isinstance(x, keras.Variable) else x
         sharded = isinstance(value, ShardedVariable)
         return fn(value.sharded_value() if sharded else x)
 

@@ -57,7 +57,9 @@ def on_device(
         )
         # Persistent, since a persistent outer tape may come here again.
         with recording(), tf.GradientTape(persistent=True) as tape:
-            tape.watch([x for x in args if x.dtype.is_floating])
+            tape.watch(
+                [x for x in args if x.dtype.is_floating or x.dtype.is_complex]
+            )
             result = fn(*map(_first_or_own, args, _earlier(args)))
 
         def gradient(*upstream: tf.Tensor) -> Any:

@@ -34,21 +34,34 @@ def map_shards(
     values that broadcast along the axis that is cut. If an operand is none of
     these, `fn` is applied once, to merged operands.
     """
+    results = _map(fn, layout, *operands)
+    if results is None:
+        return fn(*(tf.convert_to_tensor(operand) for operand in operands))
+    return _sharded(results, layout)
+
+
+def _sharded(shards: Sequence[tf.Tensor], layout: AnyLayout) -> ShardedTensor:
+    if isinstance(layout, SampleLayout):
+        return ShardedTensor.of_samples(shards, layout)
+    return ShardedTensor(shards, layout)
+
+
+def _map(
+    fn: Callable[..., Any], layout: AnyLayout, *operands: Any
+) -> list[Any] | None:
+    """What `fn` returns on each device; None if operands lie otherwise."""
     pieces = []
     for operand in operands:
         piece = _pieces(operand, layout)
         if piece is None:
-            break
+            return None
         pieces.append(piece)
-    if len(pieces) < len(operands):
-        return fn(*(tf.convert_to_tensor(operand) for operand in operands))
-    results = [
+    return [
         on_device(fn, device)(*operands_there)
         for device, operands_there in zip(
             layout.devices, zip(*pieces, strict=True), strict=True
         )
     ]
-    return ShardedTensor(results, layout)
 
 
 def _pieces(operand: Any, layout: AnyLayout) -> Sequence[Any] | None:
@@ -160,16 +173,15 @@ def _reduction(
         local = functools.partial(
             fn, axis=sorted(axes), keepdims=keepdims, name=name
         )
-        parts = map_shards(local, layout, input_tensor)
+        parts = _map(local, layout, input_tensor)
+        assert parts is not None  # It lies as its own layout says.
         if split_axis not in axes:
             # A negative number of the cut axis changes when a later axis goes.
             stays = layout.axis == 0 or all(a < split_axis for a in axes)
             if keepdims or stays:
-                return parts
+                return _sharded(parts, layout)
             return fn(tf.convert_to_tensor(input_tensor), axis, keepdims, name)
-        return on_device(lambda *p: combine(list(p)), layout.owner)(
-            *parts.shards
-        )
+        return on_device(lambda *p: combine(list(p)), layout.owner)(*parts)
 
     tf.experimental.dispatch_for_api(fn, {"input_tensor": ShardedTensor})(
         reduce

@@ -85,8 +85,19 @@ def planned(layer: Any, **changes: Any) -> ConvParallel:
 
 
 def plain(layer: Any, copies: Copies) -> Any:
-    """The copy of a parallel layer as a layer of plain Keras."""
-    copy = copies.as_kind(layer, _PLAIN_FORMS[type(layer)])
+    """The copy of a parallel layer as a layer of plain Keras.
+
+    A class of the user's, made of a parallel one, stays what it is, on one
+    device.
+    """
+    kind = _PLAIN_FORMS.get(type(layer))
+    if kind is None:
+        own = copies.as_kind(layer, type(layer))
+        for name in _LAYOUT_ATTRIBUTES:
+            vars(own).pop(name, None)
+        own.spread(split="chief")
+        return own
+    copy = copies.as_kind(layer, kind)
     for name in (*PARALLEL_ARGUMENTS, *_LAYOUT_ATTRIBUTES):
         vars(copy).pop(name, None)
     copy.supports_jit = True

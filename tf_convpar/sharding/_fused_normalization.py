@@ -131,6 +131,8 @@ class Fused(Attached):
         return _noted([term])
 
     def _added(self, inputs: Any) -> tf.Tensor | None:
+        if any(x.dtype != self._layer.compute_dtype for x in inputs):
+            return None  # Keras casts them to a common dtype.
         summed = self._added_to_convolution(inputs)
         if summed is not None:
             return summed

@@ -138,5 +138,6 @@ def _pixels(x: tf.Tensor, axis: int) -> Any:
     sizes = [n for i, n in enumerate(x.shape) if i not in (0, axis % x.ndim)]
     if None not in sizes:
         return max(1, math.prod(sizes))
-    numbers = tf.size(x) // (tf.shape(x)[0] * x.shape[axis])
+    samples = tf.shape(x, tf.int64)[0]
+    numbers = tf.size(x, tf.int64) // (samples * x.shape[axis])
     return tf.cast(tf.maximum(numbers, 1), x.dtype)

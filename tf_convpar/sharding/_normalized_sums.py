@@ -184,7 +184,7 @@ def combined(
                     continue
                 one_of_n = tf.math.divide_no_nan(
                     tf.cast(term.maps.shape[axis], dy.dtype),
-                    tf.cast(tf.size(term.maps), dy.dtype),
+                    tf.cast(tf.size(term.maps, tf.int64), dy.dtype),
                 )
                 grads += gradients_of(
                     term, dy, sums, one_of_n, pending, axis, native

@@ -46,6 +46,9 @@ def merged(layer: Any, inputs: Any) -> tf.Tensor | None:
     # One layer may be called at several places, and fit at some.
     if not (inference and fuses(layer, [x.shape for x in inputs])):
         return None
+    # Keras casts others, such as masks of integers, to a common dtype.
+    if any(x.dtype != layer.compute_dtype for x in inputs):
+        return None
     if isinstance(layer, keras.layers.Concatenate):
         return join(inputs)
     # One has a single pixel.

@@ -70,6 +70,8 @@ class HowSplit:
         planned = set()
         plan = model.distribute_strategy.planner().plan_now(model) or {}
         for layer in layers_of(model):
+            if not _conversion.is_convolution(layer):
+                continue  # A class of the user's: it is on the chief then.
             if isinstance(layer, ConvParallel):
                 split = _requested_split(layer, model.distribute_strategy)
                 layers[layer.name] = (
@@ -80,7 +82,7 @@ class HowSplit:
                 )
                 if layer.name in plan and Split.of(plan[layer.name]) == split:
                     planned.add(layer.name)
-            elif _conversion.is_convolution(layer):
+            else:
                 layers[layer.name] = (CHIEF, None, None, None)
         own_moments = any(
             isinstance(

@@ -96,8 +96,10 @@ def dropped(
         for n, fixed_size in zip(shape, noise, strict=True)
     ]
     ones = tf.ones(mask_shape, shard.dtype)
+    # As Keras makes numbers of TensorFlow's kind of a seed.
+    seed = tf.cast(tf.math.floormod(seed, tf.int32.max - 1), "int32")
     mask = tf.nn.experimental.stateless_dropout(
-        ones, rate=layer.rate, seed=tf.cast(seed, "int32")
+        ones, rate=layer.rate, seed=seed
     )
     if noise[axis] != 1:
         own_part = [slice(None)] * len(shape)
