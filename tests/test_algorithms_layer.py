@@ -174,6 +174,40 @@ def test_batch_and_image_unknown_when_traced(name):
         assert_close(ours, exact, TOLERANCE[name])
 
 
+def test_dilated_windows_in_images_of_unknown_size(images):
+    """With a bias, whose gradient is this package's."""
+    keras.utils.set_random_seed(0)
+    plain = keras.Sequential(
+        [
+            keras.Input((None, None, 3)),
+            keras.layers.Conv2D(8, 3, dilation_rate=2, padding="same"),
+            keras.layers.GlobalAveragePooling2D(),
+            keras.layers.Dense(2),
+        ]
+    )
+    plain.compile(keras.optimizers.SGD(0.1), "mse")
+    model = convpar.parallelize(plain, algorithm="auto")
+    x = np.random.default_rng(0).normal(size=(8, 9, 7, 3)).astype("float32")
+    data = tf.data.Dataset.from_generator(
+        lambda: ((x[i : i + 3], x[i : i + 3, 0, 0, :2]) for i in (0, 3, 6)),
+        output_signature=(
+            tf.TensorSpec((None, None, None, 3)),
+            tf.TensorSpec((None, 2)),
+        ),
+    )
+    losses = [
+        one.fit(data, epochs=2, verbose=0).history["loss"]
+        for one in (model, plain)
+    ]
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
+@pytest.mark.parametrize("algorithm", ["winograd", "fft", "auto"])
+def test_a_window_that_fits_into_no_image(algorithm):
+    x, kernel = tf.zeros((1, 2, 2, 3)), tf.zeros((3, 3, 3, 4))
+    assert convolve(x, kernel, algorithm=algorithm).shape == (1, 0, 0, 4)
+
+
 def test_auto_branches_on_a_batch_unknown_when_traced(monkeypatch):
     names = {1: "direct", 8: "winograd:2", 32: "gemm"}
 

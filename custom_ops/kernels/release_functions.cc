@@ -37,14 +37,18 @@ constexpr char kPart[] = "_partitioned_";
 // Where to give up, should the runtime number in another way one day.
 constexpr FunctionLibraryRuntime::Handle kMost = 1 << 22;
 
-// The function that an instantiated one is a part of; empty if it is none.
-std::string Whole(FunctionLibraryRuntime* runtime,
-                  FunctionLibraryRuntime::Handle handle) {
+// The functions that an instantiated one may be a part of: several, where a
+// name has `kPart` in itself; none, where it is no part.
+std::vector<std::string> Wholes(FunctionLibraryRuntime* runtime,
+                                FunctionLibraryRuntime::Handle handle) {
   const FunctionBody* body = runtime->GetFunctionBody(handle);
-  if (body == nullptr || body->record == nullptr) return "";
+  if (body == nullptr || body->record == nullptr) return {};
   const std::string& name = body->record->fdef().signature().name();
-  const std::size_t end = name.find(kPart);
-  return end == std::string::npos ? "" : name.substr(0, end);
+  std::vector<std::string> wholes;
+  std::size_t end = name.find(kPart);
+  for (; end != std::string::npos; end = name.find(kPart, end + 1))
+    wholes.push_back(name.substr(0, end));
+  return wholes;
 }
 
 // Nothing is logged meanwhile: the runtime complains of each number that it has
@@ -86,10 +90,14 @@ class ReleaseFunctionsOp : public tensorflow::OpKernel {
     int released = 0;
     if (runtime != nullptr) {
       const Silence silence;
-      for (FunctionLibraryRuntime::Handle h = 0; h < kMost; ++h) {
-        const std::string whole = Whole(runtime, h);
-        if (whole == own) break;
-        if (gone.count(whole) > 0) parts.push_back(h);
+      bool is_own = false;
+      for (FunctionLibraryRuntime::Handle h = 0; h < kMost && !is_own; ++h) {
+        for (const std::string& whole : Wholes(runtime, h)) {
+          is_own |= whole == own;
+          if (gone.count(whole) == 0) continue;
+          parts.push_back(h);
+          break;
+        }
       }
       for (const auto part : parts)
         released += runtime->ReleaseHandle(part).ok();

@@ -126,8 +126,21 @@ std::shared_ptr<float> Lasting(int64_t floats) {
   constexpr size_t kLine = 64;
   const size_t size = (floats * sizeof(float) + kLine - 1) / kLine * kLine;
   if (size >= kPage / 2) {
-    const auto block = std::make_shared<Workspace>(floats);
-    return {block, block->data()};
+    // A block of its own: a free one, which may be far larger, would be gone.
+    const size_t pages = Workspace::BytesFor(floats);
+    void* const block = Map(pages);
+    if (block == nullptr) return nullptr;
+    const auto count = [](int64_t more) {
+      absl::MutexLock lock(&mutex);
+      bytes.held += more;
+      bytes.in_use += more;
+      bytes.most_held = std::max(bytes.most_held, bytes.held);
+    };
+    count(pages);
+    return {static_cast<float*>(block), [=](float* p) {
+              munmap(p, pages);
+              count(-static_cast<int64_t>(pages));
+            }};
   }
   return {static_cast<float*>(std::aligned_alloc(kLine, std::max(size, kLine))),
           [](float* p) { std::free(p); }};

@@ -78,6 +78,8 @@ def transforms(tile: tuple[int, ...], window: tuple[int, ...]) -> Transforms:
 
 def tiles(geometry: Geometry) -> list[tuple[int, ...]]:
     """Tiles for a convolution, those with the fewest products first."""
+    if 0 in geometry.output:
+        return []
     choices = []
     for window, size in zip(geometry.window, geometry.output, strict=True):
         if window == 1 or size == 1:

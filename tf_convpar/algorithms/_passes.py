@@ -44,6 +44,9 @@ def convolution(
         choice: An algorithm for each pass.
         epilogue: A bias and `relu`, at most.
     """
+    if choice.is_direct and None in geometry.image:
+        # How windows lie in images of unknown size, TensorFlow knows.
+        return choice.forward.forward(x, kernel, geometry, epilogue)
     passes = _Passes(geometry, choice, epilogue.remember)
     if epilogue.bias is not None:
         return passes.forward_with_bias(x, kernel, epilogue)

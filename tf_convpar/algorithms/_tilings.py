@@ -25,7 +25,7 @@ def products(tile: Sequence[int], geometry: Geometry) -> float:
     An axis of unknown size counts as 100 outputs.
     """
     return math.prod(
-        (step + window - 1) * (-(-size // step) if size else 100 / step)
+        (step + window - 1) * (100 / step if size is None else -(-size // step))
         for step, window, size in zip(
             tile, geometry.window, geometry.output, strict=True
         )

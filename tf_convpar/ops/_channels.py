@@ -48,7 +48,7 @@ def channel_moments(
     # its second derivatives are wrong.
     mean = tf.reduce_mean(maps, axes)
     variance = tf.reduce_mean(tf.square(maps - along(mean)), axes)
-    is_any = tf.size(maps) > 0
+    is_any = tf.size(maps, tf.int64) > 0
     return tf.stack(
         [tf.where(is_any, m, tf.zeros_like(m)) for m in (mean, variance)]
     )
@@ -160,7 +160,7 @@ def _moments_gradient(op: Any, upstream: tf.Tensor) -> tf.Tensor:
     # d mean / dx = 1 / n, d variance / dx = 2 (x - mean) / n
     with same_device(op.outputs[0].device):
         (x,), (mean, _) = op.inputs, tf.unstack(op.outputs[0])
-        numbers = tf.size(x) // tf.maximum(tf.size(mean), 1)
+        numbers = tf.size(x, tf.int64) // tf.maximum(tf.size(mean, tf.int64), 1)
         n = tf.cast(tf.maximum(numbers, 1), x.dtype)
         by_mean, by_variance = tf.unstack(upstream / n)
         scale = 2 * by_variance

@@ -105,7 +105,7 @@ class Convolution(NamedTuple):
             if gradients.shape.is_fully_defined():
                 return kernel_gradient
             return tf.where(
-                tf.size(gradients) > 0,
+                tf.size(gradients, tf.int64) > 0,
                 kernel_gradient,
                 tf.zeros_like(kernel_gradient),
             )
