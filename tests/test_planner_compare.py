@@ -15,7 +15,10 @@ from tf_convpar import planner
 from tf_convpar.cli.simulate import command
 from tf_convpar.placement import copy_pairs
 from tf_convpar.placement import sum_pairs
+from tf_convpar.planner import _group_ways
 from tf_convpar.planner import _work_keys
+from tf_convpar.planner._linear_program import LinearProgram
+from tf_convpar.planner._linear_program import NoProof
 from tf_convpar.sharding import calls_of
 
 A, B, C, D = (f"/job:worker/replica:0/task:{i}/device:CPU:0" for i in range(4))
@@ -114,6 +117,59 @@ def test_devices_without_the_memory_get_no_replica():
     calibration = dataclasses.replace(calibration, devices=tuple(devices))
     way = of_kind(planner.compare(model, calibration), "replicas", "SyncEASGD")
     assert way.groups == ((A,), (C,))
+
+
+def test_a_replica_needs_memory_for_its_part_of_the_batch():
+    """No device has room for all of it."""
+    x = keras.Input((64, 64, 3))
+    y = keras.layers.Conv2D(8, 3, padding="same")(x)
+    model = keras.Model(x, y)
+    calibration = planner.described(model, "2xcpu:100GFLOPS", batch_size=32)
+    maps = 32 * 64 * 64 * 8 * 4
+    devices = tuple(
+        dataclasses.replace(device, memory_bytes=round(0.75 * maps))
+        for device in calibration.devices
+    )
+    calibration = dataclasses.replace(calibration, devices=devices)
+    names = {way.method for way in planner.compare(model, calibration)}
+    assert {"SyncSGD", "DiLoCo"} <= names
+
+
+def test_what_was_proven_is_kept_when_a_proof_takes_too_long(monkeypatch):
+    """Of one cut of several; and of groups, which are beside the plan."""
+    model = chain()
+    calibration = calibration_of(model, [A, B, C], rate=1e9)
+    whole = planner.plan(model, calibration)
+    solve, calls = LinearProgram.solve, []
+
+    def late(self, time_limit_s):
+        calls.append(self)
+        if len(calls) > 1:
+            raise NoProof("no proof")
+        return solve(self, time_limit_s)
+
+    monkeypatch.setattr(LinearProgram, "solve", late)
+    plan = planner.plan(model, calibration)
+    assert len(calls) > 1
+    assert plan.prediction.step_s >= whole.prediction.step_s
+    assert planner.compare(model, calibration, plan=plan)
+    with pytest.raises(RuntimeError, match="no proof"):
+        planner.plan(model, calibration)
+
+
+def test_heads_of_groups_gather_by_links_of_their_own_group():
+    model = chain()
+    calibration = calibration_of(model, [A, B, C, D], rate=1e9)
+    slow = tuple(
+        dataclasses.replace(link, bytes_per_s=1e3)
+        if D in (link.source, link.target)
+        else link
+        for link in calibration.links
+    )
+    slower = dataclasses.replace(calibration, links=slow)
+    rates = {(k.source, k.target): k.bytes_per_s for k in slow}
+    assert _group_ways._rate_within(slower, (A, B)) == rates[B, A] > 1e6
+    assert _group_ways._rate_within(slower, (C, D)) == 1e3
 
 
 @pytest.mark.parametrize("root", (A, C, "chief"))

@@ -11,12 +11,14 @@ from plans_of_graphs import MODELS
 from plans_of_graphs import calibration_of
 
 import tf_convpar as convpar
+from tf_convpar import planner
 from tf_convpar.planner import _balancing
 from tf_convpar.planner import _plan
 from tf_convpar.planner import _solver
 from tf_convpar.planner import _step
 from tf_convpar.planner import _work_keys
 from tf_convpar.planner._costs import Costs
+from tf_convpar.planner._ways import CHIEF
 from tf_convpar.planner._ways import Settings
 from tf_convpar.sharding import calls_of
 from tf_convpar.sharding import step_traffic
@@ -206,6 +208,31 @@ def test_things_are_given_out_so_that_all_end_together(quantum):
     assert given[3] == 0
     for count, part in zip(given, (100, 60, 40), strict=False):
         assert abs(count - part) <= quantum
+
+
+def test_times_are_asked_for_once():
+    """And not of all devices for each thing that is given out."""
+    asked = []
+    _balancing.balanced(100, [lambda n: asked.append(n) or n] * 5)
+    assert len(asked) == 100 + 5
+
+
+def test_weights_of_a_layer_at_two_places_are_stored_and_updated_once():
+    x = keras.Input((4, 4, 256))
+    layer = keras.layers.Conv2D(256, 3, padding="same")
+    model = keras.Model(x, layer(layer(x)))
+    calibration = planner.described(
+        model, "2xcpu:100GFLOPS", "1kbit", batch_size=1
+    )
+    plan = planner.plan(model, calibration)
+    alone = plan.single_s[calibration.devices[0].name]
+    assert plan.prediction.step_s == pytest.approx(alone, rel=1e-9)
+    graph = calls_of(model)
+    cut = _balancing.unsplit(graph, calibration)
+    stored = sum(c[CHIEF].memory[0] for c in Costs(graph, calibration, cut).of)
+    assert stored == pytest.approx(
+        2 * 4 * 4 * 256 * 4 + 4 * (2 + calibration.slots) * layer.count_params()
+    )
 
 
 @pytest.mark.timeout(60)

@@ -10,6 +10,7 @@ from plans_of_graphs import calibration_of
 from star_cases import device_name
 
 import tf_convpar as convpar
+from tf_convpar import planner as whole_models
 from tf_convpar.algorithms import Geometry
 from tf_convpar.cluster.local_cluster import local_workers
 from tf_convpar.planner import _balancing
@@ -173,6 +174,17 @@ def test_bad_arguments(strategy, arguments, message):
     given = {"model": network(), "strategy": strategy, "batch_size": 8}
     with pytest.raises(ValueError, match=message):
         planner.calibrate(**given | arguments)
+
+
+def test_a_convolution_within_another_layer(strategy):
+    x = keras.Input((4, 8, 8, 3))
+    within = keras.layers.TimeDistributed(keras.layers.Conv2D(8, 3, name="c"))
+    model = keras.Model(x, within(x))
+    with pytest.raises(ValueError, match="within other layers: c"):
+        planner.calibrate(model, strategy, 8, throughput="dry_run")
+    described = whole_models.described(model, "2xcpu:100GFLOPS")
+    with pytest.raises(ValueError, match="within other layers: c"):
+        convpar.plan(model, described, by="star")
 
 
 def test_chief_leads():

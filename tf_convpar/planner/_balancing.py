@@ -175,13 +175,16 @@ def balanced(
         return min(count * quantum, number)
 
     unit_counts = [0] * len(seconds)
+    with_one_more = {
+        d: time(things(1)) for d, time in enumerate(seconds) if time is not None
+    }
     for _ in range(units):
         # One more goes to the device that finishes it first.
-        first = min(
-            (d for d, time in enumerate(seconds) if time is not None),
-            key=lambda d: seconds[d](things(unit_counts[d] + 1)),  # type: ignore
-        )
+        first = min(with_one_more, key=with_one_more.__getitem__)
         unit_counts[first] += 1
+        time = seconds[first]
+        assert time is not None
+        with_one_more[first] = time(things(unit_counts[first] + 1))
     counts = [count * quantum for count in unit_counts]
     largest = max(range(len(counts)), key=counts.__getitem__)
     counts[largest] -= sum(counts) - number

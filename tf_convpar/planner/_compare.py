@@ -8,6 +8,7 @@ same samples in a step.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +23,7 @@ from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._computing import Computing
 from tf_convpar.planner._costs import Costs
 from tf_convpar.planner._group_ways import groups
+from tf_convpar.planner._linear_program import NoProof
 from tf_convpar.planner._replica_ways import diloco
 from tf_convpar.planner._replica_ways import normalizes
 from tf_convpar.planner._replica_ways import sync_easgd
@@ -116,9 +118,14 @@ def ways_of(
     if SPLIT in names:
         plan = plan or _plan.plan_graph(graph, calibration, settings)
         ways += _split(graph, plan, batch, settings)
-    # Each replica needs a sample.
-    if 1 < len(single) <= batch:
-        replicas = Computing(graph, calibration, list(single))
+    # Each replica needs a sample, and the memory for its part of the batch.
+    part = dataclasses.replace(
+        calibration, batch=-(-batch // len(calibration.devices))
+    )
+    unsplit = _balancing.unsplit(graph, part)
+    able = list(_plan.singles_of(Costs(graph, part, unsplit)))
+    if 1 < len(able) <= batch:
+        replicas = Computing(graph, calibration, able)
         predictors = {
             "SyncSGD": lambda: sync_sgd(replicas, graph, arguments),
             "SyncEASGD": lambda: sync_easgd(replicas),
@@ -135,7 +142,7 @@ def ways_of(
     for number in _NUMBERS_OF_GROUPS if GROUPS in names else ():
         if number >= len(calibration.devices):
             break
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, NoProof):
             ways.append(groups(graph, calibration, number, settings))
     return tuple(sorted(ways, key=lambda way: -way.samples_per_s))
 

@@ -17,6 +17,7 @@ from tf_convpar.placement import PACK_BYTES
 from tf_convpar.placement import Move
 from tf_convpar.planner import _work_keys
 from tf_convpar.planner._calibration import Calibration
+from tf_convpar.planner._computing import weights_of
 from tf_convpar.planner._interfaces import Interfaces
 from tf_convpar.planner._ways import FILTERS
 from tf_convpar.planner._ways import SAMPLES
@@ -106,6 +107,10 @@ class Costs:
         self.cut = cut
         self.ways = Ways(graph, cut)
         self._interfaces = Interfaces(calibration.links)
+        # Where a layer is called first: its weights are stored and updated
+        # once, however often it is called.
+        indices = reversed(list(enumerate(graph.calls)))
+        self._first_calls = {id(call.layer): i for i, call in indices}
         self.of = [
             {name: self._cost(i, call, name) for name in self.ways.of[i]}
             for i, call in enumerate(graph.calls)
@@ -135,10 +140,8 @@ class Costs:
         messages = [_messages(move) for move in way.ahead]
         there, back = ([move[k] for move in ahead] for k in range(2))
         early, late = _added(there), _added(back)
-        weights = sum(
-            math.prod(weight.shape)
-            for weight in getattr(call.layer, "trainable_weights", ())
-        )
+        is_first = self._first_calls[id(call.layer)] == index
+        weights = sum(weights_of([call])) if is_first else 0
         stored = way.stored or (1.0,) + (0.0,) * (len(forward) - 1)
         updates = [
             part * weights * device.update_s

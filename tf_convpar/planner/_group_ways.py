@@ -61,10 +61,9 @@ def groups(
     ]
     names = [part[0] for part in parts]
     tree = TreeTimes(calibration.links, WIDTH * sum(weights_of(graph.calls)))
-    rates = {k.target: k.bytes_per_s for k in calibration.links}
     gathered = max(
-        away / rates[name]
-        for name, (_, away) in zip(names, predictions, strict=True)
+        away / _rate_within(calibration, part) if away else 0.0
+        for part, (_, away) in zip(parts, predictions, strict=True)
     )
     exchange = gathered + max(
         tree.seconds(sum_pairs(names, names[0])),
@@ -82,6 +81,16 @@ def groups(
         max(exchange, *(group.step_s for group, _ in predictions)) + gathered,
         tree.received(names, names[0]) + max(most),
         OWN_STEPS,
+    )
+
+
+def _rate_within(calibration: Calibration, part: Sequence[str]) -> float:
+    """Bytes a second into a group's first device from its others."""
+    first, *others = part
+    return max(
+        link.bytes_per_s
+        for link in calibration.links
+        if link.target == first and link.source in others
     )
 
 

@@ -32,6 +32,10 @@ class NoSolution(Exception):
     """No values of the variables satisfy all constraints."""
 
 
+class NoProof(RuntimeError):
+    """The best values were not found, or not proven, within the time."""
+
+
 class Linear:
     """A linear expression: a sum of variables with factors, and a number."""
 
@@ -120,7 +124,7 @@ class LinearProgram:
 
         Raises:
             NoSolution: No values satisfy all constraints.
-            RuntimeError: There is no proof within the time.
+            NoProof: There is no proof within the time.
         """
         count = len(self._upper)
         cost = np.zeros(count)
@@ -143,10 +147,11 @@ class LinearProgram:
             gap = "no solution at all"
             if result.x is not None and result.mip_gap is not None:
                 gap = f"a solution within {result.mip_gap:.2%} of the bound"
-            raise RuntimeError(
+            raise NoProof(
                 f"Expected a proven allocation within {time_limit_s:.0f} s. "
-                f"Received {gap} ({result.message}). A larger quantum or fewer "
-                "devices make it easier."
+                f"Received {gap} ({result.message}). Fewer devices make it "
+                "easier, and so does a larger quantum of kernels, where there "
+                "is one."
             )
         return np.asarray(result.x)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Mapping
 
@@ -16,6 +15,7 @@ from tf_convpar.planner import _work_keys
 from tf_convpar.planner import star
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._costs import Costs
+from tf_convpar.planner._linear_program import NoProof
 from tf_convpar.planner._linear_program import NoSolution
 from tf_convpar.planner._ways import CHIEF
 from tf_convpar.planner._ways import DEFAULTS
@@ -98,10 +98,11 @@ def plan_graph(
     """
     candidates: list[_Candidate] = []
     singles: dict[str, float] = {}
+    unproven: NoProof | None = None
     for cut in _balancing.cuts(graph, calibration, settings):
         costs = Costs(graph, calibration, cut)
         singles = singles or singles_of(costs)
-        with contextlib.suppress(NoSolution):
+        try:
             # Most cuts are worse than the best one so far: to prove that takes
             # little time.
             known = min((c.seconds for c in candidates), default=None)
@@ -109,7 +110,13 @@ def plan_graph(
             candidates.append(
                 _Candidate(costs, choice, _step.step_s(costs, choice))
             )
+        except NoSolution:
+            continue
+        except NoProof as error:
+            unproven = error  # Plans of other cuts are as good as they were.
     if not candidates:
+        if unproven is not None:
+            raise unproven
         limits = {d.name: d.memory_bytes for d in calibration.devices}
         raise ValueError(
             "Expected devices with the memory for a training step of "

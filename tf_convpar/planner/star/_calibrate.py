@@ -28,6 +28,7 @@ from tf_convpar.planner.measure._own_thread import in_own_thread
 from tf_convpar.planner.star import _calibration
 from tf_convpar.planner.star._calibration import StarCalibration
 from tf_convpar.planner.star._network import Network
+from tf_convpar.planner.star._of_measurements import check_calls
 from tf_convpar.planner.star._of_measurements import star_of
 from tf_convpar.planner.star._of_model import of_model
 from tf_convpar.planner.star._of_model import wire_bytes
@@ -98,6 +99,7 @@ def calibrate(
         slots=_updates.slots_of(optimizer),
     )
     graph = calls_of(model)
+    check_calls(graph, network)
     keep = throughput in ("auto", "eval")
     calibration = _calibrate.calibrate_graph(
         graph,

@@ -77,6 +77,7 @@ def star_of(
         rates: Operations per second of each device, in place of the measured
             times of convolutions.
     """
+    check_calls(graph, network)
     names = {convolution.name for convolution in network}
     rest_s = alone(graph, calibration, names)[calibration.devices[0].name]
     # Of a layer that is called twice, the call that needs all gradients.
@@ -106,6 +107,22 @@ def star_of(
         quantum=quantum,
         facts=calibration.facts,
     )
+
+
+def check_calls(graph: Graph, network: Network) -> None:
+    """Checks that all convolutions of a network are called in a graph.
+
+    Raises:
+        ValueError: One is within another layer, and has no times of its own.
+    """
+    called = {call.name for call in graph.calls if call.layer is not None}
+    within = [c.name for c in network if c.name not in called]
+    if within:
+        raise ValueError(
+            "Expected convolutions that are layers of the model or of a model "
+            "in it: the star plans each by its own times. Received some "
+            f"within other layers: {', '.join(within)}."
+        )
 
 
 def _times(convolution: StarConvolution, work: Work, batch: int) -> Times:
