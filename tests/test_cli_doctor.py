@@ -4,6 +4,7 @@ import json
 import subprocess
 
 import pytest
+from parted import parted_workers
 from processes import CONVPAR
 from processes import environment
 from processes import kill_tree
@@ -158,3 +159,14 @@ def test_slow_links(rate, latency, well, words, monkeypatch):
     found = _checks.of_link("/device:CPU:0", "/device:CPU:1", None)
     assert found.well == well
     assert words in found.says
+
+
+def test_workers_that_do_not_reach_each_other():
+    """Both answer the chief: only they can tell."""
+    with parted_workers() as local:
+        local.part((1, 0))
+        code, found = doctor(TF_CONFIG=local.tf_config())
+    assert code == 1
+    assert ("worker 0, worker 1", "reach") in wrong(found)
+    says = found["worker 0, worker 1", "reach"]["says"]
+    assert "do not reach each other" in says

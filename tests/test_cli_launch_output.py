@@ -108,3 +108,18 @@ def test_a_program_that_does_not_stop_is_killed(program, times):
         assert not wait_gone(pids)
     finally:
         kill_tree(launcher)
+
+
+def test_characters_that_the_output_has_not(program):
+    """A program of another encoding; what it writes later comes as well."""
+    text = (
+        "import sys; sys.stdout.buffer.write(b'caf\\xe9\\n');"
+        "[print('more', i) for i in range(20000)]"
+    )
+    code, output, errors = apart(
+        [*LAUNCH, "-n", "1", program(text)], PYTHONIOENCODING="latin-1"
+    )
+    assert code == 0, errors
+    lines = output.splitlines()
+    assert lines[0] == "[chief] caf?"
+    assert lines[-1] == "[chief] more 19999"

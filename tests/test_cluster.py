@@ -131,7 +131,18 @@ def test_any_resolver(monkeypatch):
         (config({"worker": ["a:1", "a:1"]}, type="worker"), "more than once"),
         (
             config({"chief": ["localhost:1"], "worker": ["b:1"]}, type="chief"),
-            "localhost:1 for the chief",
+            "address of the chief",
+        ),
+        (
+            config({"chief": ["0.0.0.0:1"], "worker": ["b:1"]}, type="chief"),
+            "0.0.0.0:1, which on b:1",
+        ),
+        (
+            config(
+                {"chief": ["a:1"], "worker": ["localhost:2", "b:1"]},
+                type="chief",
+            ),
+            "address of a worker",
         ),
         (config({**SPEC, "ps": ["d:1"]}, type="chief"), "parameter server"),
         (config({**SPEC, "evaluator": ["d:1"]}, type="chief"), "evaluation"),
@@ -157,6 +168,11 @@ def test_malformed_tf_config(monkeypatch, text, found):
 def test_names_of_hosts():
     for host in ("a" * 63 + ".b", "a.b.", "münchen.example", "10.0.0.1", "a_b"):
         assert Cluster({"chief": [f"{host}:1"]}).chief.host == host
+
+
+def test_one_machine_may_call_itself_as_it_likes():
+    for worker in ("localhost:2", "a:2", "0.0.0.0:2"):
+        Cluster({"chief": ["a:1"], "worker": [worker]})
 
 
 def test_ipv6_address():
@@ -266,6 +282,12 @@ def test_free_port(closed_port):
             accepted, _ = server.accept()
             accepted.close()
     joining.check_port_free(f"somewhere:{port}")
+
+
+def test_no_more_workers_are_waited_for_than_there_are():
+    cluster = Cluster(SPEC)
+    with pytest.raises(ValueError, match=r"from 0 to 2, the workers.*: 3"):
+        joining.connect(cluster, timeout_s=0.1, fewest=3)
 
 
 def test_only_the_chief_may_connect():

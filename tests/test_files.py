@@ -116,6 +116,26 @@ def test_whole_or_not_at_all(tmp_path):
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_a_link_stays_and_what_it_leads_to_is_written(tmp_path):
+    (tmp_path / "shared").mkdir()
+    link, file = tmp_path / "plan.json", tmp_path / "shared/plan.json"
+    link.symlink_to("shared/plan.json")
+    for text in (b"one", b"two"):
+        files.replace(link, text)
+        assert link.is_symlink() and file.read_bytes() == text
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_pipe_is_written_into(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        read = pool.submit(pipe.read_bytes)
+        files.replace(pipe, b"text")
+        assert read.result(timeout=10) == b"text"
+    assert list(tmp_path.iterdir()) == [pipe] and pipe.is_fifo()
+
+
 def test_who_reads_meanwhile_reads_one_file_whole(tmp_path):
     file = tmp_path / "file"
     files.replace(file, b"old")

@@ -424,7 +424,13 @@ def test_addresses_of_others_are_refused(address, match):
 
 
 def test_names_that_only_begin_as_localhost():
-    here = ["localhost:1", "127.0.0.1:22", "127.1:22", "[::1]:5"]
+    here = [
+        *("localhost:1", "127.0.0.1:22", "127.1:22", "[::1]:5"),
+        *("LOCALHOST:1", "localhost.localdomain:1", "[0:0:0:0:0:0:0:1]:5"),
+    ]
     assert all(map(is_loopback, here))
-    there = ["localhost.example.org:1", "12.7.0.1:2", "[::2]:5"]
+    there = [
+        *("localhost.example.org:1", "12.7.0.1:2", "[::2]:5", "0.0.0.0:1"),
+        "127.example.org:1",
+    ]
     assert not any(map(is_loopback, there))

@@ -1,5 +1,6 @@
 """What Keras does with a model, it does with a split one, to the same end."""
 
+import dataclasses
 import functools
 
 import keras
@@ -101,6 +102,26 @@ def test_custom_loop_with_strategy_run(strategy, images):
 
     losses = np.array([float(distributed_step(x, y)) for x, y in data])
     assert largest_difference(losses, expected) < 1e-5
+
+
+@dataclasses.dataclass
+class Trainer:
+    """Has no hash, as a dataclass has none."""
+
+    scale: float
+
+    def step(self, x):
+        return self.scale * x
+
+
+def test_a_step_of_an_object_without_a_hash(strategy):
+    trainer = Trainer(2.0)
+
+    @tf.function
+    def train(x):
+        return strategy.run(trainer.step, args=(x,))
+
+    assert float(train(tf.constant(1.5))) == 3.0
 
 
 def test_batches_are_whole_and_nothing_fetches_them_ahead(strategy):

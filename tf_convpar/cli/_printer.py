@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import os
 import signal
 import sys
@@ -20,6 +21,10 @@ class Printer:
     """Writes the lines of several processes, with their task in front."""
 
     def __init__(self) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            # A character that the terminal has not ends no process's output.
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")
         self._lock = threading.Lock()
         self._colours: dict[str, str] = {}
 

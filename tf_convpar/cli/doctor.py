@@ -6,6 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 # Seconds for the samples of one measurement.
 _BUDGET_S = 0.05
+# Seconds in which a task answers another one that it reaches.
+_ANSWER_S = 5.0
 
 
 @click.command(name="doctor")
@@ -38,8 +41,9 @@ def command(timeout_s: float, as_json: bool) -> None:
     One line for each thing, with what to do about it: oneDNN that is off, one
     thread, compiled operations that are not in use. On the chief of a cluster
     in TF_CONFIG, before its program starts, also of the workers, which have to
-    run: whether they answer, their versions, their clocks, and how fast the
-    links are. Exit code 0 says that all is well, 1 that something is not.
+    run: whether they answer, and reach each other, their versions, their
+    clocks, and how fast the links are. Exit code 0 says that all is well, 1
+    that something is not.
     """  # noqa: D301 (click keeps the lines after a backspace as they are)
     from tf_convpar.cluster import spec
 
@@ -88,12 +92,12 @@ def _findings(
     if not cluster.is_chief or not answering:
         yield from _checks.of_device("/device:CPU:0", here)
     else:
-        yield from _of_cluster(cluster, len(answering), timeout_s, report)
+        yield from _of_cluster(cluster, answering, timeout_s, report)
 
 
 def _of_cluster(
     cluster: Cluster,
-    answering: int,
+    answering: Sequence[Task],
     timeout_s: float,
     report: Callable[[str], None],
 ) -> Iterator[Finding]:
@@ -102,15 +106,29 @@ def _of_cluster(
 
     from tf_convpar.cli import _checks
     from tf_convpar.cluster import joining
+    from tf_convpar.cluster.reach import cut_off_pairs
     from tf_convpar.planner.measure import Clock
     from tf_convpar.strategy import devices
 
     here = _name(cluster.task)
     try:
-        joining.connect(cluster, timeout_s, answering)
+        joining.connect(cluster, timeout_s, len(answering))
     except OSError as error:
         yield _checks.Finding(here, "join", False, error.strerror or str(error))
         return
+    report("asking tasks for one another")
+    cut_off = cut_off_pairs(cluster.chief, answering, _ANSWER_S)
+    for one, other in cut_off:
+        yield _checks.Finding(
+            f"{_name(one)}, {_name(other)}",
+            "reach",
+            False,
+            f"Both answer here, but {one} and {other} do not reach each other. "
+            "Open the way between them, in both directions: a firewall, a "
+            "route, or a name that one of them does not know.",
+        )
+    if any(cluster.chief in pair for pair in cut_off):
+        return  # What is measured between them would never end.
     by_task = _checks.by_task(devices.available())
     chief = by_task.pop((cluster.task.job, cluster.task.index))
     yield from _checks.of_device(chief, here)

@@ -64,7 +64,8 @@ def connect(
             absent `members()`, which may join later.
 
     Raises:
-        ValueError: where this process's task is not the chief.
+        ValueError: where this process's task is not the chief, or there are
+            fewer other tasks than `fewest`.
         RuntimeError: where it already is in another cluster, or where another
             `convpar launch` has started a worker.
         OSError: where its own port is taken or not permitted.
@@ -76,6 +77,12 @@ def connect(
             f"Expected this program to run on the chief, {cluster.chief}. "
             f"Received a TF_CONFIG that makes this process {cluster.task}: "
             "run `convpar worker` here, and the program on the chief alone."
+        )
+    others = cluster.others
+    if fewest is not None and not 0 <= fewest <= len(others):
+        raise ValueError(
+            f"Expected min_workers from 0 to {len(others)}, the workers of "
+            f"this cluster without its chief. Received: {fewest}."
         )
     if _connected == cluster:
         return
@@ -89,8 +96,8 @@ def connect(
     set_grpc_defaults()
     check_port_free(cluster.chief.address)
     doors = listening.wanted(cluster.chief)
-    answered = wait_for(cluster.others, timeout_s, fewest, cluster.one_program)
-    absent = [task for task in cluster.others if task not in answered]
+    answered = wait_for(others, timeout_s, fewest, cluster.one_program)
+    absent = [task for task in others if task not in answered]
     # The import takes seconds, for which no error above should have to wait.
     import tensorflow as tf
 

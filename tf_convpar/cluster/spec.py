@@ -1,9 +1,11 @@
 """A cluster: its tasks, their addresses, and which of them this process is."""
 
 import dataclasses
+import ipaddress
 import json
 import os
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 from typing import Literal
 from typing import overload
@@ -28,7 +30,7 @@ _REFUSED = {
     "localhost": "a cluster of one machine needs no cluster at all",
 }
 
-_LOOPBACK = ("localhost:", "127.", "[::1]:")
+_LOOPBACK = ("localhost", "localhost.localdomain", "ip6-localhost")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -279,19 +281,54 @@ def _checked_spec(spec: Any) -> dict[str, tuple[str, ...]]:
             "Expected every task of a cluster to have an address of its own. "
             f"Received {', '.join(twice)} more than once in {checked}."
         )
-    away = [a for a in addresses if not is_loopback(a)]
-    if is_loopback(addresses[0]) and away:
-        raise ValueError(
-            "Expected an address of the chief that the other machines can "
-            f"reach. Received {addresses[0]} for the chief, which on "
-            f"{away[0]} means that machine itself. Use the chief's host name."
-        )
+    _check_reachable(addresses)
     return checked
+
+
+def _check_reachable(addresses: Sequence[str]) -> None:
+    """Raises ValueError for an address that means each machine itself.
+
+    Args:
+        addresses: Addresses of all tasks, the chief's first.
+    """
+    own = [a for a in addresses if is_loopback(a) or _is_unspecified(a)]
+    away = [a for a in addresses if a not in own]
+    hosts = {address.rpartition(":")[0] for address in away}
+    # Beside one host there may be one machine, if the chief has its name.
+    if away and (addresses[0] in own or (own and len(hosts) > 1)):
+        task = "the chief" if addresses[0] in own else "a worker"
+        raise ValueError(
+            f"Expected an address of {task} that the other machines can "
+            f"reach. Received {own[0]}, which on {away[-1]} means that "
+            "machine itself. Use the machine's name or address."
+        )
 
 
 def is_loopback(address: str) -> bool:
     """Whether `host:port` means the machine itself on every machine."""
-    return address.startswith(_LOOPBACK)
+    host = address.rpartition(":")[0].strip("[]").lower()
+    number = _ip_address(host)
+    if number is not None:
+        return number.is_loopback
+    # `127.1` is short for 127.0.0.1.
+    short = host.startswith("127.") and host.replace(".", "").isdigit()
+    return short or host in _LOOPBACK
+
+
+def _is_unspecified(address: str) -> bool:
+    """Whether `host:port` is all addresses of a machine: `0.0.0.0`, `::`."""
+    number = _ip_address(address.rpartition(":")[0].strip("[]"))
+    return number is not None and number.is_unspecified
+
+
+def _ip_address(
+    host: str,
+) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The number of a host that is given by it; None for a name."""
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
 
 
 def _checked_addresses(job: str, addresses: Any) -> tuple[str, ...]:

@@ -25,15 +25,17 @@ def cache_folder() -> pathlib.Path:
         folder = chosen or platformdirs.user_cache_dir("tf_convpar", False)
         return pathlib.Path(folder).expanduser()
     except RuntimeError:  # A user without a home, as in containers.
-        return _temporary(tempfile.gettempdir())
+        return temporary_folder()
 
 
-def _temporary(folder: str) -> pathlib.Path:
+def temporary_folder() -> pathlib.Path:
     """This user's folder within one that all users can write to.
 
     A folder that another user has made, or can write to, is not used.
     """
-    own_folder = pathlib.Path(folder, f"tf_convpar-{os.getuid()}")
+    own_folder = pathlib.Path(
+        tempfile.gettempdir(), f"tf_convpar-{os.getuid()}"
+    )
     with contextlib.suppress(OSError):
         own_folder.mkdir(mode=0o700, exist_ok=True)
     try:

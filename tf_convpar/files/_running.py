@@ -2,8 +2,8 @@
 
 There is one for each process, in the user's cache folder. `callbacks.Monitor`
 writes it, and `convpar top` reads it. Each `convpar launch` also has an empty
-file, whose time is that of the last step: so it knows whether a program goes
-on when a worker has ended.
+file, in a temporary folder, whose time is that of the last step: so it knows
+whether a program goes on when a worker has ended.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 import psutil
 
 from tf_convpar.files._cache_folder import cache_folder
+from tf_convpar.files._cache_folder import temporary_folder
 from tf_convpar.files._checked import Checked
 from tf_convpar.files._checked import Natural
 from tf_convpar.files._checked import checked
@@ -158,7 +159,8 @@ def last_step(launch: str) -> int | None:
 def _steps(launch: str) -> pathlib.Path:
     if not re.fullmatch(r"[0-9a-f]{1,64}", launch):
         raise ValueError(f"Expected the id of a launch. Received: {launch!r}.")
-    return cache_folder() / "running" / f"{launch}.steps"
+    # Where cache folders cannot be written, programs recover all the same.
+    return temporary_folder() / f"{launch}.steps"
 
 
 def _runs(training: Running) -> bool:

@@ -7,6 +7,7 @@ import glob
 import os
 import pathlib
 import secrets
+import tempfile
 from collections.abc import Iterator
 
 
@@ -18,13 +19,21 @@ def whole(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
     with whole("plan.json") as part:
         part.write_text("{}")
     ```
+
+    A link stays: what it leads to is replaced. What is no file, such as a pipe
+    or `/dev/null`, stays as well, and all is written into it at once.
     """
-    target = pathlib.Path(path)
+    target = pathlib.Path(os.path.realpath(path))
+    in_place = target.exists() and not (target.is_file() or target.is_dir())
+    folder = pathlib.Path(tempfile.gettempdir()) if in_place else target.parent
     # A name that no other process or thread uses.
-    part = target.with_name(_part(target.name, secrets.token_hex(4)))
+    part = folder / _part(target.name, secrets.token_hex(4))
     try:
         yield part
-        os.replace(part, target)
+        if in_place:
+            target.write_bytes(part.read_bytes())
+        else:
+            os.replace(part, target)
     finally:
         part.unlink(missing_ok=True)
 
@@ -34,7 +43,7 @@ def remove_parts(path: str | os.PathLike[str]) -> None:
 
     Only for a file that nobody else writes.
     """
-    target = pathlib.Path(path)
+    target = pathlib.Path(os.path.realpath(path))
     for part in target.parent.glob(_part(glob.escape(target.name), "*")):
         part.unlink(missing_ok=True)
 

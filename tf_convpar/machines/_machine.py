@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import platform
 import re
 from collections.abc import Sequence
@@ -39,8 +40,9 @@ def model(device: str) -> str:
 def memory_bytes(device: str) -> int | None:
     """Bytes that a device can give to a program; None if unknown.
 
-    For a CPU these are the free bytes of the machine's memory, for a GPU those
-    that its process may allocate on the card.
+    For a CPU these are the free bytes of the machine's memory, or those that
+    its control group (a container, a job of Slurm) may still use, if these are
+    fewer. For a GPU they are those that its process may allocate on the card.
     """
     if kind_of(device) != "CPU":
         from tf_convpar._compat.tensorflow import memory_limits
@@ -49,7 +51,8 @@ def memory_bytes(device: str) -> int | None:
     match = re.search(
         r"^MemAvailable:\s*(\d+) kB", _read(device, "meminfo"), re.M
     )
-    return int(match[1]) * 1024 if match else None
+    free = [int(match[1]) * 1024] if match else []
+    return min([*free, *_left_by_groups(device)], default=None)
 
 
 def processor_s(device: str) -> float | None:
@@ -193,10 +196,49 @@ def _cores(device: str) -> tuple[str, str]:
     return _status(device, "Cpus_allowed_list"), quota
 
 
+# Of control groups of versions 2 and 1: the controller, and the files with the
+# limit, with what is used, and the field of memory.stat with files' pages that
+# are given up when memory runs short.
+_MEMORY_FILES = (
+    ("", "memory.max", "memory.current", "inactive_file"),
+    (
+        *("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+        "total_inactive_file",
+    ),
+)
+
+
+def _left_by_groups(device: str) -> list[int]:
+    """Bytes that each control group of a device's process leaves to it."""
+    left = []
+    for line in _read(device, "self/cgroup").splitlines():
+        _, controllers, group = line.split(":", 2)
+        for kind, limit, used, cached in _MEMORY_FILES:
+            if kind not in controllers.split(","):
+                continue
+            root = f"/sys/fs/cgroup/{kind}"
+            # Within a container the group's own folder may be the root.
+            for folder in (group, *pathlib.PurePosixPath(group).parents):
+                most, now, stat = (
+                    host_file(device, f"{root}/{folder}/{name}").strip()
+                    for name in (limit, used, "memory.stat")
+                )
+                if not (most.isdigit() and now.isdigit()):
+                    continue
+                pages = re.search(rf"^{cached} (\d+)$", stat, re.M)
+                spare = int(pages[1]) if pages else 0
+                left.append(max(0, int(most) - int(now) + spare))
+    return left
+
+
 def _threads(device: str) -> str:
     command_line = _read(device, "self/cmdline").replace("\0", " ")
     match = re.search(r"--threads[= ](\d+)", command_line)
-    return match[1] if match else ""
+    if match:
+        return match[1]
+    text = environment(device).get("TF_NUM_INTRAOP_THREADS", "")
+    # 0 leaves the number to TensorFlow.
+    return text if text.isdecimal() and int(text) else ""
 
 
 def _status(device: str, field: str) -> str:

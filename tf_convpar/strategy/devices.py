@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import tensorflow as tf
 
 
-def canonical(device: str) -> str:
+def canonical(device: str | tf.config.LogicalDevice) -> str:
     """The full TensorFlow name of a device, which may be given in short.
 
     ```python
@@ -15,11 +16,12 @@ def canonical(device: str) -> str:
     # "/job:localhost/replica:0/task:0/device:GPU:0"
     ```
     """
-    name = device if device.startswith("/") else f"/device:{device.upper()}"
-    try:
-        spec = tf.DeviceSpec.from_string(name)
-    except ValueError:
-        spec = None
+    device = getattr(device, "name", device)
+    spec = None
+    if isinstance(device, str):
+        name = device if device.startswith("/") else f"/device:{device.upper()}"
+        with contextlib.suppress(ValueError):
+            spec = tf.DeviceSpec.from_string(name)
     if spec is None or spec.device_type is None:
         raise ValueError(
             "Expected a device name such as 'CPU:0', 'GPU:1' or "

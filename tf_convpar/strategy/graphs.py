@@ -9,6 +9,7 @@ its table (see `free_with_their_functions`).
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import inspect
 import weakref
@@ -46,10 +47,16 @@ def note(step: Callable[..., Any]) -> None:
     step = inspect.unwrap(step)
     owner = getattr(step, "__self__", None)
     if owner is None and inspect.isfunction(step):
-        owner = inspect.getclosurevars(step).nonlocals.get("self")
+        names = step.__code__.co_freevars
+        cells = dict(zip(names, step.__closure__ or (), strict=True))
+        with contextlib.suppress(KeyError, ValueError):  # Not set yet.
+            owner = cells["self"].cell_contents
     if owner is None:
         return
-    _graphs_of.setdefault(owner, weakref.WeakSet()).add(graph)
+    # A trainer of the user's may have no hash, as a dataclass; its graphs are
+    # never freed.
+    with contextlib.suppress(TypeError):
+        _graphs_of.setdefault(owner, weakref.WeakSet()).add(graph)
 
 
 def look() -> None:

@@ -69,6 +69,7 @@ class ConvParallelStrategy(tf.distribute.Strategy):
             the first of `devices` that is this program's own, or its first.
         min_workers: Number of workers with which to begin, if the others of
             the cluster have not answered in `connect_timeout`; None for all.
+            The chief is none of them.
             `callbacks.Elastic` takes in who comes later.
         shares: One weight per device, such as `(3, 2, 1)`, for all layers that
             neither have `shards=` nor are in `plan`; None for equal ones. Each

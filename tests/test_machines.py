@@ -1,0 +1,80 @@
+"""What a device's machine gives to a program, by its own /proc and /sys."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+GROUPS = pathlib.Path("/sys/fs/cgroup")
+PROGRAM = """
+import os, pathlib, sys
+pathlib.Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
+from tf_convpar import machines
+print(machines.memory_bytes("/job:localhost/replica:0/task:0/device:CPU:0"))
+"""
+LIMIT = 3 << 30
+
+
+@pytest.fixture
+def limited():
+    """A control group of this kernel, with less memory than the machine."""
+    for folder, name in (
+        (GROUPS / "memory", "memory.limit_in_bytes"),
+        (GROUPS, "memory.max"),
+    ):
+        group = folder / f"convpar-{os.getpid()}"
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        try:
+            (group / name).write_text(str(LIMIT))
+            yield group
+            return
+        except OSError:
+            continue
+        finally:
+            group.rmdir()
+    pytest.skip("no control group of memory can be made here")
+
+
+def test_memory_is_that_of_the_control_group(limited):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(limited)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (free,) = re.findall(r"^MemAvailable:\s*(\d+)", _memory(), re.M)
+    assert int(free) * 1024 > LIMIT
+    # Python and TensorFlow are in it.
+    assert 0.5 * LIMIT < int(done.stdout) < LIMIT - (50 << 20)
+
+
+def _memory():
+    return pathlib.Path("/proc/meminfo").read_text()
+
+
+def test_threads_of_the_environment_are_another_calibration():
+    program = (
+        "from tf_convpar import machines;"
+        "name = '/job:localhost/replica:0/task:0/device:CPU:0';"
+        "print(machines.identity(name), machines.threads(name))"
+    )
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "TF_NUM_INTRAOP_THREADS": threads},
+        ).stdout
+        for threads in ("1", "7", "0")
+    ]
+    assert len(set(found)) == 3
+    assert found[1].endswith(" 7\n")
+    assert not found[2].endswith(" 0\n")
