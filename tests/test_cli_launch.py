@@ -57,17 +57,34 @@ os._exit(7)
 """
 
 
+SSH = """
+import os, signal, subprocess, sys
+
+with open(LOG, "a") as log:
+    print(*sys.argv[1:7], file=log)
+command = subprocess.Popen(["sh", "-c", sys.argv[7]])
+
+def end(number, frame):
+    os.kill(command.pid, signal.SIGHUP)
+    os._exit(255)
+
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, end)
+code = command.wait()
+sys.exit(code if code >= 0 else 255)
+"""
+
+
 @pytest.fixture
 def ssh(tmp_path):
-    """A stand-in for ssh: notes its arguments, runs the command here."""
+    """A stand-in for ssh: notes its arguments, runs the command here.
+
+    As ssh, it hands no signal on, and the command ends with it.
+    """
     fake = tmp_path / "bin" / "ssh"
     fake.parent.mkdir()
     log = tmp_path / "ssh.log"
-    fake.write_text(
-        "#!/bin/sh\n"
-        f'echo "$1 $2 $3 $4 $5 $6" >> {shlex.quote(str(log))}\n'
-        'exec sh -c "$7"\n'
-    )
+    fake.write_text(f"#!{sys.executable} -IS\nLOG = {str(log)!r}\n{SSH}")
     fake.chmod(0o755)
     return {"PATH": f"{fake.parent}{os.pathsep}{os.environ['PATH']}"}, log
 
@@ -235,10 +252,10 @@ def test_commands_for_other_machines():
     assert code == 0
     worker, chief = json.loads(output)
     assert (worker["host"], chief["host"]) == ("b", "a")
-    assert worker["command"].startswith("cd 'my dir' && TF_CONFIG=")
+    assert worker["command"].startswith("cd 'my dir' && env TF_CONFIG=")
     assert worker["command"].endswith(" python3 -m tf_convpar_cli worker")
     assert chief["command"].endswith(" python3 train.py 'a b'")
-    config = shlex.split(worker["command"])[3].removeprefix("TF_CONFIG=")
+    config = shlex.split(worker["command"])[4].removeprefix("TF_CONFIG=")
     assert json.loads(config) == {
         "cluster": {"chief": ["a:2222"], "worker": ["b:2223"]},
         "task": {"type": "worker", "index": 0},
@@ -307,14 +324,36 @@ def test_workers_over_ssh_have_heartbeats(program, ssh, hosts):
     )
     try:
         read_until(launcher, "[chief] waiting")
-        (worker,) = (
-            child
-            for child in psutil.Process(launcher.pid).children(recursive=True)
-            if child.cmdline()[1:4] == ["-m", "tf_convpar_cli", "worker"]
-        )
+        workers = []
+        until = time.monotonic() + 10
+        while not workers and time.monotonic() < until:
+            every = psutil.Process(launcher.pid).children(recursive=True)
+            wanted = ["-m", "tf_convpar_cli", "worker"]
+            workers = [p for p in every if p.cmdline()[1:4] == wanted]
+        (worker,) = workers
         assert "--heartbeats" in worker.cmdline()
         time.sleep(HEARTBEATS_S + 2)
         assert worker.is_running()
+    finally:
+        kill_tree(launcher)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_reach_the_program_over_ssh(program, ssh, hosts, number):
+    """And its exit code comes back."""
+    changes, _ = ssh
+    line = [
+        *(*LAUNCH, "--hosts", hosts, "--ssh", "--python", sys.executable),
+        program(WAIT.replace('print("waiting")', 'print("waiting", flush=1)')),
+    ]
+    launcher = start(line, **changes)
+    try:
+        early = read_until(launcher, "[chief] waiting")
+        launcher.send_signal(number)
+        output, _ = launcher.communicate(timeout=20)
+        assert f"[chief] got {number.name}" in output
+        assert launcher.returncode == 40 + number
+        assert "convpar-process" not in early + output
     finally:
         kill_tree(launcher)
 
@@ -348,7 +387,7 @@ def test_terminated_launcher_over_ssh(program, ssh, hosts):
         (["-n", "2", "--ssh", "x.py"], 2, "with --hosts only"),
         (["--hosts", "a,b:1", "x.py"], 2, "Received: 'a'"),
         (["--hosts", "a:1,a:1", "x.py"], 2, "more than once"),
-        (["--hosts", "localhost:1,b:1", "x.py"], 2, "for the chief"),
+        (["--hosts", "localhost:1,b:1", "x.py"], 2, "address of the chief"),
     ],
 )
 def test_refused(arguments, code, found):

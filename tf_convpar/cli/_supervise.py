@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import signal
 import subprocess
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ from tf_convpar.cluster.local_cluster import local_workers
 from tf_convpar.cluster.process import Process
 from tf_convpar.cluster.spec import Task
 
+# A line of a program's host, before all others, with the program's number.
+NUMBER = "convpar-process"
 # Seconds for a question over ssh.
 _ANSWER_S = 20.0
 
@@ -124,14 +127,15 @@ def over_ssh(
             terminal = "-tt" if task == chief_command[0] else "-T"
             options = [*alive, terminal, "-o", "BatchMode=yes"]
             options += (forwards or {}).get(task, ())
-            process = Process(
-                ["ssh", *options, host, text],
-                stdin=subprocess.DEVNULL
-                if task == chief_command[0]
-                else subprocess.PIPE,
-                on_line=printer.of(task),
-                on_error_line=printer.of(task, err=True),
-            )
+            if task == chief_command[0]:
+                process: Process = _Remote(options, host, text, printer, task)
+            else:
+                process = Process(
+                    ["ssh", *options, host, text],
+                    stdin=subprocess.PIPE,
+                    on_line=printer.of(task),
+                    on_error_line=printer.of(task, err=True),
+                )
             return stack.enter_context(process)
 
         workers = {
@@ -150,13 +154,64 @@ def over_ssh(
             return exit_code(chief, workers, signals, GoingOn(look))
 
 
+class _Remote(Process):
+    """A program on another host, which gets the signals of this one.
+
+    ssh hands none on: it ends, and the program with it, without a moment for a
+    last checkpoint. So another connection takes them to the program's number.
+
+    Args:
+        options: Options of ssh.
+        host: Host of the program.
+        text: Shell command, which says `NUMBER` and its number first.
+        printer: Printer of all other lines.
+        task: Name of the task in front of them.
+    """
+
+    def __init__(
+        self,
+        options: Sequence[str],
+        host: str,
+        text: str,
+        printer: Printer,
+        task: str,
+    ) -> None:
+        self._host = host
+        self._number_there = ""
+        self._print = printer.of(task)
+        self._messengers: list[Process] = []
+        super().__init__(
+            ["ssh", *options, host, text],
+            on_line=self._take_line,
+            on_error_line=printer.of(task, err=True),
+        )
+
+    def _take_line(self, line: str) -> None:
+        word, _, number = line.strip().partition(" ")
+        if not self._number_there and word == NUMBER and number.isdecimal():
+            self._number_there = number
+        else:
+            self._print(line)
+
+    def signal(self, number: int) -> None:
+        """Sends the program a signal; SIGKILL ends the connection."""
+        if number == signal.SIGKILL or not self._number_there:
+            super().signal(number)
+        elif self.returncode is None:
+            words = [*_ASK, self._host, f"kill -{number} {self._number_there}"]
+            self._messengers.append(Process(words))
+
+
+# A connection for one command.
+_ASK = ("ssh", "-o", "ConnectTimeout=5", "-T", "-o", "BatchMode=yes")
+
+
 def _last_step(host: str, text: str) -> int | None:
     """The number that a command prints on a host; None if it prints none."""
-    words = ["ssh", "-o", "ConnectTimeout=5", "-T", "-o", "BatchMode=yes"]
     lines = list[str]()
     with (
         Process(
-            [*words, host, text],
+            [*_ASK, host, text],
             on_line=lines.append,
             # What ssh and the host say besides.
             on_error_line=lambda line: None,

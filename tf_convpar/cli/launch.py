@@ -210,6 +210,7 @@ def _remote(
 
     Tasks of a `launch` that lasts have its id, and its heartbeats.
     """
+    from tf_convpar.cli._supervise import NUMBER
     from tf_convpar.cluster import launches
 
     worker = [python, "-m", "tf_convpar_cli", "worker"]
@@ -220,10 +221,14 @@ def _remote(
     commands, workers = [], {}
     for task in (*cluster.others, cluster.chief):
         words = program if task == cluster.chief else worker
-        text = f"TF_CONFIG={shlex.quote(cluster.tf_config(task))} "
+        # By `env`: not every shell takes values before a command.
+        text = f"env TF_CONFIG={shlex.quote(cluster.tf_config(task))} "
         if launch:
             text += f"{launches.VARIABLE}={launch} "
-        text = _in_folder(cwd, text + shlex.join(words))
+        text += shlex.join(words)
+        if launch and task == cluster.chief:
+            text = f"echo {NUMBER} $$ && exec {text}"
+        text = _in_folder(cwd, text)
         name = "chief" if task == cluster.chief else f"worker {task.index}"
         commands.append((name, machines[task], text))
         if task != cluster.chief:
