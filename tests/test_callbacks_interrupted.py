@@ -137,7 +137,7 @@ def test_nothing_is_left_behind(strategy, way, tmp_path):
     assert not isinstance(model.test_function, functools.partial)
     assert not _sync_errors._recoveries and not _files._recoveries
     assert elastic._copies.since.steps == 0 and not elastic._copies.exist
-    assert not files.running([os.getpid()])
+    assert not files.running_trainings([os.getpid()])
     assert monitor._writer is None
     # That of the timeline ends with what it records.
     assert wait_until(lambda: threading.active_count() <= before, 30.0)
@@ -303,7 +303,7 @@ def test_replicas_that_are_interrupted(kind):
     for fit in (plain.fit, method.fit):
         with pytest.raises(Own):
             fit(x, y, epochs=2, callbacks=[monitor, Ends()], **OPTIONS)
-    assert not files.running([os.getpid()])
+    assert not files.running_trainings([os.getpid()])
     assert wait_until(lambda: threading.active_count() <= before)
     learned = plain.get_weights()
     if kind == "AsyncSGD":

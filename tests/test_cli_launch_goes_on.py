@@ -47,11 +47,11 @@ def stop(number, frame):
 signal.signal(signal.SIGTERM, stop)
 steps_s, still_s, code = map(float, sys.argv[1:])
 begin = time.monotonic()
-files.say_step(os.environ["CONVPAR_LAUNCH"])
+files.note_step(os.environ["CONVPAR_LAUNCH"])
 print("begun", flush=True)
 while time.monotonic() < begin + steps_s:
     time.sleep(0.1)
-    files.say_step(os.environ["CONVPAR_LAUNCH"])
+    files.note_step(os.environ["CONVPAR_LAUNCH"])
 time.sleep(still_s)
 print("done", flush=True)
 sys.exit(int(code))
@@ -64,8 +64,8 @@ import keras, numpy as np, psutil
 import tf_convpar as convpar
 from tf_convpar import files
 
-said, say = [], files.say_step
-files.say_step = lambda launch: (said.append(1), say(launch))
+said, say = [], files.note_step
+files.note_step = lambda launch: (said.append(1), say(launch))
 strategy = convpar.ConvParallelStrategy()
 with strategy.scope():
     model = keras.Sequential([

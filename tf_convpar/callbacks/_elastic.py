@@ -27,13 +27,13 @@ from tf_convpar.cluster.joining import members
 from tf_convpar.cluster.joining import step
 from tf_convpar.cluster.joining import watched
 from tf_convpar.cluster.members import Members
-from tf_convpar.cluster.passing import Tries
 from tf_convpar.cluster.spec import Task
+from tf_convpar.cluster.transient_errors import Retries
 from tf_convpar.layers import recovers
 from tf_convpar.machines import task_of
 from tf_convpar.sharding import HowSplit
 from tf_convpar.sharding import relayout
-from tf_convpar.strategy.calls import when_over
+from tf_convpar.strategy.calls import at_end_of_call
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 from tf_convpar.timeline import note
 from tf_convpar.units import interval
@@ -191,8 +191,8 @@ class Elastic(keras.callbacks.Callback):
             self._lasting.enter_context(survived(self._go_on))
             # While calls to workers that hang still fail.
             self._lasting.callback(self._copies.end)
-            self._lasting.callback(self._leave, self.model)
-            when_over(self._lasting.close)
+            self._lasting.callback(self._restore_model, self.model)
+            at_end_of_call(self._lasting.close)
         self._guards.put(mode)
 
     def _first_copy(self) -> bool:
@@ -209,7 +209,7 @@ class Elastic(keras.callbacks.Callback):
         )
         return True
 
-    def _leave(self, model: keras.Model) -> None:
+    def _restore_model(self, model: keras.Model) -> None:
         """Removes from the model what this callback has set."""
         model.__dict__.pop("get_metrics_result", None)
         if self._trains and self.directory is not None:
@@ -228,7 +228,7 @@ class Elastic(keras.callbacks.Callback):
         source, data = iter(iterator), list[Any]()
         # A step that fails may change some of them.
         metrics = self._metrics() if mode == "test" else None
-        lost, tries = False, Tries()
+        lost, tries = False, Retries()
         while True:
             try:
                 if lost:
@@ -256,9 +256,9 @@ class Elastic(keras.callbacks.Callback):
             self._copies.since.step(data, rates_of(self.model))
         return logs
 
-    def _passes(self, error: tf.errors.OpError, tries: Tries) -> bool:
+    def _passes(self, error: tf.errors.OpError, tries: Retries) -> bool:
         """Whether to try again after an error by which no task is lost."""
-        if not (tries.again(error) and members() and self._copies.exist):
+        if not (tries.should_retry(error) and members() and self._copies.exist):
             return False
         self._copies.settle()
         print_msg(f"\n{self.model.name}: a connection failed; trying again.")
@@ -347,7 +347,7 @@ class Elastic(keras.callbacks.Callback):
 
     def _take_back(self, cluster: Members, back: list[Task]) -> None:
         """Gives returned workers their shares again, from a copy."""
-        start_s, tries = time.time(), Tries()
+        start_s, tries = time.time(), Retries()
         while True:
             try:
                 if joins := [t for t in back if t in cluster.absent]:

@@ -18,7 +18,7 @@ from tf_convpar import machines
 from tf_convpar.cluster.spec import is_loopback
 from tf_convpar.files import DeviceNow
 from tf_convpar.files import Running
-from tf_convpar.strategy.calls import when_over
+from tf_convpar.strategy.calls import at_end_of_call
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 from tf_convpar.units import interval
 
@@ -62,7 +62,7 @@ class Monitor(keras.callbacks.Callback):
         self._step = 0
         self._epoch = 1
         self._writes_state = True
-        when_over(self.on_train_end)
+        at_end_of_call(self.on_train_end)
         self._step_times: list[float] = []
         if self.log_dir is not None:
             self._writer = tf.summary.create_file_writer(str(self.log_dir))
@@ -87,7 +87,7 @@ class Monitor(keras.callbacks.Callback):
 
     def on_train_end(self, logs: Any = None) -> None:
         """Removes the state that `convpar top` shows."""
-        files.say_no_more(os.getpid())
+        files.remove_state(os.getpid())
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -132,7 +132,7 @@ class Monitor(keras.callbacks.Callback):
         self._last, self._step_times = latest, []
         if self._writes_state:
             try:
-                files.say(running)
+                files.write_state(running)
             except OSError as error:
                 self._writes_state = False
                 # No reason to lose a training.

@@ -175,7 +175,7 @@ class Rebalance(keras.callbacks.Callback):
         other = _split_at(split, slower, left)
         saves = 1 - other.time(slower, devices) / split.time(slower, devices)
         if not back and saves < self.margin:
-            self._leave(split, slower, left)
+            self._leave_out(split, slower, left)
             return
         # The whole step, where the devices and links were measured.
         planned = self._strategy.planner().saves(self.model, slower)
@@ -187,7 +187,7 @@ class Rebalance(keras.callbacks.Callback):
             self._changed = time.monotonic()
             self._looks.clear()
 
-    def _leave(
+    def _leave_out(
         self,
         split: HowSplit,
         slower: Mapping[str, float],

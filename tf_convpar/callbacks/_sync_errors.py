@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_convpar._compat.patches import replace
-from tf_convpar.cluster.passing import Tries
+from tf_convpar.cluster.transient_errors import Retries
 
 _recoveries: list[Callable[[], bool]] = []
 
@@ -38,7 +38,7 @@ def survived(recover: Callable[[], bool]) -> Iterator[None]:
 def _surviving(sync: Callable[[Any], None]) -> Callable[[Any], None]:
     @functools.wraps(sync)
     def wrapped(self: Any) -> None:
-        tries = Tries()
+        tries = Retries()
         while True:
             try:
                 sync(self)
@@ -48,7 +48,7 @@ def _surviving(sync: Callable[[Any], None]) -> Callable[[Any], None]:
             except tf.errors.OpError as error:
                 if any(recover() for recover in list(_recoveries)):
                     continue
-                if not (_recoveries and tries.again(error)):
+                if not (_recoveries and tries.should_retry(error)):
                     raise
 
     return wrapped

@@ -19,7 +19,7 @@ import tensorflow as tf
 from tf_convpar import timeline
 from tf_convpar._compat.keras import print_msg
 from tf_convpar.cluster.spec import Task
-from tf_convpar.strategy.calls import when_over
+from tf_convpar.strategy.calls import at_end_of_call
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 
 # Tasks are recorded by one at a time, and that of a `fit` that was interrupted
@@ -90,7 +90,7 @@ class Timeline(keras.callbacks.Callback):
         self._recording = None
         self._ended = threading.Event()
         # Steps that will never come are waited for by nobody.
-        when_over(self._ended.set)
+        at_end_of_call(self._ended.set)
         self._began_s, self._every_step = time.time(), timeline.Counted()
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:

@@ -52,19 +52,19 @@ def command(once: bool, last_step: str | None, as_json: bool) -> None:
         print_json(files.last_step(last_step))
         return
     if as_json:
-        print_json([one.to_dict() for one in files.running()])
+        print_json([one.to_dict() for one in files.running_trainings()])
         return
     from rich.console import Console
     from rich.live import Live
 
     console = Console()
     if once or not sys.stdout.isatty():
-        console.print(_view(files.running()))
+        console.print(_view(files.running_trainings()))
         return
     try:
         with Live(console=console, auto_refresh=False, screen=False) as live:
             while True:
-                live.update(_view(files.running()), refresh=True)
+                live.update(_view(files.running_trainings()), refresh=True)
                 time.sleep(_EVERY_S)
     except KeyboardInterrupt:
         # That is how it ends.

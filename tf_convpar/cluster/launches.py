@@ -56,7 +56,7 @@ def tell() -> None:
     if launch := os.environ.get(VARIABLE):
         # No reason to lose a training.
         with contextlib.suppress(OSError, ValueError):
-            files.say_step(launch)
+            files.note_step(launch)
 
 
 def _launch_of(task: Task) -> str | None:

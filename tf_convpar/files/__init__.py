@@ -20,10 +20,10 @@ from tf_convpar.files._running import DeviceNow as DeviceNow
 from tf_convpar.files._running import Running as Running
 from tf_convpar.files._running import age_s as age_s
 from tf_convpar.files._running import last_step as last_step
-from tf_convpar.files._running import running as running
-from tf_convpar.files._running import say as say
-from tf_convpar.files._running import say_no_more as say_no_more
-from tf_convpar.files._running import say_step as say_step
+from tf_convpar.files._running import note_step as note_step
+from tf_convpar.files._running import remove_state as remove_state
+from tf_convpar.files._running import running_trainings as running_trainings
+from tf_convpar.files._running import write_state as write_state
 from tf_convpar.files._whole import remove_parts as remove_parts
 from tf_convpar.files._whole import replace as replace
 from tf_convpar.files._whole import whole as whole

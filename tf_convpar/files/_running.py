@@ -87,7 +87,7 @@ class Running(_Report):
         return dataclasses.asdict(self)
 
 
-def say(running: Running) -> None:
+def write_state(running: Running) -> None:
     """Writes the state of a training, in the place of the last one.
 
     Raises:
@@ -98,13 +98,13 @@ def say(running: Running) -> None:
     replace(path, json.dumps(running.to_dict()).encode())
 
 
-def say_no_more(pid: int) -> None:
+def remove_state(pid: int) -> None:
     """Removes the state of a training that has ended."""
     with contextlib.suppress(OSError):
         _path(pid).unlink()
 
 
-def running(pids: Iterable[int] | None = None) -> list[Running]:
+def running_trainings(pids: Iterable[int] | None = None) -> list[Running]:
     """Trainings of this user that run on this machine, by their begin.
 
     Args:
@@ -120,13 +120,13 @@ def running(pids: Iterable[int] | None = None) -> list[Running]:
             continue
         if not _runs(training):
             # A process that was killed removes nothing.
-            say_no_more(training.pid)
+            remove_state(training.pid)
         elif pids is None or training.pid in pids:
             trainings.append(training)
     return sorted(trainings, key=lambda training: training.began_s)
 
 
-def say_step(launch: str) -> None:
+def note_step(launch: str) -> None:
     """Notes that a training of a launch has made a step.
 
     Raises:

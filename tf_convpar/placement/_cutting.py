@@ -19,9 +19,9 @@ def merge(shards: Sequence[tf.Tensor], layout: AnyLayout) -> tf.Tensor:
     """Joins shards on the owner; each gets its gradient on its own device."""
     dtype = shards[0].dtype
     packed = [
-        on_device(functools.partial(_pack, dtype=_wire(layout, dtype)), device)(
-            shard
-        )
+        on_device(
+            functools.partial(_narrowed, dtype=_wire(layout, dtype)), device
+        )(shard)
         if device != layout.owner
         else shard
         for shard, device in zip(shards, layout.devices, strict=True)
@@ -87,7 +87,7 @@ def samples(value: tf.Tensor) -> Any:
     return tf.shape(value, tf.int64)[0] if count is None else count
 
 
-def _pack(shard: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+def _narrowed(shard: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     return tf.cast(shard, dtype)
 
 

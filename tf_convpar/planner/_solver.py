@@ -47,7 +47,7 @@ def choose(
             `below`.
         RuntimeError: There is no proof within the time.
     """
-    return _Model(costs).solve(time_limit_s, below)
+    return _Program(costs).solve(time_limit_s, below)
 
 
 @dataclasses.dataclass
@@ -64,8 +64,8 @@ class _Needed:
     )
 
 
-class _Model:
-    """The program, and what its variables mean."""
+class _Program:
+    """The mixed-integer program of one cut, and what its variables mean."""
 
     def __init__(self, costs: Costs) -> None:
         self._costs = costs

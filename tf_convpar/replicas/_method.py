@@ -19,7 +19,7 @@ from tf_convpar._compat.keras import restored_epoch
 from tf_convpar._compat.keras import steps_counter
 from tf_convpar._compat.tensorflow import outside_scopes
 from tf_convpar.cluster.joining import watched
-from tf_convpar.cluster.passing import Tries
+from tf_convpar.cluster.transient_errors import Retries
 from tf_convpar.replicas._data import Source
 from tf_convpar.replicas._fit_arguments import source_of
 from tf_convpar.replicas._fit_arguments import split_off
@@ -152,53 +152,78 @@ class Method(Survivors):
         }
         if batch_size is None:
             batch_size = source.size or 32
-        model = self.model
         samples = batch_size
         with call():
             with watched():
                 self._survived(lambda: self._prepare(source, samples))
                 steps = self._steps_of(source, steps_per_epoch)
-            if not isinstance(callbacks, keras.callbacks.CallbackList):
-                callbacks = keras.callbacks.CallbackList(
-                    callbacks,
-                    add_history=True,
-                    add_progbar=verbose != 0,
-                    verbose=1 if verbose == "auto" else verbose,
-                    epochs=epochs,
-                    steps=steps,
-                    model=model,
-                )
-            model.stop_training = False
-            logs: dict[str, Any] = {}
+            callbacks = self._callbacks(callbacks, verbose, epochs, steps)
+            self.model.stop_training = False
             callbacks.on_train_begin()
-            initial_epoch = restored_epoch(model) or initial_epoch
+            initial_epoch = restored_epoch(self.model) or initial_epoch
+
+            def validate(epoch: int) -> dict[str, Any]:
+                if validation_data is None or not is_validated(
+                    self.model, epoch, validation_freq
+                ):
+                    return {}
+                return self._validated(validation_data, callbacks, **validation)
+
             with watched(), self._ahead_of_model():
                 self._survived(self._from_model)
-                first, made = self._resume(source, initial_epoch, steps)
-                if first >= epochs > initial_epoch:
-                    self._settle(source, last=True)
-                for epoch in range(first, epochs):
-                    callbacks.on_epoch_begin(epoch)
-                    self._begin(source)
-                    done = made if epoch == first else 0
-                    logs = self._epoch(epoch, done, steps, source, callbacks)
-                    last = model.stop_training or epoch + 1 == epochs
-                    self._settle(source, last)
-                    if validation_data is not None and is_validated(
-                        model, epoch, validation_freq
-                    ):
-                        logs |= self._validated(
-                            validation_data, callbacks, **validation
-                        )
-                    callbacks.on_epoch_end(epoch, logs)
-                    if model.stop_training:
-                        if not last:  # A callback of this epoch stopped it.
-                            self._settle(source, last=True)
-                        break
-                self._over()
+                logs = self._epochs(
+                    initial_epoch, epochs, steps, source, callbacks, validate
+                )
             callbacks.on_train_end(logs)
-        history: keras.callbacks.History = model.history
+        history: keras.callbacks.History = self.model.history
         return history
+
+    def _callbacks(
+        self, callbacks: Any, verbose: Any, epochs: int, steps: int
+    ) -> keras.callbacks.CallbackList:
+        """Keras' list of them, with its history and progress bar."""
+        if isinstance(callbacks, keras.callbacks.CallbackList):
+            return callbacks
+        return keras.callbacks.CallbackList(
+            callbacks,
+            add_history=True,
+            add_progbar=verbose != 0,
+            verbose=1 if verbose == "auto" else verbose,
+            epochs=epochs,
+            steps=steps,
+            model=self.model,
+        )
+
+    def _epochs(
+        self,
+        initial_epoch: int,
+        epochs: int,
+        steps: int,
+        source: Source,
+        callbacks: Any,
+        validate: Callable[[int], dict[str, Any]],
+    ) -> dict[str, Any]:
+        """Trains for all epochs that are left; returns the last one's logs."""
+        model = self.model
+        logs: dict[str, Any] = {}
+        first, made = self._resume(source, initial_epoch, steps)
+        if first >= epochs > initial_epoch:
+            self._settle(source, last=True)
+        for epoch in range(first, epochs):
+            callbacks.on_epoch_begin(epoch)
+            self._begin(source)
+            done = made if epoch == first else 0
+            logs = self._epoch(epoch, done, steps, source, callbacks)
+            last = model.stop_training or epoch + 1 == epochs
+            self._settle(source, last)
+            logs |= validate(epoch)
+            callbacks.on_epoch_end(epoch, logs)
+            if model.stop_training:
+                if not last:  # A callback of this epoch stopped it.
+                    self._settle(source, last=True)
+                break
+        self._over()
+        return logs
 
     @contextlib.contextmanager
     def _ahead_of_model(self) -> Iterator[None]:
@@ -262,7 +287,7 @@ class Method(Survivors):
         self, source: Source, epoch: int, steps: int
     ) -> tuple[int, int]:
         """As `_resumed`, whoever is lost meanwhile."""
-        self._tries = Tries()
+        self._tries = Retries()
         while True:
             try:
                 return self._resumed(source, epoch, steps)
@@ -271,7 +296,7 @@ class Method(Survivors):
 
     def _begin(self, source: Source) -> None:
         """Begins an epoch: who was lost and has returned takes part."""
-        self._tries = Tries()
+        self._tries = Retries()
         while True:
             try:
                 self._take_back(source)
@@ -350,7 +375,7 @@ class Method(Survivors):
                 with contextlib.closing(self._steps(left, source)) as states:
                     for made, state in states:
                         done += made
-                        self._tries = Tries()
+                        self._tries = Retries()
                         yield made, state
             except tf.errors.OutOfRangeError:
                 raise ValueError(

@@ -273,12 +273,13 @@ class Replicated(abc.ABC):
                 "theirs."
             )
 
-    def _are(
+    def _set_replicas(
         self,
         groups: list[list[str]],
         shares: list[float],
         replicas: list[Replica],
     ) -> None:
+        """Replaces all replicas, and numbers them anew."""
         self.groups, self.shares, self.replicas = groups, shares, replicas
         self.devices = [group[0] for group in groups]
         for index, replica in enumerate(replicas):

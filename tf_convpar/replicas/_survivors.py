@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from tf_convpar._compat.keras import print_msg
 from tf_convpar.cluster.joining import members
-from tf_convpar.cluster.passing import Tries
 from tf_convpar.cluster.spec import Task
+from tf_convpar.cluster.transient_errors import Retries
 from tf_convpar.machines import task_of
 from tf_convpar.replicas._data import Source
 from tf_convpar.replicas._replicated import Replicated
@@ -36,11 +36,11 @@ class Survivors(Replicated):
         # Group, share and samples of a step of replicas that are lost.
         self._away: list[tuple[list[str], float, int]] = []
         # Of what has failed since something was last done.
-        self._tries = Tries()
+        self._tries = Retries()
 
     def _survived(self, call: Callable[[], Any]) -> Any:
         """The result of a call between steps, made again without the lost."""
-        self._tries = Tries()
+        self._tries = Retries()
         while True:
             try:
                 return call()
@@ -50,7 +50,7 @@ class Survivors(Replicated):
 
     def _passes(self, error: tf.errors.OpError) -> bool:
         """Whether to try again what failed though nobody is lost."""
-        if not (self._tries.again(error) and members()):
+        if not (self._tries.should_retry(error) and members()):
             return False
         print_msg(f"{self.model.name}: a connection failed; trying again.")
         return True
@@ -89,7 +89,7 @@ class Survivors(Replicated):
         every = list(zip(self.groups, shares, self.replicas, lost, strict=True))
         self._away += [(g, s, r.batch) for g, s, r, off in every if off]
         left = [(g, s, r) for g, s, r, off in every if not off]
-        self._are(*map(list, zip(*left, strict=True)))
+        self._set_replicas(*map(list, zip(*left, strict=True)))
         # Also of those who left when this failed half-way.
         self._keep_centre({(task.job, task.index) for task in found.absent})
         self._make_anew()
@@ -143,7 +143,7 @@ class Survivors(Replicated):
                 found.join(back)
             except TimeoutError:
                 return  # Gone again, before it was part of anything.
-            self._expect(task for task in self._late if task in back)
+            self._note_newcomers(task for task in self._late if task in back)
         absent = {(task.job, task.index) for task in found.absent}
         returned = [
             (group, share, batch)
@@ -165,7 +165,7 @@ class Survivors(Replicated):
             replicas.append(made)
         self._away = [a for a in self._away if a not in returned]
         groups, shares, _ = map(list, zip(*returned, strict=True))
-        self._are(
+        self._set_replicas(
             [*self.groups, *groups],
             [*map(float, self.shares or []), *shares],
             replicas,
@@ -179,7 +179,7 @@ class Survivors(Replicated):
             f"{self.model.name}: {names} is back. {len(replicas)} replicas."
         )
 
-    def _expect(self, tasks: Iterable[Task]) -> None:
+    def _note_newcomers(self, tasks: Iterable[Task]) -> None:
         """Counts tasks as away that have joined for the first time."""
         names = {(task.job, task.index) for task in tasks}
         self._late = [t for t in self._late if (t.job, t.index) not in names]

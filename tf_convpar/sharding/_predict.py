@@ -28,10 +28,10 @@ def _has_own(model: keras.Model, method: str) -> bool:
 
 
 class MakePredictFunction(Attached):
-    """Takes the place of a model's `make_predict_function`.
+    """Replaces `make_predict_function`: `predict` keeps what is of weights.
 
     ```python
-    model.make_predict_function = Predicts(model)
+    model.make_predict_function = MakePredictFunction(model)
     ```
 
     Args:

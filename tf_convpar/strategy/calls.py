@@ -34,12 +34,12 @@ def call() -> Iterator[None]:
             calls.pop()
 
 
-def when_over(undo: Callable[[], object]) -> None:
+def at_end_of_call(undo: Callable[[], object]) -> None:
     """Calls a function once the innermost call that runs now is over.
 
     ```python
     def on_train_begin(self, logs=None):
-        when_over(self._close)
+        at_end_of_call(self._close)
     ```
 
     The last function is called first. In a program's own loop there is no such

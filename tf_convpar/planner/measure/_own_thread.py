@@ -22,7 +22,7 @@ def in_own_thread(
     """Runs a function in another thread, and returns its result.
 
     ```python
-    calibration = apart(measured, graph, devices, report=report)
+    calibration = in_own_thread(measured, graph, devices, report=report)
     ```
 
     The caller may be in the scope of a strategy, under a tape, or tracing a

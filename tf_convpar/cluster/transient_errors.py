@@ -1,4 +1,4 @@
-"""Repeats calls whose errors may pass, as no task is lost."""
+"""Repeats calls that failed by a transient error, with no task lost."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import tensorflow as tf
 _PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 
 
-class Tries:
+class Retries:
     """Attempts at a call that fails although no task is lost.
 
     ```python
-    tries = Tries()
+    tries = Retries()
     while True:
         try:
             return step()
         except tf.errors.OpError as error:
-            if not tries.again(error):
+            if not tries.should_retry(error):
                 raise
     ```
     """
@@ -29,7 +29,7 @@ class Tries:
     def __init__(self) -> None:
         self._failed = 0
 
-    def again(self, error: tf.errors.OpError) -> bool:
+    def should_retry(self, error: tf.errors.OpError) -> bool:
         """Whether to try again; pauses first.
 
         A connection failed and works again; or a task that hung had calls left
