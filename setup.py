@@ -215,9 +215,7 @@ class BuildOp(build_ext):
         if self.nvcc is not None:
             for source in CUDA_SOURCES:
                 target = pathlib.Path(self.build_temp, source + ".o")
-                self.nvcc.compile(
-                    source, target, self.compiler.compiler_so_cxx[0]
-                )
+                self.nvcc.compile(source, target, self._cxx())
                 extension.extra_objects.append(str(target))
             extension.define_macros.append(("TF_CONVPAR_CUDA", "1"))
             extension.extra_link_args += self.nvcc.link_args()
@@ -231,8 +229,14 @@ class BuildOp(build_ext):
         return [place for place in places if place.parent.is_dir()]
 
     def _compiler(self) -> str:
-        command = self.compiler.compiler_so_cxx[0]
+        command = self._cxx()
         return (_said(command, "--version").splitlines() or [command])[0]
+
+    def _cxx(self) -> str:
+        """The compiler's command, without those that only pass it on."""
+        words: list[str] = self.compiler.compiler_so_cxx
+        wrappers = ("ccache", "distcc", "sccache")
+        return next(w for w in words if pathlib.Path(w).name not in wrappers)
 
 
 class AnyPythonWheel(bdist_wheel):

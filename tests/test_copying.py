@@ -424,3 +424,31 @@ def test_what_cannot_be_copied_is_said(strategy):
         model.layers[0].log = log
         with pytest.raises(ValueError, match="copyable.*Log"):
             copied(model)
+
+
+def test_a_layer_of_a_saved_model_is_shared(strategy, tmp_path):
+    """Its function reads the variables that it was loaded with."""
+    backbone = keras.Sequential(
+        [keras.Input((8, 8, 3)), keras.layers.Conv2D(4, 3)]
+    )
+    backbone.export(tmp_path / "backbone", verbose=False)
+    layer = keras.layers.TFSMLayer(tmp_path / "backbone", call_endpoint="serve")
+    model = keras.Sequential(
+        [keras.Input((8, 8, 3)), layer, keras.layers.Conv2D(2, 3)]
+    )
+    with strategy.scope():
+        parallel = convpar.parallelize(model, "equal")
+    x = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype("float32")
+    before = model.predict(x, verbose=0)
+    np.testing.assert_allclose(
+        parallel.predict(x, verbose=0), before, rtol=1e-4, atol=1e-5
+    )
+    for one in (parallel, convpar.merge(parallel)):
+        for weight in one.layers[0].weights:
+            weight.assign(np.full(weight.shape, 0.5))
+        after = one.predict(x, verbose=0)
+        assert np.abs(after - before).max() > 1e-2
+        for weight, first in zip(
+            one.layers[0].weights, backbone.get_weights(), strict=True
+        ):
+            weight.assign(first)

@@ -218,10 +218,27 @@ def test_a_device_is_tried_before_it_is_used():
 
     @tf.function
     def traced(x):
-        _kernels.joins_on.cache_clear()
+        _kernels._joins_on.cache_clear()
         return x + float(_kernels.joins_on("/device:CPU:3"))
 
     assert float(traced(tf.constant(1.0))) == 2
+
+
+def test_a_task_that_does_not_answer_is_asked_again(monkeypatch):
+    if not ops.load():
+        pytest.skip(ops.build_report().verdict)
+    module, calls = _library.module, []
+
+    def restarting():
+        calls.append(1)
+        if len(calls) == 1:
+            raise tf.errors.UnavailableError(None, None, "Connection refused")
+        return module()
+
+    monkeypatch.setattr(_library, "module", restarting)
+    _kernels._joins_on.cache_clear()
+    found = [_kernels.joins_on("/device:CPU:1") for _ in range(3)]
+    assert found == [False, True, True] and len(calls) == 2
 
 
 @pytest.mark.parametrize("works", [True, False])

@@ -283,6 +283,28 @@ def test_gradients_of_complex_tensors(strategy):
     np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-4)
 
 
+def test_a_variable_that_keras_does_not_know(strategy):
+    class Scale(L.Layer):
+        works_per_sample = True
+
+        def __init__(self):
+            super().__init__()
+            self.factor = tf.Variable(2.0, dtype="float64")
+
+        def call(self, x):
+            return x * self.factor
+
+    model = keras.Sequential([keras.Input(IMAGE), conv(4), Scale(), conv(2)])
+    parallel = split(model, strategy)
+    targets = numbers((9, *model.output_shape[1:]), 2)
+    losses = []
+    for one in (parallel, model):
+        one.compile("sgd", "mse")
+        history = one.fit(X, targets, batch_size=4, epochs=2, verbose=0)
+        losses.append(history.history["loss"])
+    np.testing.assert_allclose(*losses, rtol=1e-6)
+
+
 def test_the_summary_shows_samples(strategy):
     parallel = split(mixed(), strategy, MIXED)
     lines = []

@@ -203,6 +203,11 @@ class Copies:
             self._left_behind.update(map(id, outdated(layer)))
             # The graph first, so that layers are copied in its order.
             self.of(private.functional_of(layer))
+        if isinstance(layer, keras.layers.TFSMLayer):
+            # It is shared: its function, of a file, reads these variables.
+            for variable in layer.variables:
+                self._remember(variable, variable)
+            return self._remember(layer, layer)
         new = self.as_kind(layer, type(layer))
         if isinstance(layer, keras.Model):
             join_strategy(new)

@@ -40,9 +40,26 @@ def device_types(op: str) -> set[str]:
     return {kernel.device_type for kernel in registered.kernel}
 
 
-@functools.cache
 def joins_on(device: str) -> bool:
-    """Whether the compiled op joins shards on this device itself."""
+    """Whether the compiled op joins shards on this device itself.
+
+    A task that does not answer is asked again the next time.
+    """
+    try:
+        return _joins_on(device)
+    except _TRANSIENT:
+        return False
+
+
+_TRANSIENT = (
+    tf.errors.AbortedError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.UnavailableError,
+)
+
+
+@functools.cache  # Answers, and no errors.
+def _joins_on(device: str) -> bool:
     # This may be called while a graph is traced.
     with tf.init_scope():
         try:
@@ -52,6 +69,8 @@ def joins_on(device: str) -> bool:
                     shards, U=tf.float32
                 )
             numbers = joined.numpy().tolist()
+        except _TRANSIENT:
+            raise
         except (tf.errors.OpError, RuntimeError):
             return False
     # TensorFlow may have put it on another one, of the same type even.

@@ -362,9 +362,16 @@ class OfTheUser(SampleRule):
     def holds(self, layer: Any, shapes: Sequence[Any]) -> bool:
         """Whether the class says so, and the layer has no state of its own.
 
-        A seed is a state, too.
+        A seed is a state, too. Variables that Keras does not know as weights
+        cannot be given to each device.
         """
         if not getattr(layer, "works_per_sample", False):
             return False
-        stateful = any(map(keeps_state, (layer, *layers_of(layer))))
+        every = (layer, *layers_of(layer))
+        unknown = any(
+            isinstance(value, tf.Variable)
+            for one in every
+            for value in vars(one).values()
+        )
+        stateful = unknown or any(map(keeps_state, every))
         return not stateful and super().holds(layer, shapes)
