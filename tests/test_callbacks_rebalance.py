@@ -278,3 +278,14 @@ def test_a_model_without_devices_is_refused():
         network().fit(
             *data(), verbose=0, callbacks=[convpar.callbacks.Rebalance()]
         )
+
+
+def test_a_model_of_which_nothing_is_split(strategy):
+    """Moves nothing, and ends no training."""
+    x, y = data(64)
+    with strategy.scope():
+        models = [network(), convpar.parallelize(network(), {".*": None})]
+    for model in models:
+        rebalance = convpar.callbacks.Rebalance(every=1e-6, cooldown=1e-6)
+        model.fit(x, y, batch_size=8, verbose=0, callbacks=[rebalance])
+        assert not rebalance.decisions

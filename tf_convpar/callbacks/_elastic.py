@@ -72,8 +72,9 @@ class Elastic(keras.callbacks.Callback):
             lost, the last copy on the chief serves. None for no such copies.
 
     Raises:
-        ValueError: `every` or `neighbours` is no time, the model is not a
-            parallel one, or what is in `directory` is not a copy of it.
+        ValueError: `every` or `neighbours` is no time, the model was made
+            in no scope of a ConvParallelStrategy, or what is in `directory` is
+            not a copy of it.
     """
 
     def __init__(

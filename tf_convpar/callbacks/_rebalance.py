@@ -78,8 +78,8 @@ class Rebalance(keras.callbacks.Callback):
         decisions: What was changed, the first change first.
 
     Raises:
-        ValueError: A time, `margin` or `patience` is none, or the model is not
-            a parallel one.
+        ValueError: A time, `margin` or `patience` is none, or the model was
+            made in no scope of a ConvParallelStrategy.
     """
 
     def __init__(
@@ -172,8 +172,11 @@ class Rebalance(keras.callbacks.Callback):
             for device, ratio in self._left.items()
             if slower.get(device, 1.0) - 1 > (1 - _GONE) * (ratio - 1)
         }
+        before_s = split.time(slower, devices)
+        if not before_s:
+            return  # Nothing is split.
         other = _split_at(split, slower, left)
-        saves = 1 - other.time(slower, devices) / split.time(slower, devices)
+        saves = 1 - other.time(slower, devices) / before_s
         if not back and saves < self.margin:
             self._leave_out(split, slower, left)
             return

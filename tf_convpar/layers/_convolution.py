@@ -163,7 +163,7 @@ class Conv2D(Convolution, keras.layers.Conv2D):
             counts that sum to `filters`, or weights such as `(3, 1)`, which
             are rounded to whole kernels. A device may get 0. With fewer
             numbers than devices, the others get none. None stands for the
-            strategy's plan, and without one for equal shards. Outside a
+            strategy's plan, else its `shares`, else equal shards. Outside a
             `ConvParallelStrategy` they refer to this machine's devices, and
             None means that nothing is split. With `split="samples"` they are
             each device's share of the samples.

@@ -71,7 +71,7 @@ def plan(
     Raises:
         ValueError: The calibration is of another model, no split fits the
             memory of the devices, or there is no such method.
-        RuntimeError: There is no proof within half a minute.
+        RuntimeError: No cut has a proof within half a minute.
     """
     graph = calls_of(model)
     _work_keys.check(graph, calibration.model)

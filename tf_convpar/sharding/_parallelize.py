@@ -77,7 +77,8 @@ def parallelize(
             chosen and what is expected of it. `plan="equal"` names no layer,
             so all are split equally unless the strategy in scope says
             otherwise. `plan=None` is `"auto"` if the strategy's plan is, or in
-            a cluster whose strategy has no plan; else it is `"equal"`.
+            a cluster whose strategy has neither plan nor shares; else it is
+            `"equal"`.
         batch_size: Images of a step, for `"auto"`; None for the batch that the
             model was built for, else 32.
         algorithm: Algorithm of all convolutions, as for `ConvParallel2D`; None

@@ -61,7 +61,7 @@ class Traffic:
 def step_traffic(
     model: keras.Model, batch_size: int, training: bool = True
 ) -> Traffic:
-    """The bytes and messages of a step of a model; slots never travel.
+    """The bytes and messages of a step of a model.
 
     ```python
     traffic = step_traffic(model, batch_size=64)
