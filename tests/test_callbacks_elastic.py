@@ -339,3 +339,65 @@ def test_fit_with_several_optimizers(strategy):
         models.append(model)
     for a, b in zip(*(m.get_weights() for m in models), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-6)
+
+
+class Adversaries(keras.Model):
+    """Two networks and two optimizers; nobody calls the model itself."""
+
+    def __init__(self, first, second):
+        super().__init__()
+        self.first, self.second = first, second
+
+    def compile(self, one, other):
+        super().compile()
+        self.one, self.other = one, other
+        self.loss_metric = keras.metrics.Mean(name="loss")
+
+    @property
+    def metrics(self):
+        return [self.loss_metric]
+
+    def train_step(self, batch):
+        x, y = batch
+        for part, optimizer in (
+            (self.first, self.one),
+            (self.second, self.other),
+        ):
+            with tf.GradientTape() as tape:
+                loss = keras.ops.mean(part.loss(y, part(x)))
+            weights = part.trainable_weights
+            optimizer.apply_gradients(
+                zip(tape.gradient(loss, weights), weights, strict=True)
+            )
+        self.loss_metric.update_state(loss)
+        return {"loss": self.loss_metric.result()}
+
+
+def test_a_model_whose_parts_alone_are_called(strategy):
+    """It is never built, and Keras does not know its optimizers."""
+    x, y = data(64)
+    weights = []
+    for scope in (False, True):
+        model = Adversaries(network(), network())
+        model.compile(keras.optimizers.SGD(0.1), keras.optimizers.Adam(0.01))
+        if scope:
+            with strategy.scope():
+                model = convpar.parallelize(model, "equal")
+        elastic = convpar.callbacks.Elastic(every=1e-3)
+        model.fit(
+            *(x, y),
+            batch_size=16,
+            epochs=2,
+            shuffle=False,
+            verbose=0,
+            callbacks=[elastic] * scope,
+        )
+        assert not model.built
+        weights.append(model.get_weights())
+    for a, b in zip(*weights, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-6)
+    state = {id(v) for v in state_of(model)}
+    assert {id(v) for v in model.other.variables} <= state
+    # The first is of `compile`, and makes no steps.
+    assert rates_of(model)[1:] == [pytest.approx(0.1), pytest.approx(0.01)]
+    assert Snapshot(model).is_of(model)

@@ -11,6 +11,7 @@ import busy_looks
 import forks
 import numpy as np
 import pytest
+import tensorflow as tf
 from replica_cases import data
 from replica_cases import network
 
@@ -289,3 +290,26 @@ def test_a_model_of_which_nothing_is_split(strategy):
         rebalance = convpar.callbacks.Rebalance(every=1e-6, cooldown=1e-6)
         model.fit(x, y, batch_size=8, verbose=0, callbacks=[rebalance])
         assert not rebalance.decisions
+
+
+def test_a_worker_that_is_lost_while_shares_move(strategy, monkeypatch):
+    """The step after it finds out, and `Elastic` takes care of it."""
+    monkeypatch.setattr(_rebalance, "Speeds", lambda: Scripted([1, 1, 1, 5, 5]))
+    moves, relayout = [], _rebalance.relayout
+
+    def lost_at_first(model, *args):
+        moves.append(args)
+        if len(moves) == 1:
+            model.train_function = None
+            raise tf.errors.UnavailableError(None, None, "Connection reset")
+        relayout(model, *args)
+
+    monkeypatch.setattr(_rebalance, "relayout", lost_at_first)
+    x, y = data(160)
+    with strategy.scope():
+        model = convpar.parallelize(network(), "equal")
+    rebalance = convpar.callbacks.Rebalance(
+        every=1e-6, cooldown=1e-6, patience=2
+    )
+    model.fit(x, y, batch_size=16, verbose=0, callbacks=[rebalance])
+    assert len(moves) == 2 and len(rebalance.decisions) == 1

@@ -240,3 +240,92 @@ def test_a_cluster_plans_by_itself(cluster, tmp_path):
     assert found["measured"] == moved
     assert found["planned"] == found["theory"]
     np.testing.assert_allclose(found["losses"], found["plain"], rtol=1e-4)
+
+
+class Holds(L.Layer):
+    """Has a convolution that no plan names."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution = L.Conv2D(8, 3)
+
+    def call(self, x):
+        return self.convolution(x)
+
+
+@pytest.mark.timeout(200)
+def test_a_convolution_within_a_layer_of_the_users(little_time):
+    """It is measured while the whole model's steps are: nobody waits."""
+    strategy = convpar.ConvParallelStrategy(
+        devices=["CPU:0", "CPU:1"], plan="auto"
+    )
+    x = keras.Input((16, 16, 3))
+    model = keras.Model(x, Holds()(L.Conv2D(8, 3)(x)))
+    with strategy.scope():
+        parallel = convpar.parallelize(model)
+    ones = tf.ones((2, 16, 16, 3))
+    np.testing.assert_allclose(
+        parallel(ones), model(ones), rtol=1e-4, atol=1e-5
+    )
+
+
+class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule that Keras cannot write."""
+
+    def __call__(self, step):
+        return 0.1 * keras.ops.minimum(1.0, keras.ops.cast(step, "float32") / 9)
+
+
+class Known(WarmUp):
+    """One that it can write, and not read."""
+
+    def get_config(self):
+        return {}
+
+
+class Averages(L.Layer):
+    """Without a `get_config` for what it is given."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def call(self, x):
+        return self.function(x)
+
+
+def test_what_cannot_be_read_is_measured_or_said(little_time, capsys):
+    strategy = convpar.ConvParallelStrategy(
+        devices=["CPU:0", "CPU:1"], plan="auto"
+    )
+    said = {}
+    for schedule in (WarmUp(), Known()):
+        x = keras.Input((16, 16, 3))
+        y = Averages(lambda x: x + 1.0)(L.Conv2D(8, 3)(x))
+        model = keras.Model(x, L.Conv2D(8, 3)(y), name="network")
+        model.compile(keras.optimizers.SGD(schedule), "mse")
+        with strategy.scope():
+            convpar.parallelize(model)
+        said[type(schedule)] = capsys.readouterr().out
+    assert "network: not planned." in said[WarmUp]
+    assert "not planned" not in said[Known]
+
+
+def test_optimizers_within_others_are_measurements_of_their_own():
+    graph = calls_of(network())
+    strategy = two()
+    keys = {
+        repr(
+            _calibrate._key(
+                *(graph, strategy, strategy.devices),
+                keras.optimizers.LossScaleOptimizer(inner),
+                *(8, None),
+            )
+        )
+        for inner in (
+            keras.optimizers.SGD(0.1),
+            keras.optimizers.SGD(0.2),
+            keras.optimizers.Adam(0.1),
+        )
+    }
+    assert len(keys) == 2

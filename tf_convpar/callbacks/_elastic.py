@@ -94,6 +94,9 @@ class Elastic(keras.callbacks.Callback):
         # Epoch, steps made of it, steps to skip, and whether one was made.
         self._epoch = self._done = self._over = 0
         self._stepped = False
+        # Whether a step of any kind was made: variables exist from then on, of
+        # models too whose parts alone are called.
+        self._ran = False
         # Lasts as long as `fit`, `evaluate` or `predict`.
         self._lasting = contextlib.ExitStack()
         self._guards: Guards | None = None
@@ -103,7 +106,7 @@ class Elastic(keras.callbacks.Callback):
         # A loop of the user's own may not have come to its end.
         self._lasting.close()
         self._trains = True
-        self._over, self._stepped = 0, False
+        self._over, self._stepped, self._ran = 0, False, False
         self._epoch = self._done = 0
         self._begin("train")
         if self.directory is not None:
@@ -198,7 +201,8 @@ class Elastic(keras.callbacks.Callback):
 
     def _first_copy(self) -> bool:
         """Copies a model that has variables without copies; whether it did."""
-        if not self.model.built or self._copies.are_whole(self.model):
+        exists = self.model.built or self._ran
+        if not exists or self._copies.are_whole(self.model):
             return False
         # Noted while no worker is missing.
         HowSplit.last(self.model, self._strategy.devices)
@@ -251,6 +255,7 @@ class Elastic(keras.callbacks.Callback):
                 lost = self._left_out() or self._passes(error, tries)
                 if not lost:
                     raise
+        self._ran = True
         if mode == "train":
             self._stepped = True
             self._done += len(data)

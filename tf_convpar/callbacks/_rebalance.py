@@ -157,7 +157,13 @@ class Rebalance(keras.callbacks.Callback):
             self._first_s = statistics.median(self._steps_s)
         late = now - self._changed >= self._pause_s
         if late and len(self._looks) == self.patience:
-            self._consider()
+            try:
+                self._consider()
+            except tf.errors.OpError:
+                # A device is lost while shares move: the next step finds out.
+                self._looks.clear()
+                if self.model.train_function is None:
+                    self.model.make_train_function()
 
     def _consider(self) -> None:
         """Moves shares, if that saves enough by all of the last looks."""

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_convpar._compat.keras import has_schedule
+from tf_convpar.callbacks._snapshot import optimizers_of
 
 # In the place of a step: the metrics begin anew, as an epoch does.
 _EPOCH = object()
@@ -84,28 +85,29 @@ def rates_of(model: keras.Model) -> list[float | None]:
     """Learning rates, which callbacks may set; None of a schedule."""
     return [
         None if has_schedule(optimizer) else float(optimizer.learning_rate)
-        for optimizer in _optimizers(model.optimizer)
+        for optimizer in _optimizers(model)
     ]
 
 
 def set_rates(model: keras.Model, rates: Sequence[float | None]) -> None:
     """Sets learning rates, but not those of schedules (None)."""
-    for optimizer, rate in zip(
-        _optimizers(model.optimizer), rates, strict=True
-    ):
+    for optimizer, rate in zip(_optimizers(model), rates, strict=True):
         if rate is not None:
             optimizer.learning_rate = rate
 
 
-def _optimizers(optimizer: Any) -> list[Any]:
-    """Optimizers that have a rate: those within one that scales or selects."""
+def _optimizers(model: keras.Model) -> list[Any]:
+    """All optimizers of a model that have a rate."""
+    return [each for o in optimizers_of(model) for each in _within(o)]
+
+
+def _within(optimizer: Any) -> list[Any]:
+    """An optimizer, or those within one that scales losses or selects."""
     inner = getattr(optimizer, "inner_optimizer", None)
     if inner is not None:
-        return _optimizers(inner)
+        return _within(inner)
     several = getattr(optimizer, "optimizers", None)
-    if several is not None:
-        return list(several)
-    return [] if optimizer is None else [optimizer]
+    return [optimizer] if several is None else list(several)
 
 
 def _bytes(data: Any) -> int:

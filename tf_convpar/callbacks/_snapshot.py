@@ -204,10 +204,20 @@ def _beside(variable: keras.Variable, value: Any) -> tf.Tensor:
 
 def state_of(model: keras.Model) -> list[keras.Variable]:
     """Weights, random states and slots, once each."""
-    # A model that was never compiled lacks the attribute.
-    optimizer = getattr(model, "optimizer", None)
-    every = [*model.variables, *(optimizer.variables if optimizer else [])]
+    slots = [v for o in optimizers_of(model) for v in o.variables]
+    every = [*model.variables, *slots]
     return list({id(variable): variable for variable in every}.values())
+
+
+def optimizers_of(model: keras.Model) -> list[Any]:
+    """The optimizer of `compile`, and others that the model holds.
+
+    Keras does not know of these, such as the two of an adversarial network.
+    """
+    # A model that was never compiled lacks the attribute.
+    values = [getattr(model, "optimizer", None), *vars(model).values()]
+    found = [v for v in values if isinstance(v, keras.optimizers.Optimizer)]
+    return list({id(optimizer): optimizer for optimizer in found}.values())
 
 
 def _variables(model: keras.Model) -> list[keras.Variable]:

@@ -31,7 +31,7 @@ def _key(graph: Graph, call: Call) -> str:
     if hasattr(layer, "get_config"):
         config = {
             k: v
-            for k, v in layer.get_config().items()
+            for k, v in _config_of(layer).items()
             if k not in _NO_MATTER
             and not k.endswith("initializer")
             # Only parallel layers have an algorithm. Without one, with the
@@ -60,6 +60,20 @@ def _key(graph: Graph, call: Call) -> str:
     )
     text = json.dumps(content, sort_keys=True, default=repr)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _config_of(layer: Any) -> dict[str, Any]:
+    """A layer's settings; plain attributes, if it has no `get_config`."""
+    try:
+        config: dict[str, Any] = layer.get_config()
+    except Exception:  # Of the user's, or Keras' where arguments are arrays.
+        config = {
+            name: value
+            for name, value in vars(layer).items()
+            if isinstance(value, bool | int | float | str)
+            and not name.startswith("_")
+        }
+    return config
 
 
 def fingerprint(graph: Graph) -> str:

@@ -153,10 +153,11 @@ def _chosen(
         return _without_split_layers(
             model, automatic_plan
         ), automatic_plan.reason
-    except (ValueError, tf.errors.OpError) as error:
+    except Exception as error:
+        # Nobody asked for a plan: the model is split without one, whatever of
+        # it cannot be measured.
         if given_plan is not None:
             raise
-        # Nobody asked for a plan, so the model is split without one.
         first = str(error).partition("\n")[0]
         print_msg(f"{model.name}: not planned. {first}")
         return "equal", None

@@ -7,6 +7,7 @@ read and write it.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import hashlib
 import pathlib
 import warnings
@@ -21,6 +22,12 @@ from tf_convpar.files import CACHE_FOLDER
 from tf_convpar.files import cache_folder
 
 Kept = TypeVar("Kept")
+
+# Whether this process is the one that measures: what it does meanwhile, in
+# threads too, may ask for the same.
+measures: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    "measures", default=False
+)
 
 # Version of what is measured, and how: files of another version are not used.
 _METHOD = 2
@@ -94,6 +101,9 @@ def alone(report: Callable[[str], None]) -> Iterator[None]:
 
     In a folder that all users share, any of them could hold the lock for ever.
     """
+    if measures.get():
+        yield
+        return
     lock = filelock.FileLock(cache_folder() / "measuring.lock", mode=0o600)
     with contextlib.ExitStack() as held:
         try:
@@ -106,4 +116,6 @@ def alone(report: Callable[[str], None]) -> Iterator[None]:
             held.enter_context(lock.acquire())
         except (OSError, NotImplementedError):
             pass  # A folder that cannot be written.
+        token = measures.set(True)
+        held.callback(measures.reset, token)
         yield

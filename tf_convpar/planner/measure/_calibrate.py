@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import datetime
+import json
 import math
 import os
 from collections.abc import Mapping
@@ -311,7 +312,11 @@ def _key(
     algorithm: str | None,
 ) -> tuple[Any, ...]:
     config: dict[str, Any] = getattr(optimizer, "get_config", dict)()
-    settings = sorted((k, v) for k, v in config.items() if isinstance(v, bool))
+    settings = json.dumps(
+        _without_rates(config),
+        sort_keys=True,
+        default=lambda value: type(value).__name__,
+    )
     counted = collections.Counter(
         _work_keys.key(graph, c) for c in graph.calls if c.layer is not None
     )
@@ -326,6 +331,17 @@ def _key(
         [(name, machines.identity(name)) for name in devices],
         _versions(),
     )
+
+
+def _without_rates(config: Any) -> Any:
+    """Settings of an optimizer, and of those within it, that cost time."""
+    if not isinstance(config, dict):
+        return config
+    return {
+        name: _without_rates(value)
+        for name, value in config.items()
+        if name not in ("name", "learning_rate")
+    }
 
 
 def _facts(devices: Sequence[str]) -> dict[str, str]:

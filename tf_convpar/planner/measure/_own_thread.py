@@ -8,6 +8,8 @@ from concurrent import futures
 from typing import Any
 from typing import TypeVar
 
+from tf_convpar.planner.measure import _cache
+
 Result = TypeVar("Result")
 Report = Callable[[str], None]
 
@@ -41,8 +43,14 @@ def in_own_thread(
             raise Stopped
         report(name)
 
+    measures = _cache.measures.get()
+
+    def run() -> Result:
+        _cache.measures.set(measures)
+        return measure(*args, checked)
+
     with futures.ThreadPoolExecutor(1) as thread:
         try:
-            return thread.submit(measure, *args, checked).result()
+            return thread.submit(run).result()
         finally:
             over.set()

@@ -23,7 +23,7 @@ def update_s(optimizer: Any, device: str, clock: Clock) -> float:
     ```
     """
     with tf.device(device):
-        copy = optimizer.__class__.from_config(optimizer.get_config())
+        copy = _alike(optimizer)
         variable = keras.Variable(tf.zeros([1024, _PARAMETERS // 1024]))
         copy.build([variable])
         gradient = tf.fill(variable.shape, 1e-3)
@@ -46,8 +46,19 @@ def update_s(optimizer: Any, device: str, clock: Clock) -> float:
 
 def slots_of(optimizer: Any) -> int:
     """Numbers that an optimizer keeps for each parameter."""
-    copy = optimizer.__class__.from_config(optimizer.get_config())
+    copy = _alike(optimizer)
     variable = keras.Variable(tf.zeros([3, 5]))
     copy.build([variable])
     same = [v for v in copy.variables if tuple(v.shape) == (3, 5)]
     return len(same)
+
+
+def _alike(optimizer: Any) -> Any:
+    """An optimizer that does the same work, at a rate of its own.
+
+    A schedule may be of a class that Keras does not know.
+    """
+    config = optimizer.get_config()
+    if "learning_rate" in config:
+        config["learning_rate"] = 1e-3
+    return type(optimizer).from_config(config)
