@@ -401,3 +401,29 @@ def test_a_model_whose_parts_alone_are_called(strategy):
     # The first is of `compile`, and makes no steps.
     assert rates_of(model)[1:] == [pytest.approx(0.1), pytest.approx(0.01)]
     assert Snapshot(model).is_of(model)
+
+
+def test_a_base_that_learns_from_now_on(strategy):
+    """Of a model that was laid out anew in the meantime."""
+    base = keras.Sequential(
+        [keras.Input((8, 8, 1)), keras.layers.Conv2D(4, 3), keras.layers.ReLU()]
+    )
+    base.trainable = False
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            base,
+            keras.layers.Flatten(),
+            keras.layers.Dense(2),
+        ]
+    )
+    model.compile("sgd", "mse")
+    with strategy.scope():
+        model = convpar.parallelize(model, "equal")
+    for devices in (strategy.devices[:2], strategy.devices[:1]):
+        how = HowSplit.of(model, strategy.devices)
+        strategy.change_devices(devices)
+        relayout(model, convpar.merge(model), how, strategy)
+    assert len(model.trainable_weights) == 2
+    base.trainable = True
+    assert len(model.trainable_weights) == 4

@@ -329,3 +329,24 @@ def test_optimizers_within_others_are_measurements_of_their_own():
         )
     }
     assert len(keys) == 2
+
+
+def test_what_is_measured_changes_no_layer(little_time):
+    """Not its variables that Keras does not know of, either."""
+
+    class Drifts(L.Layer):
+        def __init__(self):
+            super().__init__()
+            self.mean = tf.Variable(0.5)
+            self.draws = tf.random.Generator.from_seed(1)
+
+        def call(self, x):
+            self.mean.assign(0.9 * self.mean + 0.1 * tf.reduce_mean(x))
+            return x + self.mean + 0.0 * self.draws.normal(())
+
+    x = keras.Input((8, 8, 3))
+    layer = Drifts()
+    model = keras.Model(x, L.Conv2D(4, 3)(layer(L.Conv2D(4, 3)(x))))
+    before = [float(layer.mean), *map(int, layer.draws.state)]
+    planner.calibrate(model, two(), 4, keep=False)
+    assert [float(layer.mean), *map(int, layer.draws.state)] == before

@@ -24,6 +24,7 @@ from tf_convpar.layers import Split
 from tf_convpar.plans import CHIEF
 from tf_convpar.sharding import _conversion
 from tf_convpar.sharding._parallelize import parallelize
+from tf_convpar.sharding._trainable import succeed
 from tf_convpar.sharding.rules import MomentsOfOwn
 from tf_convpar.strategy import graphs
 from tf_convpar.strategy.strategy import ConvParallelStrategy
@@ -220,6 +221,7 @@ def relayout(
         split = how.layers.get(layer.name)
         if split is not None and isinstance(layer, ConvParallel):
             layer.algorithm = split[2]
+    succeed(zip(layers_of(model), layers_of(new), strict=False))
     stays = of_a_fit(model)
     graphs.look()
     vars(model).clear()

@@ -20,6 +20,12 @@ from tf_convpar._compat.patches import replace
 _FOLLOWERS = "_parallel_copies"
 
 
+# The original of each copy.
+_originals: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
 class Followers(weakref.WeakSet):
     """The copies of one layer that are still there."""
 
@@ -33,6 +39,19 @@ def follow(pairs: Iterable[tuple[Any, Any]]) -> None:
     for old, new in pairs:
         if isinstance(old, keras.layers.Layer):
             vars(old).setdefault(_FOLLOWERS, Followers()).add(new)
+            _originals[new] = weakref.ref(old)
+
+
+def succeed(pairs: Iterable[tuple[Any, Any]]) -> None:
+    """Lets layers follow in the place of the copies that they replace.
+
+    Args:
+        pairs: Copies that leave, each with the layer in its place.
+    """
+    for old, new in pairs:
+        original = _originals.get(old, lambda: None)()
+        if original is not None:
+            follow([(original, new)])
 
 
 def _followed(trainable: Any) -> property:

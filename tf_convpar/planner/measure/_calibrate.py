@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import datetime
 import json
 import math
 import os
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from concurrent import futures
@@ -16,6 +18,7 @@ import keras
 import tensorflow as tf
 
 from tf_convpar import machines
+from tf_convpar._compat.keras import layers_of
 from tf_convpar.algorithms import facts
 from tf_convpar.planner import _calibration_file
 from tf_convpar.planner import _work_keys
@@ -169,7 +172,8 @@ def _measured(
     report: Report,
 ) -> Calibration:
     chief, *others = devices
-    works = _works_on(graph, devices, batch, algorithm, report)
+    with _unchanged(graph):
+        works = _works_on(graph, devices, batch, algorithm, report)
     clock = Clock(report=report)
     if links is None:
         links = _measured_links(devices, clock)
@@ -200,6 +204,29 @@ def _measured(
         _updates.slots_of(optimizer),
         _facts(devices),
     )
+
+
+@contextlib.contextmanager
+def _unchanged(graph: Graph) -> Iterator[None]:
+    """Context after which layers have their states that Keras does not know.
+
+    Those that it knows are not changed by what is measured.
+    """
+    layers = [c.layer for c in graph.calls if hasattr(c.layer, "weights")]
+    held = [
+        value
+        for layer in layers
+        for one in (layer, *layers_of(layer))
+        for value in vars(one).values()
+    ]
+    variables = [v for v in held if isinstance(v, tf.Variable)]
+    variables += [v.state for v in held if isinstance(v, tf.random.Generator)]
+    values = [tf.identity(variable) for variable in variables]
+    try:
+        yield
+    finally:
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
 
 
 def _works_on(
