@@ -85,7 +85,9 @@ class _Passes:
         def run(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> Any:
             gradients = self._gradients(x, kernel)
             with_bias = dataclasses.replace(epilogue, bias=bias)
-            y = self._forward(x, kernel, with_bias)
+            # The gradient keeps it, and tapes that look for another derivative
+            # must not find the op that has none.
+            y = tf.stop_gradient(self._forward(x, kernel, with_bias))
 
             @_once
             def through_activation(

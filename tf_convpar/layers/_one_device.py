@@ -79,7 +79,8 @@ class OneDevice(InShards):
         names = [name for _, names in self._stages() for name in names]
         weights = [tf.convert_to_tensor(getattr(self, n)) for n in names]
         run = functools.partial(self._in_stages, device)
-        fuses = takes_shards() and is_inference()
+        last = self.data_format == "channels_last"
+        fuses = takes_shards() and is_inference() and last
         shape = self._factors_shape() if fuses else None
         source = (
             Source(inputs) if shape is None else self._source(inputs, device)

@@ -204,7 +204,9 @@ def moved_moments(
     """
     keep, new = momentum, 1.0 - momentum
     alike = all(before.dtype == moments.dtype for before in moving)
-    if alike and _is_native(moments, native):
+    # A callback may change a momentum that is a variable.
+    is_number = isinstance(momentum, int | float)
+    if alike and is_number and _is_native(moments, native):
         mean, variance = moving
         return list(
             _library.module().tf_convpar_moved_moments(

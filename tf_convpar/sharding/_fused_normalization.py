@@ -20,7 +20,9 @@ import keras
 import tensorflow as tf
 
 from tf_convpar import ops
+from tf_convpar._compat.keras import get_keras_mask
 from tf_convpar._compat.keras import in_stateless_scope
+from tf_convpar._compat.keras import set_keras_mask
 from tf_convpar._compat.keras import stored
 from tf_convpar.layers import Attached
 from tf_convpar.layers import Fusable
@@ -215,7 +217,12 @@ def without_note(x: Any) -> Any:
     Gradients by it exist then.
     """
     noted = hasattr(x, _NOTE) or hasattr(x, _FUSABLE)
-    return tf.identity(x) if noted or has_note(x) or is_joined(x) else x
+    if not (noted or has_note(x) or is_joined(x)):
+        return x
+    copy, mask = tf.identity(x), get_keras_mask(x)
+    if mask is not None:
+        set_keras_mask(copy, mask)
+    return copy
 
 
 def _with_epilogue(fusable: Fusable, **attributes: Any) -> Fusable:

@@ -12,6 +12,7 @@ layers.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Callable
@@ -56,7 +57,9 @@ def _in_regions(run: Callable[..., Any]) -> Callable[..., Any]:
         eagerly = tf.executing_eagerly()
         needed = [] if eagerly else needed_of(self, not is_inference())
         with packed(needed):
-            return joined(run(self, inputs, place))
+            results = joined(run(self, inputs, place))
+        # Who gets them may differentiate by them.
+        return keras.tree.map_structure(without_note, results)
 
     return wrapped
 
@@ -100,9 +103,7 @@ def _placed(
     def placed(*args: Any, **kwargs: Any) -> Any:
         if not on_shards:
             args, kwargs = joined((args, kwargs))
-        if not within:
-            return call(*args, **kwargs)
-        with within_region():
+        with within_region() if within else contextlib.nullcontext():
             result = call(*args, **kwargs)
         if id(operation) in read:
             result = keras.tree.map_structure(_rejoined, result)

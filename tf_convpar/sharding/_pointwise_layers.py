@@ -46,8 +46,12 @@ def merged(layer: Any, inputs: Any) -> tf.Tensor | None:
     # One layer may be called at several places, and fit at some.
     if not (inference and fuses(layer, [x.shape for x in inputs])):
         return None
-    # Keras casts others, such as masks of integers, to a common dtype.
-    if any(x.dtype != layer.compute_dtype for x in inputs):
+    # Keras casts others, such as masks of integers, to a common dtype, and has
+    # sparse ones.
+    if any(
+        not isinstance(x, tf.Tensor) or x.dtype != layer.compute_dtype
+        for x in inputs
+    ):
         return None
     if isinstance(layer, keras.layers.Concatenate):
         return join(inputs)
@@ -189,5 +193,6 @@ def product_in_training(layer: Any, inputs: Any) -> Fusable | None:
 
 
 def _fits(layer: Any, inputs: Any) -> bool:
+    dense = isinstance(inputs, tf.Tensor)
     float32 = inputs.dtype == layer.compute_dtype == "float32"
-    return bool(float32 and fuses(layer, [inputs.shape]))
+    return bool(dense and float32 and fuses(layer, [inputs.shape]))

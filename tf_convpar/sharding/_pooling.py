@@ -34,7 +34,9 @@ class Pooled(Attached):
     def __call__(self, inputs: Any) -> Any:
         """Does what the layer's own `call` does."""
         layer, maps = self._layer, joined(inputs)
-        if not is_merged():
+        # The window of a mean of all is the image.
+        whole = isinstance(layer, _L.GlobalAveragePooling2D)
+        if not is_merged() and not (whole and None in maps.shape[1:3]):
             if is_inference() and maps.dtype == tf.float32 and ops.load():
                 return self._in_inference(maps)
             if isinstance(layer, _L.MaxPooling2D):

@@ -7,8 +7,10 @@ from typing import Any
 
 import keras
 
+from tf_convpar._compat.keras import layers_of
 from tf_convpar._compat.keras import model_supports_jit
 from tf_convpar._compat.keras import trained_by
+from tf_convpar.layers import Attached
 from tf_convpar.placement import PlacedVariable
 from tf_convpar.placement import place
 
@@ -38,6 +40,14 @@ def _belongs(slot: Any, variable: Any) -> bool:
     )
 
 
+def _has_ops(model: keras.Model) -> bool:
+    """Whether layers of Keras' run as this package's ops, which XLA lacks."""
+    return any(
+        isinstance(vars(layer).get("call"), Attached)
+        for layer in layers_of(model)
+    )
+
+
 def settle_xla(pairs: Iterable[tuple[Any, Any]]) -> None:
     """Turns XLA off in parallel models, and on again in merged ones.
 
@@ -51,4 +61,5 @@ def settle_xla(pairs: Iterable[tuple[Any, Any]]) -> None:
         if isinstance(old, keras.Model) and old.compiled:
             jit_compile = getattr(old, "_asked_jit_compile", old.jit_compile)
             vars(new)["_asked_jit_compile"] = jit_compile
-            new.jit_compile = jit_compile and model_supports_jit(new)
+            compiles = model_supports_jit(new) and not _has_ops(new)
+            new.jit_compile = jit_compile and compiles
