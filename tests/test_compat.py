@@ -20,17 +20,18 @@ from tensorflow.python.eager.polymorphic_function import concrete_function
 
 import tf_convpar
 from tf_convpar._compat import keras as of_keras
+from tf_convpar._compat import keras_private
 from tf_convpar._compat import tensorflow as of_tensorflow
 from tf_convpar._compat._private import Private
 
 PACKAGE = pathlib.Path(tf_convpar.__file__).parent
 COMPAT = PACKAGE / "_compat"
 NAMES = [
-    *of_keras.NAMES.values(),
-    *of_keras.OPERATIONS.values(),
+    *keras_private.NAMES.values(),
+    *keras_private.OPERATIONS.values(),
     *of_tensorflow.NAMES.values(),
 ]
-MEMBERS = of_keras.MEMBERS | of_tensorflow.MEMBERS
+MEMBERS = keras_private.MEMBERS | of_tensorflow.MEMBERS
 
 
 @pytest.mark.parametrize("use", NAMES, ids=lambda use: use.name)
