@@ -37,7 +37,7 @@ def main():
                 local.restart(1)
             method.fit(dataset, batch_size=8, epochs=1, verbose=0)
             found.append(len(method.replicas))
-        other = convpar.replicas.SyncSGD(model)
+        other = convpar.replicas.SyncSGD(model, shares=[1, 1, 1])
         local.workers[1].kill()
         other.fit(dataset, batch_size=8, epochs=1, verbose=0)
         found.append(len(other.replicas))

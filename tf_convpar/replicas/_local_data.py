@@ -43,6 +43,8 @@ class LocalDatasets(Source):
     ) -> None:
         self._make = make
         self._devices = list(devices)
+        # Those that have replicas: others are lost, or not there yet.
+        self._present = self._devices
         self._graphs: dict[str, tuple[bytes, Any]] = {}
 
     @property
@@ -53,7 +55,7 @@ class LocalDatasets(Source):
     def samples(self) -> int | None:
         """As many as all elements would have that are as large as the first."""
         counts = []
-        for device in self._devices:
+        for device in self._present:
             with tf.device(cpu_of(device)):
                 dataset = self._dataset(device)
                 counts.append(int(tf.data.experimental.cardinality(dataset)))
@@ -74,6 +76,7 @@ class LocalDatasets(Source):
 
     def place(self, replicas: Sequence[Replica], seed: int) -> None:
         """Each replica's own, cut to its batch."""
+        self._present = [replica.device for replica in replicas]
         for replica in replicas:
             # Who was away or late when `fit` began comes after the others.
             if replica.device not in self._devices:
