@@ -161,7 +161,7 @@ def in_shards(x: tf.Tensor | ShardedTensor, layout: AnyLayout) -> ShardedTensor:
         return _cast(cut(x, layout), dtypes)
 
     unpack = functools.partial(tf.cast, dtype=x.dtype)
-    return _sharded(
+    return ShardedTensor.laid_out(
         [
             on_device(unpack, device)(piece)
             for piece, device in zip(
@@ -170,12 +170,6 @@ def in_shards(x: tf.Tensor | ShardedTensor, layout: AnyLayout) -> ShardedTensor:
         ],
         layout,
     )
-
-
-def _sharded(shards: Sequence[tf.Tensor], layout: AnyLayout) -> ShardedTensor:
-    if isinstance(layout, SampleLayout):
-        return ShardedTensor.of_samples(shards, layout)
-    return ShardedTensor(shards, layout)
 
 
 def _exchanged(x: ShardedTensor, layout: AnyLayout) -> ShardedTensor:
@@ -193,7 +187,7 @@ def _exchanged(x: ShardedTensor, layout: AnyLayout) -> ShardedTensor:
             return _cast(pieces(shard), dtypes)
 
         sent.append(on_device(run, device)(shard))
-    return _sharded(
+    return ShardedTensor.laid_out(
         [
             _joined_on([row[i] for row in sent], device, x.layout.axis, x.dtype)
             for i, device in enumerate(layout.devices)

@@ -37,13 +37,7 @@ def map_shards(
     results = _map(fn, layout, *operands)
     if results is None:
         return fn(*(tf.convert_to_tensor(operand) for operand in operands))
-    return _sharded(results, layout)
-
-
-def _sharded(shards: Sequence[tf.Tensor], layout: AnyLayout) -> ShardedTensor:
-    if isinstance(layout, SampleLayout):
-        return ShardedTensor.of_samples(shards, layout)
-    return ShardedTensor(shards, layout)
+    return ShardedTensor.laid_out(results, layout)
 
 
 def _map(
@@ -179,7 +173,7 @@ def _reduction(
             # A negative number of the cut axis changes when a later axis goes.
             stays = layout.axis == 0 or all(a < split_axis for a in axes)
             if keepdims or stays:
-                return _sharded(parts, layout)
+                return ShardedTensor.laid_out(parts, layout)
             return fn(tf.convert_to_tensor(input_tensor), axis, keepdims, name)
         return on_device(lambda *p: combine(list(p)), layout.owner)(*parts)
 

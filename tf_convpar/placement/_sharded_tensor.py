@@ -79,6 +79,15 @@ class ShardedTensor(CompositeTensor, Tensor):
         return self._shards
 
     @classmethod
+    def laid_out(
+        cls, shards: Sequence[tf.Tensor], layout: AnyLayout
+    ) -> ShardedTensor:
+        """Shards as they were computed, of samples or of anything else."""
+        if isinstance(layout, SampleLayout):
+            return cls.of_samples(shards, layout)
+        return cls(shards, layout)
+
+    @classmethod
     def of_samples(
         cls, shards: Sequence[tf.Tensor], layout: SampleLayout
     ) -> ShardedTensor:
