@@ -72,17 +72,8 @@ def test_no_split():
     assert "link chief 0 CPU:0 -> worker 0 CPU:0 is busy for" in plan.reason
 
 
-def test_devices_that_may_have_kernels():
+def test_the_split_that_it_is_compared_with_is_of_whole_units():
     calibration = cluster([1e11, 1e11, 1e10], **ALONE)
-    chief, _, slow = map(device_name, range(3))
-    assert _plan.plan(calibration, devices=[slow]).used == (slow,)
-    for one in ([chief], [chief, chief]):
-        plan = _plan.plan(calibration, devices=one)
-        assert plan.reason == "There is one device only."
-    # The split that it is compared with is of those, too.
-    reason = _plan.plan(calibration, devices=[chief, slow]).reason
-    assert "link chief 0 CPU:0 -> worker 1 CPU:0 is busy" in reason
-    # And in units of the quantum.
     reason = _plan.plan(calibration, 1000).reason
     split = {"conv2d": (500, 0, 0), "conv2d_1": (1000, 500, 0)}
     step_s = _cost.predict(calibration, split).step_s

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
 
 from tf_convpar import units
 from tf_convpar.planner.presets import EFFICIENCY
@@ -43,9 +42,7 @@ class Described:
     watts: float | None
 
 
-def devices(
-    text: str, efficiency: Mapping[str, float] = EFFICIENCY
-) -> list[Described]:
+def devices(text: str) -> list[Described]:
     """Reads the devices of a description.
 
     ```python
@@ -58,8 +55,6 @@ def devices(
             GFLOPS or TFLOPS. Without RATE, NAME is one of `presets.PRESETS`:
             the rate is its published peak times its efficiency. Without WATTS
             the power is that of the preset, if NAME is one.
-        efficiency: Part of its peak that a preset achieves, by its kind:
-            `"gpu"` and `"cpu"`.
 
     Raises:
         ValueError: A device cannot be read, or has neither a rate nor a
@@ -68,7 +63,7 @@ def devices(
     described: list[Described] = []
     seen: dict[str, int] = {}
     for item in text.split(","):
-        count, name, rate, power = _read(item.strip(), efficiency)
+        count, name, rate, power = _read(item.strip())
         for _ in range(count):
             number = seen.get(name, 0)
             seen[name] = number + 1
@@ -94,9 +89,7 @@ def link(rate: str, latency: str) -> tuple[float, float]:
     return bytes_per_s, delay
 
 
-def _read(
-    item: str, efficiency: Mapping[str, float]
-) -> tuple[int, str, float, float | None]:
+def _read(item: str) -> tuple[int, str, float, float | None]:
     """Reads one item: the number of devices, their name, rate and power."""
     match = _ITEM.fullmatch(item)
     if match is None:
@@ -113,7 +106,7 @@ def _read(
     if match["rate"]:
         rate = units.flops(match["rate"])
     elif preset:
-        rate = preset.peak_flops * efficiency[preset.kind]
+        rate = preset.peak_flops * EFFICIENCY[preset.kind]
     else:
         raise ValueError(
             f"Expected a rate, as in {name}:100GFLOPS, or one of "

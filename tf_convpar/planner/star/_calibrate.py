@@ -28,13 +28,10 @@ from tf_convpar.planner.measure._own_thread import in_own_thread
 from tf_convpar.planner.star import _calibration
 from tf_convpar.planner.star._calibration import StarCalibration
 from tf_convpar.planner.star._network import Network
-from tf_convpar.planner.star._of_measurements import check_calls
 from tf_convpar.planner.star._of_measurements import star_of
-from tf_convpar.planner.star._of_model import of_model
-from tf_convpar.planner.star._of_model import wire_bytes
+from tf_convpar.planner.star._of_model import graph_and_network
 from tf_convpar.planner.star._quantum import quantum_of
 from tf_convpar.sharding import Graph
-from tf_convpar.sharding import calls_of
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 
 THROUGHPUT = ("auto", "eval", "dry_run")
@@ -92,14 +89,10 @@ def calibrate(
     if rates is not None:
         quantum = quantum or 1
     optimizer = model.optimizer if model.compiled else keras.optimizers.SGD()
-    network = of_model(
-        model,
-        batch_size,
-        wire_bytes=wire_bytes(strategy.wire_dtype),
-        slots=_updates.slots_of(optimizer),
+    slots = _updates.slots_of(optimizer)
+    graph, network = graph_and_network(
+        model, batch_size, strategy.wire_dtype, slots
     )
-    graph = calls_of(model)
-    check_calls(graph, network)
     keep = throughput in ("auto", "eval")
     calibration = _calibrate.calibrate_graph(
         graph,
@@ -113,12 +106,8 @@ def calibrate(
     name, geometry = max(
         convolutions(model, batch_size), key=lambda c: c[1].multiplications
     )
-    algorithm = next(
-        getattr(call.layer, "algorithm", None)
-        for call in graph.convolutions
-        if call.name == name
-    )
-    largest = geometry, algorithm
+    layers = {call.name: call.layer for call in graph.calls}
+    largest = geometry, getattr(layers[name], "algorithm", None)
     return with_joins(
         graph, network, calibration, largest, quantum, rates, keep, report
     )

@@ -9,7 +9,6 @@ schema of files.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from collections.abc import Mapping
 
 from tf_convpar.files import Checked
@@ -68,16 +67,12 @@ class Times(Checked):
             return float(seconds[-1] * filters / widths[-1])
         return float(on_line(widths, seconds, filters))
 
-    def map(self, seconds: Callable[[str, float], float]) -> Times:
-        """Other times at the same numbers of kernels.
-
-        Args:
-            seconds: Function that takes a pass and its time.
-        """
+    def scaled(self, factor: float) -> Times:
+        """Times that are `factor` times as long."""
         return Times(
             self.filters,
             *(
-                tuple(seconds(which, s) for s in getattr(self, which))
+                tuple(s * factor for s in getattr(self, which))
                 for which in PASSES
             ),
         )

@@ -96,23 +96,23 @@ def predict(calibration: StarCalibration, allocation: Allocation) -> Prediction:
         ValueError: A layer is missing, or its kernels do not sum up.
     """
     layers = [
-        (c, check(calibration, c, allocation)) for c in calibration.network
+        (c, counts_of(calibration, c, allocation)) for c in calibration.network
     ]
     clock = _Clock(calibration)
     for convolution, counts in layers:
         clock.phase(convolution, FORWARD, counts)
-    clock.rest()
+    clock.chief_only("rest", ("", ""), calibration.rest_s)
     for convolution, counts in reversed(layers):
         clock.phase(convolution, BACKWARD, counts)
     return Prediction(clock.now, tuple(clock.spans), clock.sent)
 
 
-def check(
+def counts_of(
     calibration: StarCalibration,
     convolution: StarConvolution,
     allocation: Allocation,
 ) -> tuple[int, ...]:
-    """The kernels per device of a layer.
+    """The kernels of each device in one layer of an allocation.
 
     Raises:
         ValueError: They are missing, or do not sum to the layer's filters.
@@ -141,12 +141,17 @@ class _Clock:
         self.sent: dict[str, int] = {}
         self.out_rate, self.in_rate = chief_rates(calibration)
 
-    def rest(self) -> None:
-        self._chief_only("rest", ("", ""), self.calibration.rest_s)
+    def chief_only(
+        self, what: str, about: tuple[str, str], seconds: float
+    ) -> None:
+        """Lets the chief work while all others wait."""
+        chief = self.calibration.chief.name
+        self.now = self._note(chief, what, about, self.now, seconds)
 
     def phase(
         self, convolution: StarConvolution, phase: str, counts: Sequence[int]
     ) -> None:
+        """Goes through a phase of a layer, up to the end of its join."""
         calibration, batch = self.calibration, self.calibration.network.batch
         chief = calibration.chief.name
         about = (convolution.name, phase)
@@ -165,8 +170,8 @@ class _Clock:
         there, back = (
             (map_bytes, input_bytes) if gradient else (input_bytes, map_bytes)
         )
-        shared_in = sum(there) / self.out_rate
-        shared_out = sum(back) / self.in_rate
+        shared_there = sum(there) / self.out_rate
+        shared_back = sum(back) / self.in_rate
         ends = [self.now]
         for d, (device, n) in enumerate(
             zip(calibration.devices, counts, strict=True)
@@ -177,16 +182,13 @@ class _Clock:
                 moved = sum(there) + sum(back)
                 seconds += calibration.transfer_s * moved
             elif n:
-                ends_of_link = (chief, device.name)
-                time += self._send(
-                    ends_of_link, there[d], shared_in, time, about
+                time = self._send(
+                    chief, device.name, there[d], shared_there, about, time
                 )
-            self._note(device.name, "compute", about, time, seconds)
-            time += seconds
+            time = self._note(device.name, "compute", about, time, seconds)
             if back[d]:
-                ends_of_link = (device.name, chief)
-                time += self._send(
-                    ends_of_link, back[d], shared_out, time, about
+                time = self._send(
+                    device.name, chief, back[d], shared_back, about, time
                 )
             ends.append(time)
         self.now = max(ends)
@@ -195,29 +197,26 @@ class _Clock:
             values = convolution.output_values(batch)
             values += gradient * (sum(n > 0 for n in counts) - 1) * inputs
             seconds = calibration.join_s * 4 * values
-            self._chief_only("join", about, seconds)
-
-    def _chief_only(
-        self, what: str, about: tuple[str, str], seconds: float
-    ) -> None:
-        chief = self.calibration.chief.name
-        self._note(chief, what, about, self.now, seconds)
-        self.now += seconds
+            self.chief_only("join", about, seconds)
 
     def _send(
         self,
-        ends: tuple[str, str],
+        source: str,
+        target: str,
         size: int,
         shared: float,
-        start: float,
         about: tuple[str, str],
+        start: float,
     ) -> float:
-        link = self.calibration.link(*ends)
+        """Sends `size` bytes, and returns when they have arrived.
+
+        `shared` is the time of all bytes of the phase at the chief's rate.
+        """
+        link = self.calibration.link(source, target)
         seconds = link.latency_s + max(size / link.bytes_per_s, shared)
-        name = " -> ".join(ends)
+        name = f"{source} -> {target}"
         self.sent[name] = self.sent.get(name, 0) + size
-        self._note(name, "send", about, start, seconds)
-        return seconds
+        return self._note(name, "send", about, start, seconds)
 
     def _note(
         self,
@@ -226,7 +225,9 @@ class _Clock:
         about: tuple[str, str],
         start: float,
         seconds: float,
-    ) -> None:
+    ) -> float:
+        """Notes that a device or link is busy, and returns until when."""
+        end = start + seconds
         if seconds > 0:
-            end = start + seconds
             self.spans.append(PredictedSpan(where, what, *about, start, end))
+        return end

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
 
 from tf_convpar.planner import descriptions
 from tf_convpar.planner._link import Link
@@ -13,7 +12,6 @@ from tf_convpar.planner.descriptions import DEVICES
 from tf_convpar.planner.descriptions import LATENCY
 from tf_convpar.planner.descriptions import LINK
 from tf_convpar.planner.descriptions import SOURCE
-from tf_convpar.planner.presets import EFFICIENCY
 from tf_convpar.planner.star._calibration import StarCalibration
 from tf_convpar.planner.star._calibration import StarDevice
 from tf_convpar.planner.star._calibration import proportional
@@ -35,7 +33,6 @@ def describe(
     rest: float | None = None,
     conv_share: float | None = None,
     idle: float = 0.0,
-    efficiency: Mapping[str, float] = EFFICIENCY,
 ) -> StarCalibration:
     """The calibration of described devices, which nobody needs to have.
 
@@ -59,8 +56,6 @@ def describe(
         conv_share: Part of a step on the chief alone that convolutions take,
             in place of `rest`; 0.9 if neither is given.
         idle: Part of its power that a device draws while it waits.
-        efficiency: Part of its peak that a preset achieves, by its kind:
-            `"gpu"` and `"cpu"`.
 
     Returns:
         The calibration. Its `facts` say that it was described.
@@ -68,7 +63,7 @@ def describe(
     Raises:
         ValueError: A description cannot be read, or a number is not possible.
     """
-    described = descriptions.devices(devices, efficiency)
+    described = descriptions.devices(devices)
     rate, delay = descriptions.link(link, latency)
     if not 0 <= idle <= 1:
         raise ValueError(

@@ -97,8 +97,8 @@ def add(
     *,
     unit: float,
     limit: float,
-    least_devices: int = 1,
-    ordered: bool = True,
+    least_devices: int,
+    ordered: bool,
 ) -> Shares:
     """Adds a layer to a program.
 
@@ -176,9 +176,8 @@ class _Layer:
             program.at_least(device.used - device.short_one)
             device.kernels -= self.short * device.short_one
         program.at_least(most * device.used - device.kernels)
-        device.times = self._times(
-            curve, device.used, self._computed(units, device)
-        )
+        computed = self._computed(units, device, curve)
+        device.times = self._times(curve, device.used, computed)
         return device
 
     def totals(self, devices: Sequence[_Device], least_devices: int) -> None:
@@ -304,14 +303,12 @@ class _Layer:
         last = _curves.reach(curve, chain, limit * _MARGIN)
         if last is None or last < lowest:
             return None
-        return (
-            curve if last >= curve.kernels[-1] else _curves.curve(*about, last)
-        )
+        return _curves.curve(*about, last)
 
-    def _computed(self, units: Linear, device: _Device) -> Linear:
+    def _computed(self, units: Linear, device: _Device, curve: Curve) -> Linear:
         """Kernels rounded up to the calibration's quantum, the x_d."""
-        step, curve = self.calibration.quantum, device.curve
-        if self.quantum % step == 0 or curve is None:
+        step = self.calibration.quantum
+        if self.quantum % step == 0:
             missing = step * (self.short // step)
             return self.quantum * units - missing * device.short_one
         steps = self.program.variable(curve.kernels[-1] // step, integer=True)

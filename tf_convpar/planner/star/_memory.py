@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tf_convpar.planner.star._calibration import StarCalibration
 from tf_convpar.planner.star._cost import Allocation
 from tf_convpar.planner.star._network import StarConvolution
 
 
-def line(
+def layer_bytes(
     calibration: StarCalibration, convolution: StarConvolution
 ) -> tuple[int, int]:
-    """Bytes that a device needs for any of a layer, and for each kernel.
+    """Bytes that a device with kernels of a layer needs once, and for each.
 
     The input, and a kernel's feature maps, are kept for the gradients. A
     kernel also takes its parameters, their gradient and slots, and the gradient
@@ -28,7 +26,7 @@ def memory_bytes(
     calibration: StarCalibration, convolution: StarConvolution, filters: int
 ) -> int:
     """Bytes that a convolution with `filters` kernels takes on a device."""
-    fixed, each = line(calibration, convolution)
+    fixed, each = layer_bytes(calibration, convolution)
     return fixed + each * filters if filters else 0
 
 
@@ -60,18 +58,13 @@ def needed_bytes(calibration: StarCalibration, counts: Allocation) -> list[int]:
 
 
 def highest(
-    calibration: StarCalibration,
-    convolution: StarConvolution,
-    allowed: Sequence[bool],
+    calibration: StarCalibration, convolution: StarConvolution
 ) -> list[int]:
-    """The most kernels that each device can hold of a layer alone.
-
-    Devices that are not `allowed` to have kernels can hold none.
-    """
+    """The most kernels that each device can hold of a layer alone."""
     limits = []
-    fixed, each = line(calibration, convolution)
-    for device, may in zip(calibration.devices, allowed, strict=True):
-        most = convolution.filters if may else 0
+    fixed, each = layer_bytes(calibration, convolution)
+    for device in calibration.devices:
+        most = convolution.filters
         if device.memory_bytes is not None:
             room = (device.memory_bytes - fixed) // each
             most = max(0, min(most, room))
@@ -79,9 +72,7 @@ def highest(
     return limits
 
 
-def message(
-    calibration: StarCalibration, allowed: Sequence[bool], quantum: int
-) -> str:
+def message(calibration: StarCalibration, quantum: int) -> str:
     """Says that nothing fits: what is needed, and what each device has."""
     least = sum(
         memory_bytes(calibration, c, c.filters) for c in calibration.network
@@ -93,8 +84,7 @@ def message(
             if device.memory_bytes is None
             else f"{device.memory_bytes} bytes"
         )
-        for device, may in zip(calibration.devices, allowed, strict=True)
-        if may
+        for device in calibration.devices
     )
     return (
         "Expected devices that hold the kernels and feature maps of all "

@@ -16,10 +16,8 @@ from tf_convpar.planner.star._calibration import Times
 from tf_convpar.planner.star._calibration import proportional
 from tf_convpar.planner.star._network import Network
 from tf_convpar.planner.star._network import StarConvolution
-from tf_convpar.planner.star._of_model import of_model
-from tf_convpar.planner.star._of_model import wire_bytes
+from tf_convpar.planner.star._of_model import graph_and_network
 from tf_convpar.sharding import Graph
-from tf_convpar.sharding import calls_of
 
 # Of the time of both gradients. They are measured together, and no phase of
 # the star has one without the other.
@@ -46,11 +44,10 @@ def of_measurements(
     Raises:
         ValueError: They are of another model, or it has no convolution.
     """
-    graph = calls_of(model)
-    _work_keys.check(graph, calibration.model)
-    network = of_model(
-        model, calibration.batch, wire_bytes(wire_dtype), calibration.slots
+    graph, network = graph_and_network(
+        model, calibration.batch, wire_dtype, calibration.slots
     )
+    _work_keys.check(graph, calibration.model)
     return star_of(graph, network, calibration)
 
 
@@ -77,7 +74,6 @@ def star_of(
         rates: Operations per second of each device, in place of the measured
             times of convolutions.
     """
-    check_calls(graph, network)
     names = {convolution.name for convolution in network}
     rest_s = alone(graph, calibration, names)[calibration.devices[0].name]
     # Of a layer that is called twice, the call that needs all gradients.
@@ -107,22 +103,6 @@ def star_of(
         quantum=quantum,
         facts=calibration.facts,
     )
-
-
-def check_calls(graph: Graph, network: Network) -> None:
-    """Checks that all convolutions of a network are called in a graph.
-
-    Raises:
-        ValueError: One is within another layer, and has no times of its own.
-    """
-    called = {call.name for call in graph.calls if call.layer is not None}
-    within = [c.name for c in network if c.name not in called]
-    if within:
-        raise ValueError(
-            "Expected convolutions that are layers of the model or of a model "
-            "in it: the star plans each by its own times. Received some "
-            f"within other layers: {', '.join(within)}."
-        )
 
 
 def _times(convolution: StarConvolution, work: Work, batch: int) -> Times:

@@ -14,6 +14,7 @@ from tf_convpar._compat.keras import layers_of
 from tf_convpar.algorithms import Geometry
 from tf_convpar.planner.star._network import Network
 from tf_convpar.planner.star._network import StarConvolution
+from tf_convpar.sharding import Graph
 from tf_convpar.strategy.arguments import check_wire_dtype
 
 
@@ -59,12 +60,37 @@ def of_model(
             f"'{model.name}', whose layers are "
             f"{[layer.name for layer in model.layers]}."
         )
-    needs = _needs_input_gradient(model)
+    calls = sharding.calls_of(model).calls if sharding.is_graph(model) else ()
+    # A layer that is called twice needs what either call needs.
+    first = {c.name for c in calls} - {c.name for c in calls if c.before}
     convolutions = [
-        dataclasses.replace(one, input_gradient=needs.get(one.name, True))
+        dataclasses.replace(one, input_gradient=one.name not in first)
         for one in convolutions
     ]
     return Network(tuple(convolutions), batch, wire_bytes, slots)
+
+
+def graph_and_network(
+    model: Any, batch: int, wire_dtype: str | None, slots: int
+) -> tuple[Graph, Network]:
+    """A model's graph, and its convolutions as `of_model` finds them.
+
+    Raises:
+        ValueError: As for `of_model`; or the model has no graph, a convolution
+            is within another layer and has no times of its own, or tensors
+            cannot travel in this dtype.
+    """
+    network = of_model(model, batch, wire_bytes(wire_dtype), slots)
+    graph = sharding.calls_of(model)
+    called = {call.name for call in graph.calls if call.layer is not None}
+    within = [c.name for c in network if c.name not in called]
+    if within:
+        raise ValueError(
+            "Expected convolutions that are layers of the model or of a model "
+            "in it: the star plans each by its own times. Received some "
+            f"within other layers: {', '.join(within)}."
+        )
+    return graph, network
 
 
 def convolution_of(
@@ -105,14 +131,3 @@ def _known(name: str, pixels: Sequence[int | None]) -> tuple[int, ...]:
             "size of an image, as in keras.Input((224, 224, 3))."
         )
     return known
-
-
-def _needs_input_gradient(model: Any) -> dict[str, bool]:
-    """Whether a layer before it learns, at any of its calls, by layer name."""
-    learns_before: dict[str, bool] = {}
-    if sharding.is_graph(model):
-        for call in sharding.calls_of(model).calls:
-            learns_before[call.name] = (
-                learns_before.get(call.name, False) or call.before
-            )
-    return learns_before

@@ -50,7 +50,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Collection
 from collections.abc import Sequence
 
 from tf_convpar.planner._linear_program import LinearProgram
@@ -75,11 +74,7 @@ Counts = dict[str, tuple[int, ...]]
 
 
 def allocate(
-    calibration: StarCalibration,
-    quantum: int | None = None,
-    devices: Collection[str] | None = None,
-    *,
-    time_limit_s: float = _TIME_LIMIT_S,
+    calibration: StarCalibration, quantum: int | None = None
 ) -> Counts:
     """The kernels of each layer and device for the shortest predicted step.
 
@@ -91,19 +86,16 @@ def allocate(
         calibration: Measurements of the devices.
         quantum: Number of kernels in a unit that is given out; None for the
             calibration's. One device gets a unit with what is left of a layer.
-        devices: Names of the devices that may get kernels; None for all.
-        time_limit_s: Seconds that the proof may take.
 
     Returns:
         For each layer, the kernels of each of the calibration's devices, in its
         order. A layer stays on one device where no split is faster.
 
     Raises:
-        ValueError: No allocation fits the memory of the devices; the name of a
-            device is unknown; a link is missing.
-        RuntimeError: There is no proof within the time.
+        ValueError: No allocation fits the memory of the devices.
+        RuntimeError: There is no proof within a minute.
     """
-    problem = _problem(calibration, quantum, devices, time_limit_s)
+    problem = _problem(calibration, quantum)
     counts: Counts = {}
     for convolution in calibration.network:
         counts |= _alone(problem, convolution)
@@ -113,10 +105,7 @@ def allocate(
 
 
 def best_split(
-    calibration: StarCalibration,
-    counts: Counts,
-    quantum: int | None = None,
-    devices: Collection[str] | None = None,
+    calibration: StarCalibration, counts: Counts, quantum: int | None = None
 ) -> Counts | None:
     """The best allocation that spreads one layer, and leaves the others.
 
@@ -124,12 +113,11 @@ def best_split(
         calibration: Measurements of the devices.
         counts: Allocation by `allocate`, which spreads no layer.
         quantum: Number of kernels in a unit; see `allocate`.
-        devices: Names of the devices that may get kernels; see `allocate`.
 
     Returns:
         The allocation; None if there is none, or none that fits the memory.
     """
-    problem = _problem(calibration, quantum, devices, _TIME_LIMIT_S)
+    problem = _problem(calibration, quantum)
     best, shortest = None, float("inf")
     for convolution in calibration.network:
         try:
@@ -149,22 +137,15 @@ class _Problem:
     Attributes:
         calibration: Measurements of the devices.
         quantum: Number of kernels in a unit.
-        allowed: Whether each device may get kernels.
         deadline: Time at which to give up, by `time.monotonic`.
     """
 
     calibration: StarCalibration
     quantum: int
-    allowed: tuple[bool, ...]
     deadline: float
 
 
-def _problem(
-    calibration: StarCalibration,
-    quantum: int | None,
-    devices: Collection[str] | None,
-    time_limit_s: float,
-) -> _Problem:
+def _problem(calibration: StarCalibration, quantum: int | None) -> _Problem:
     if quantum is None:
         quantum = calibration.quantum
     if not isinstance(quantum, int) or quantum < 1:
@@ -172,19 +153,7 @@ def _problem(
             "Expected `quantum` to be a number of kernels, at least 1. "
             f"Received: quantum={quantum!r}."
         )
-    names = [device.name for device in calibration.devices]
-    wanted = names if devices is None else list(devices)
-    if not wanted or not set(wanted) <= set(names):
-        raise ValueError(
-            f"Expected `devices` to be some of {', '.join(names)}. "
-            f"Received: {wanted}."
-        )
-    return _Problem(
-        calibration,
-        quantum,
-        tuple(name in wanted for name in names),
-        time.monotonic() + time_limit_s,
-    )
+    return _Problem(calibration, quantum, time.monotonic() + _TIME_LIMIT_S)
 
 
 def _alone(
@@ -193,7 +162,7 @@ def _alone(
     """The best allocation of a layer, as if it were the only one."""
     calibration = problem.calibration
     alone = _only(calibration, [convolution])
-    highest = _memory.highest(problem.calibration, convolution, problem.allowed)
+    highest = _memory.highest(calibration, convolution)
     name, filters = convolution.name, convolution.filters
     known = _first_guesses.guesses(
         alone, convolution, problem.quantum, highest, least_devices
@@ -207,7 +176,7 @@ def _alone(
         solution = _solve(
             problem, [convolution], [highest], least_devices, shortest
         )
-        step = _cost.predict(alone, {name: solution[name]}).step_s
+        step = _cost.predict(alone, solution).step_s
     for counts, seconds in zip(known, steps, strict=True):
         # Allocations to one device come first.
         if seconds <= step * (1 + _TIE):
@@ -219,10 +188,7 @@ def _together(problem: _Problem) -> Counts:
     """The best allocation of all layers within the memory of devices."""
     calibration = problem.calibration
     network = list(calibration.network)
-    highest = [
-        _memory.highest(calibration, convolution, problem.allowed)
-        for convolution in network
-    ]
+    highest = [_memory.highest(calibration, c) for c in network]
     spare = [0] * len(calibration.devices)
     for _ in range(3):
         solution = _solve(problem, network, highest, spare=spare)
@@ -237,10 +203,8 @@ def _together(problem: _Problem) -> Counts:
             f"{solution}. This is a bug."
         )
     step = _cost.predict(calibration, solution).step_s
-    for counts, allowed in zip(
-        _first_guesses.singles(calibration), problem.allowed, strict=True
-    ):
-        if allowed and _memory.fits(calibration, counts):
+    for counts in _first_guesses.singles(calibration):
+        if _memory.fits(calibration, counts):
             seconds = _cost.predict(calibration, counts).step_s
             if seconds <= step * (1 + _TIE):
                 return counts
@@ -258,7 +222,7 @@ def _solve(
     """Solves the program of some layers.
 
     Args:
-        problem: Calibration, unit, devices and deadline.
+        problem: Calibration, unit and deadline.
         layers: Layers of the program.
         highest: For each layer, the most kernels of each device.
         least_devices: Least number of devices that must have kernels of each
@@ -292,11 +256,8 @@ def _solve(
         program.minimise(total(share.seconds for share in shares))
         values = program.solve(problem.deadline - time.monotonic())
     except NoSolution:
-        raise ValueError(
-            _memory.message(
-                problem.calibration, problem.allowed, problem.quantum
-            )
-        ) from None
+        message = _memory.message(problem.calibration, problem.quantum)
+        raise ValueError(message) from None
     counts = {
         convolution.name: share.counts(values)
         for convolution, share in zip(layers, shares, strict=True)
@@ -317,17 +278,17 @@ def _within_memory(
     shares: Sequence[Shares],
     spare: Sequence[int],
 ) -> None:
+    sizes = [_memory.layer_bytes(calibration, c) for c in calibration.network]
+    # In units of a kernel's bytes: in bytes, tolerances would hide kernels.
+    unit = min(each for _, each in sizes)
     for d, device in enumerate(calibration.devices):
         if device.memory_bytes is None:
             continue
-        lines = [_memory.line(calibration, c) for c in calibration.network]
-        # In units of a kernel's bytes: in bytes, tolerances would hide kernels.
-        each = min(line[1] for line in lines)
         needed = total(
-            fixed / each * share.used[d] + more / each * share.kernels[d]
-            for (fixed, more), share in zip(lines, shares, strict=True)
+            fixed / unit * share.used[d] + each / unit * share.kernels[d]
+            for (fixed, each), share in zip(sizes, shares, strict=True)
         )
-        program.at_least((device.memory_bytes - spare[d]) / each - needed)
+        program.at_least((device.memory_bytes - spare[d]) / unit - needed)
 
 
 def _only(

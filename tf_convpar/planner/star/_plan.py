@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -25,11 +24,7 @@ from tf_convpar.plans import over_memory
 from tf_convpar.units import seconds_text
 
 
-def plan(
-    calibration: StarCalibration,
-    quantum: int | None = None,
-    devices: Collection[str] | None = None,
-) -> Plan:
+def plan(calibration: StarCalibration, quantum: int | None = None) -> Plan:
     """The plan with the shortest step that this calibration allows.
 
     ```python
@@ -43,30 +38,31 @@ def plan(
         calibration: Measurements of the devices.
         quantum: Number of kernels in a unit that is given out, except for what
             is left of a layer; None for the calibration's.
-        devices: Names of the devices that may get kernels; None for all. The
-            others are in the plan with 0.
 
     Returns:
         The plan. Where that is fastest, it leaves a device, or all but one,
         without kernels. Its `reason` says so.
 
     Raises:
-        ValueError: No allocation fits the memory of the devices, or the name
-            of a device is unknown.
+        ValueError: No allocation fits the memory of the devices.
         RuntimeError: There is no proof within a minute.
     """
-    counts = allocate(calibration, quantum, devices)
+    counts = allocate(calibration, quantum)
     prediction = _cost.predict(calibration, counts)
-    alone = single_s(calibration)
-    used = _used(counts)
-    if len(used) > 1:
-        reason = _split_reason(calibration, used, prediction, alone)
-    elif len(calibration.devices) == 1 or (devices and len(set(devices)) == 1):
+    found = _plan(calibration, counts, prediction)
+    if len(found.used) > 1:
+        reason = _gain(found, prediction.step_s)
+    elif len(found.devices) == 1:
         reason = "There is one device only."
     else:
-        split = best_split(calibration, counts, quantum, devices)
-        reason = _single_reason(calibration, used[0], prediction, split)
-    return _plan(calibration, counts, prediction, alone, reason)
+        reason = f"One device is fastest: {short(found.used[0])} alone takes "
+        reason += f"{seconds_text(prediction.step_s)} a step, "
+        split = best_split(calibration, counts, quantum)
+        if split is None:
+            reason += "and no layer's kernels can be shared."
+        else:
+            reason += _why_not(_cost.predict(calibration, split))
+    return dataclasses.replace(found, reason=reason)
 
 
 def plan_of(
@@ -97,24 +93,21 @@ def plan_of(
             f"Received: {sorted(unknown)} besides."
         )
     counts = {
-        c.name: _cost.check(calibration, c, allocation)
+        c.name: _cost.counts_of(calibration, c, allocation)
         for c in calibration.network
     }
     prediction = _cost.predict(calibration, counts)
-    alone = single_s(calibration)
-    reason = "As given: " + _split_reason(
-        calibration, _used(counts), prediction, alone
-    )
-    plan = _plan(calibration, counts, prediction, alone, reason)
+    given = _plan(calibration, counts, prediction)
     problem = over_memory(
-        plan.allocation, plan.devices, plan.memory_bytes, plan.layer_bytes
+        counts, given.devices, given.memory_bytes, given.layer_bytes
     )
     if problem:
         raise ValueError(
             f"Expected kernels that fit the memory of devices. Received "
             f"counts for which {problem}."
         )
-    return plan
+    reason = f"As given: {_gain(given, prediction.step_s)}"
+    return dataclasses.replace(given, reason=reason)
 
 
 def load_plan(
@@ -166,9 +159,8 @@ def _plan(
     calibration: StarCalibration,
     counts: Mapping[str, tuple[int, ...]],
     prediction: Prediction,
-    alone: Mapping[str, float],
-    reason: str,
 ) -> Plan:
+    """The plan with these counts, and without a reason."""
     equal = _first_guesses.equal(calibration)
     equal_s = None
     if _memory.fits(calibration, equal):
@@ -177,14 +169,15 @@ def _plan(
         allocation=counts,
         devices=tuple(device.name for device in calibration.devices),
         prediction=prediction,
-        single_s=alone,
+        single_s=single_s(calibration),
         equal_s=equal_s,
-        reason=reason,
+        reason="",
         fingerprint=fingerprint(calibration.network),
         memory_bytes=tuple(d.memory_bytes for d in calibration.devices),
         splits=dict.fromkeys(counts, FILTERS),
         layer_bytes={
-            c.name: _memory.line(calibration, c) for c in calibration.network
+            c.name: _memory.layer_bytes(calibration, c)
+            for c in calibration.network
         },
     )
 
@@ -205,67 +198,33 @@ def single_s(calibration: StarCalibration) -> dict[str, float]:
     }
 
 
-def _used(counts: Mapping[str, Sequence[int]]) -> list[int]:
-    columns = zip(*counts.values(), strict=True)
-    return [d for d, column in enumerate(columns) if any(column)]
-
-
-def _split_reason(
-    calibration: StarCalibration,
-    used: Sequence[int],
-    prediction: Prediction,
-    alone: Mapping[str, float],
-) -> str:
-    """Says what a split gains, and which devices it leaves out."""
+def _gain(plan: Plan, step_s: float) -> str:
+    """Says what a plan gains, and which devices it leaves out."""
+    used = plan.used
     text = f"{len(used)} devices take" if len(used) > 1 else "one device takes"
-    text += f" {seconds_text(prediction.step_s)} a step"
-    if alone:
-        name = min(alone, key=alone.__getitem__)
-        times = (
-            f"{alone[name] / prediction.step_s:.2f} times"
-            if prediction.step_s
-            else "just"
-        )
+    text += f" {seconds_text(step_s)} a step"
+    if plan.best_single:
+        name, alone_s = plan.best_single
+        times = f"{alone_s / step_s:.2f} times" if step_s else "just"
         text += (
             f", {times} as fast as {short(name)} alone, the fastest device, "
-            f"with {seconds_text(alone[name])}"
+            f"with {seconds_text(alone_s)}"
         )
     else:
         text += "; no device has the memory for all kernels"
-    out = [
-        short(device.name)
-        for d, device in enumerate(calibration.devices)
-        if d not in used
-    ]
+    out = [short(name) for name in plan.devices if name not in used]
     if out and len(used) > 1:
         names = ", ".join(out) if len(out) < 5 else f"{len(out)} devices"
         text += f"; {names} would not make it shorter"
     return f"{text}."
 
 
-def _single_reason(
-    calibration: StarCalibration,
-    used: int,
-    prediction: Prediction,
-    split: Mapping[str, Sequence[int]] | None,
-) -> str:
-    """Says why nothing is split."""
-    text = (
-        f"One device is fastest: {short(calibration.devices[used].name)} "
-        f"alone takes {seconds_text(prediction.step_s)} a step"
-    )
-    if split is None:
-        return f"{text}, and no layer's kernels can be shared."
-    other = _cost.predict(calibration, split)
-    text += (
-        f", the best split over several devices {seconds_text(other.step_s)}"
-    )
-    for links in (True, False):
-        busy = busiest(other, links=links)
+def _why_not(split: Prediction) -> str:
+    """Says how long the best split takes, and who is busy meanwhile."""
+    text = f"the best split over several devices {seconds_text(split.step_s)}"
+    for links, what in ((True, ", in which link"), (False, " and device")):
+        busy = busiest(split, links=links)
         if busy:
-            what = "link" if links else "device"
-            text += (
-                f"{', in which' if links else ' and'} {what} "
-                f"{short(busy[0])} is busy for {seconds_text(busy[1])}"
-            )
+            name, seconds = busy
+            text += f"{what} {short(name)} is busy for {seconds_text(seconds)}"
     return f"{text}."

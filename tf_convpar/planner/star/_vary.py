@@ -150,10 +150,7 @@ def _share(share: float, watts: Sequence[float | None]) -> float | None:
 
 
 def _scaled(times: Mapping[str, Times], factor: float) -> dict[str, Times]:
-    return {
-        name: layer_times.map(lambda _, seconds: seconds * factor)
-        for name, layer_times in times.items()
-    }
+    return {name: layer.scaled(factor) for name, layer in times.items()}
 
 
 def _with_kernels(network: Network, kernels: Sequence[int]) -> Network:
