@@ -98,7 +98,7 @@ def test_memory_of_a_gpu_is_what_its_process_may_allocate(monkeypatch):
 def test_clocks_are_waited_for_until_times_settle(monkeypatch):
     """Spells of half a second: 0.2 s a run at first, 0.1 s in the end."""
     times = iter([0.2] * 3 + [0.12] * 5 + [0.1] * 20)
-    monkeypatch.setattr(_clock, "_seconds", lambda run, n: next(times))
+    monkeypatch.setattr(_clock, "seconds_of", lambda run: next(times))
     assert _clock.settle(lambda: None) == 3 + 5 + 5 + 5
     assert len(list(times)) == 10
 
@@ -108,7 +108,7 @@ def test_clocks_that_never_settle_are_not_waited_for(monkeypatch):
     monkeypatch.setattr(_clock, "_SPELL_S", 0.0)
     numbers = np.random.default_rng(0)
     monkeypatch.setattr(
-        _clock, "_seconds", lambda run, n: run() or numbers.uniform(1, 2)
+        _clock, "seconds_of", lambda run: run() or numbers.uniform(1, 2)
     )
     monkeypatch.setattr(_clock, "_SETTLED", 0.0)
     assert _clock.settle(lambda: None) > 1

@@ -1,4 +1,4 @@
-"""Medians of repeated runs, and whether they are steady."""
+"""Medians of repeated runs that are steady."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 # Steady samples have quartiles no further apart than this, relative to their
 # median. A wider spread says that other programs work on the machine.
-WIDE = 0.1
+_WIDE = 0.1
 _FEWEST = 5
 # Two samples in a row that agree are enough if they take longer than this: what
 # would disturb a short sample is over before such a long one.
@@ -36,68 +36,58 @@ class Clock:
     ```python
     clock = Clock()
     seconds = clock.time(lambda: function(x).numpy(), "conv2d, 64 kernels")
-    clock.wide  # what was too unsteady, after three tries
     ```
 
     Attributes:
         budget_s: Seconds for the samples of one function. At least five are
             taken, fewer if each takes long.
         report: Function that is called with the name of what is timed next.
-        wide: Spreads of the measurements that stayed unsteady, by their names.
-        again: Number of times that something was measured again.
     """
 
     budget_s: float = 0.15
     report: Callable[[str], None] = lambda name: None
-    wide: dict[str, float] = dataclasses.field(default_factory=dict)
-    again: int = 0
 
     def time(self, run: Callable[[], Any], name: str) -> float:
         """Seconds of one run: the median of the steadiest try."""
         self.report(name)
-        first = _seconds(run, 1)  # Allocates, wakes threads.
+        first = seconds_of(run)  # Allocates, wakes threads.
         if first > _LONG_S:
-            return self._long(run, name, first)
+            return _long(run, first)
         tries = []
         for _ in range(_TRIES):
             samples = self._samples(run)
             median = statistics.median(samples)
             low, _, high = statistics.quantiles(samples, n=4)
             tries.append(((high - low) / median, median))
-            if tries[-1][0] <= WIDE:
+            if tries[-1][0] <= _WIDE:
                 break
-            self.again += 1
-        spread, median = min(tries)
-        if spread > WIDE:
-            self.wide[name] = spread
+        _, median = min(tries)
         return median
 
-    def _long(self, run: Callable[[], Any], name: str, first: float) -> float:
-        """Seconds of the second of two runs in a row that agree.
-
-        If none do, the median of all runs.
-        """
-        samples = [first]
-        while len(samples) < _MOST_LONG:
-            samples.append(_seconds(run, 1))
-            before, last = samples[-2:]
-            spread = abs(last - before) / last
-            if spread <= WIDE:
-                self.again += len(samples) > 2
-                return last
-        self.wide[name] = spread
-        return statistics.median(samples)
-
     def _samples(self, run: Callable[[], Any]) -> list[float]:
-        once = _seconds(run, 1)
+        once = seconds_of(run)
         repeats = max(1, min(50, int(_SAMPLE_S / max(once, 1e-6))))
         samples = [once] if repeats == 1 else []
         begin = time.perf_counter()
         while len(samples) < _FEWEST or (
             len(samples) < _MOST and time.perf_counter() - begin < self.budget_s
         ):
-            samples.append(_seconds(run, repeats))
+            samples.append(seconds_of(run, repeats))
         return samples
+
+
+def _long(run: Callable[[], Any], first: float) -> float:
+    """Seconds of the second of two runs in a row that agree.
+
+    If none do, the median of all runs.
+    """
+    samples = [first]
+    while len(samples) < _MOST_LONG:
+        samples.append(seconds_of(run))
+        before, last = samples[-2:]
+        if abs(last - before) / last <= _WIDE:
+            return last
+    return statistics.median(samples)
 
 
 def settle(run: Callable[[], Any]) -> int:
@@ -113,9 +103,9 @@ def settle(run: Callable[[], Any]) -> int:
     begin = time.perf_counter()
     runs, before = 0, float("inf")
     while time.perf_counter() - begin < _SETTLE_S:
-        spell = [_seconds(run, 1)]
+        spell = [seconds_of(run)]
         while sum(spell) < _SPELL_S:
-            spell.append(_seconds(run, 1))
+            spell.append(seconds_of(run))
         runs += len(spell)
         now = statistics.median(spell)
         if abs(now - before) <= _SETTLED * now:
@@ -124,7 +114,8 @@ def settle(run: Callable[[], Any]) -> int:
     return runs
 
 
-def _seconds(run: Callable[[], Any], repeats: int) -> float:
+def seconds_of(run: Callable[[], Any], repeats: int = 1) -> float:
+    """Seconds of a run: the mean of several, one after the other."""
     begin = time.perf_counter()
     for _ in range(repeats):
         run()

@@ -23,6 +23,7 @@ from tf_convpar._compat.keras import takes_training
 from tf_convpar.placement import device_type
 from tf_convpar.planner import _work_keys
 from tf_convpar.planner._calibration import Work
+from tf_convpar.planner.measure._clock import seconds_of
 from tf_convpar.planner.measure._clock import settle
 from tf_convpar.sharding import Call
 from tf_convpar.sharding import Graph
@@ -160,11 +161,11 @@ class Works:
         self._run(self._whole, device, few)
         if device_type(device) != "CPU":
             settle(lambda: self._run(self._whole, device, few))
-        less = _seconds(lambda: self._run(self._whole, device, few))
+        less = seconds_of(lambda: self._run(self._whole, device, few))
         if more == few or less > _RUN_S:
             return few
         report(f"{device}: all layers, {more} samples")
-        seconds = _seconds(lambda: self._run(self._whole, device, more))
+        seconds = seconds_of(lambda: self._run(self._whole, device, more))
         each = max(seconds - less, 1e-6) / (more - few)
         return max(more, min(batch, int(more + (_RUN_S - seconds) / each)))
 
@@ -363,12 +364,6 @@ def _rule(call: Call) -> Any:
     """The rule of a layer that is computed otherwise on shards, or None."""
     rule = None if call.splits else works_on_samples(call.node)
     return rule if rule is not None and rule.computes else None
-
-
-def _seconds(run: Callable[[], Any]) -> float:
-    begin = time.perf_counter()
-    run()
-    return time.perf_counter() - begin
 
 
 def _has_filters(call: Call) -> bool:

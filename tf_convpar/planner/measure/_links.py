@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import time
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +13,7 @@ import tensorflow as tf
 from tf_convpar import ops
 from tf_convpar.planner._link import Link
 from tf_convpar.planner.measure._clock import Clock
+from tf_convpar.planner.measure._clock import seconds_of
 from tf_convpar.units import MIB
 
 # The rate of a link is that of a tensor that takes about so many seconds to
@@ -59,22 +59,16 @@ def measure_link(source: str, target: str, clock: Clock) -> Link:
         clock.report(f"{name}: {size / MIB:.0f} MiB")
         run = _move(source, target, size)
         run()  # Allocates.
-        travel = max(_seconds(run) - small, 1e-9)
+        travel = max(seconds_of(run) - small, 1e-9)
         if travel >= _TRAVEL_S / 2 or size >= _LARGEST:
             break
         grow = max(2.0, min(16.0, _TRAVEL_S / travel))
         size = min(_LARGEST, int(size * grow) // 4 * 4)
     # Whatever disturbs a transfer makes it longer: the shortest one shows how
     # fast the link is.
-    travel = min(travel, *(_seconds(run) - small for _ in range(_AGAIN)))
+    travel = min(travel, *(seconds_of(run) - small for _ in range(_AGAIN)))
     travel = max(travel, 1e-9)
     return Link(source, target, size / travel, latency)
-
-
-def _seconds(run: Callable[[], Any]) -> float:
-    begin = time.perf_counter()
-    run()
-    return time.perf_counter() - begin
 
 
 def transfer_s(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import pathlib
 import statistics
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +24,7 @@ from tf_convpar.files import replace
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration_file import to_json
 from tf_convpar.planner.measure import _cache
+from tf_convpar.planner.measure._clock import seconds_of
 from tf_convpar.planner.measure._clock import settle
 from tf_convpar.planner.measure._own_thread import Report
 from tf_convpar.planner.measure._own_thread import in_own_thread
@@ -165,18 +165,16 @@ class _Steps:
 
 
 def _median(steps: _Steps, inputs: Any) -> float:
-    def run() -> float:
-        begin = time.perf_counter()
+    def run() -> None:
         steps.run(inputs).numpy()
-        return time.perf_counter() - begin
 
     for _ in range(2):  # Traces, and races of algorithms.
         run()
     if any("GPU" in x.device for x in keras.tree.flatten(inputs)):
         settle(run)
-    seconds = [run(), run()]
+    seconds = [seconds_of(run), seconds_of(run)]
     while len(seconds) < _STEPS and sum(seconds) < _ENOUGH_S:
-        seconds.append(run())
+        seconds.append(seconds_of(run))
     return statistics.median(seconds)
 
 

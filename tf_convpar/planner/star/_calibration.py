@@ -137,7 +137,7 @@ class StarCalibration(Checked):
         quantum: Number of kernels that are computed in the time of one. Plans
             give devices multiples of it. 1 where time has no such steps.
         facts: Facts about the environment of the measurement, for readers and
-            for checks: versions, date, spread.
+            for checks: versions, processors, date.
     """
 
     network: Network
