@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from tf_convpar import units
 from tf_convpar.cli import estimate
-from tf_convpar.estimate.memory._step import training_memory
+from tf_convpar.estimate.memory import Step
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_memory(model, tmp_path):
     assert (report["model"], report["optimizer"]) == (model, "adam")
     loaded = keras.models.load_model(model)
     for found, batch in zip(report["batches"], (16, 64), strict=True):
-        expected = training_memory(loaded, batch, "adam").to_dict()
+        expected = Step(loaded, "adam").memory(batch).to_dict()
         assert found == {**expected, "measured": None}
     assert png.read_bytes().startswith(b"\x89PNG")
     assert [p.name for p in tmp_path.iterdir()] == ["memory.png"]
@@ -62,7 +62,7 @@ def test_memory(model, tmp_path):
 def test_table_of_memory(model):
     result = run("memory", model, "--batch=16", "--layers=2")
     assert result.exit_code == 0, result.output
-    memory = training_memory(keras.models.load_model(model), 16)
+    memory = Step(keras.models.load_model(model)).memory(16)
     largest = sorted(memory.rows, key=lambda row: -row.total)
     assert largest[0].layer in result.output
     assert largest[1].layer in result.output

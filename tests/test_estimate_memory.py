@@ -13,7 +13,6 @@ from processes import run
 import tf_convpar as convpar
 from tf_convpar.estimate.memory._step import OTHER
 from tf_convpar.estimate.memory._step import Step
-from tf_convpar.estimate.memory._step import training_memory
 
 layers = keras.layers
 
@@ -31,6 +30,10 @@ def plain(parallel=False, **kwargs):
             layers.Dense(10, name="dense"),
         ]
     )
+
+
+def training_memory(model, batch, optimizer=None, algorithm=None):
+    return Step(model, optimizer).memory(batch, algorithm)
 
 
 def rows_of(memory):

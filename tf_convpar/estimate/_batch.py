@@ -200,25 +200,22 @@ def _check(
 
 
 def largest_batch(
-    model: Any,
-    memory_bytes: int,
-    optimizer: Any = None,
-    algorithm: str | None = None,
+    step: Step, memory_bytes: int, algorithm: str | None = None
 ) -> int:
     """The most images whose training step fits into memory.
 
     ```python
-    largest_batch(keras.applications.VGG16(weights=None), 8 << 30, "adam")
+    step = Step(keras.applications.VGG16(weights=None), "adam")
+    largest_batch(step, memory_bytes=8 << 30)
     ```
 
-    It is found by bisection: `training_memory` only grows with the batch.
+    It is found by bisection: memory only grows with the batch.
 
     Args:
-        model: A Keras model, see `training_memory`; or a `Step`.
+        step: The training step of a model.
         memory_bytes: Memory that the step may take.
-        optimizer: An optimizer or its name; see `training_memory`.
         algorithm: Name of the algorithm of all convolutions, see
-            `training_memory`; but not `"auto"`, which would measure each batch
+            `Step.workspaces`; but not `"auto"`, which would measure each batch
             of the search. `best_batch` measures, for a few batches.
 
     Returns:
@@ -228,7 +225,6 @@ def largest_batch(
         ValueError: Not even one image fits, and the message says what one would
             take; or an algorithm is `"auto"`.
     """
-    step = _step(model, optimizer)
     _check_memory(memory_bytes)
     choosing = [
         layer.name
@@ -266,17 +262,16 @@ def largest_batch(
 
 
 def best_batch(
-    model: Any,
+    step: Step,
     memory_bytes: int,
     batches: Sequence[int] = BATCHES,
-    optimizer: Any = None,
     shared: bool = True,
     direct_step_s: Callable[[int], float] | None = None,
 ) -> list[BatchRow]:
     """Batches ordered by the seconds for an image, with algorithms that fit.
 
     ```python
-    rows = best_batch(model, 8 << 30, batches=(16, 32, 64))
+    rows = best_batch(Step(model), 8 << 30, batches=(16, 32, 64))
     rows[0].batch, rows[0].choices["conv2d"]["forward"]  # 32, "winograd:4"
     ```
 
@@ -286,11 +281,10 @@ def best_batch(
     learn as much is another matter.
 
     Args:
-        model: A Keras model, see `training_memory`; or a `Step`. The algorithms
-            of its layers do not count.
+        step: The training step of a model. The algorithms of its layers do not
+            count.
         memory_bytes: Memory that the step may take.
         batches: Numbers of images to compare.
-        optimizer: An optimizer or its name; see `training_memory`.
         shared: Whether all passes use one workspace; see `choose_algorithms`.
         direct_step_s: Takes a batch and returns the measured seconds of a whole
             step with TensorFlow's own convolutions; what the choice saves is
@@ -303,7 +297,6 @@ def best_batch(
         ValueError: No batch fits, and the message says what the smallest would
             take.
     """
-    step = _step(model, optimizer)
     _check_memory(memory_bytes)
     rows = [
         _row(step, batch, memory_bytes, shared, direct_step_s)
@@ -362,10 +355,6 @@ def _options(model: Any, batch: int) -> dict[tuple[str, str], list[Option]]:
             if len(timed) > 1:
                 options[name, which] = timed
     return options
-
-
-def _step(model: Any, optimizer: Any) -> Step:
-    return model if isinstance(model, Step) else Step(model, optimizer)
 
 
 def _check_memory(memory_bytes: Any) -> None:

@@ -70,10 +70,10 @@ def measured_memory(
     step: measure in a fresh process, with no other model in it.
 
     Args:
-        model: A Keras model, see `training_memory`. It is compiled and trained,
-            with random images and targets of zeros.
+        model: A Keras model; see `Step`. It is compiled and trained, with
+            random images and targets of zeros.
         batch: Number of images in a step.
-        optimizer: An optimizer or its name; see `training_memory`.
+        optimizer: An optimizer or its name; see `Step`.
         steps: Number of steps for each of the two figures.
 
     Returns:
@@ -120,7 +120,7 @@ def measured_step_s(
     Args:
         model: A Keras model. It is compiled and trained; see `measured_memory`.
         batch: Number of images in a step.
-        optimizer: An optimizer or its name; see `training_memory`.
+        optimizer: An optimizer or its name; see `Step`.
         steps: Number of steps that are timed.
     """
     run = _Runner(model, batch, optimizer)

@@ -175,57 +175,29 @@ class Memory:
         )
 
 
-def training_memory(
-    model: Any,
-    batch: int,
-    optimizer: Any = None,
-    algorithm: str | None = None,
-) -> Memory:
-    """Memory of one training step of a model, as `model.fit` runs it.
-
-    ```python
-    model = keras.applications.VGG16(weights=None)
-    memory = training_memory(model, batch=32, optimizer="adam")
-    memory.peak_bytes / 2**30  # GiB
-    ```
-
-    The step is traced and not run, which takes seconds for a large model. The
-    optimizer's variables are made for a moment.
-
-    Args:
-        model: A Sequential or functional model, built for one size of images.
-        batch: Number of images in a step.
-        optimizer: A Keras optimizer or its name; None for the one that the
-            model was compiled with, or else plain SGD.
-        algorithm: Name of the algorithm of every convolution that has a choice;
-            None for what its layer says. `"auto"` measures what it does not
-            know yet.
-
-    Returns:
-        The bytes of each layer, and those at the peak.
-
-    Raises:
-        ValueError: The batch is no number of images, there is no such
-            algorithm, or the model has no known sizes.
-    """
-    return Step(model, optimizer).memory(batch, algorithm)
-
-
 class Step:
-    """The training step of a model: traced once, and asked for many batches.
+    """The training step of a model, as `model.fit` runs it.
 
     ```python
-    step = Step(model, "adam")
-    [step.memory(batch).peak_bytes for batch in (16, 32, 64)]
+    step = Step(keras.applications.VGG16(weights=None), "adam")
+    step.memory(batch=32).peak_bytes / 2**30  # GiB
     ```
+
+    It is traced once, and asked for many batches. It is not run. Tracing takes
+    seconds for a large model, and makes the optimizer's variables for a moment.
     """
 
     def __init__(self, model: Any, optimizer: Any = None) -> None:
         """Traces the step.
 
         Args:
-            model: A Keras model; see `training_memory`.
-            optimizer: An optimizer or its name; see `training_memory`.
+            model: A Sequential or functional model, built for one size of
+                images.
+            optimizer: A Keras optimizer or its name; None for the one that the
+                model was compiled with, or else plain SGD.
+
+        Raises:
+            ValueError: The model has no known sizes.
         """
         import keras
 
@@ -236,7 +208,16 @@ class Step:
         self._layer_weights = list(_weights_by_layer(model))
 
     def memory(self, batch: int, algorithm: str | None = None) -> Memory:
-        """Memory of the step with a batch; see `training_memory`."""
+        """The bytes of each layer, and those at the peak.
+
+        Args:
+            batch: Number of images in the step.
+            algorithm: As for `workspaces`.
+
+        Raises:
+            ValueError: The batch is no number of images, or there is no such
+                algorithm.
+        """
         workspaces = self.workspaces(check_batch(batch), algorithm)
         live = _liveness.most_live(self.graph, batch)
         peak = self._peak(batch, live)
@@ -272,7 +253,9 @@ class Step:
 
         Args:
             batch: Number of images.
-            algorithm: Name of the algorithm; see `training_memory`.
+            algorithm: Name of the algorithm of every convolution that has a
+                choice; None for what its layer says. `"auto"` measures what it
+                does not know yet.
         """
         from tf_convpar import algorithms
         from tf_convpar.layers import convolutions
