@@ -20,6 +20,7 @@ from tf_convpar.planner import _work_keys
 from tf_convpar.planner._costs import Costs
 from tf_convpar.planner._ways import CHIEF
 from tf_convpar.planner._ways import Settings
+from tf_convpar.planner._ways import filters_of
 from tf_convpar.sharding import calls_of
 from tf_convpar.sharding import step_traffic
 
@@ -130,8 +131,10 @@ def test_weights_are_as_many_messages_as_there_are_packs():
 
 
 def _shards(costs, layer, way):
-    split = costs.ways.split[layer][way]
-    return split.shards
+    if way == "samples":
+        return costs.cut.shares
+    calls = {call.name: call for call in costs.graph.convolutions}
+    return costs.cut.counts[filters_of(costs.graph, calls[layer])]
 
 
 @pytest.mark.parametrize("name", MODELS)

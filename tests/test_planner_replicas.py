@@ -22,6 +22,7 @@ from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import MeasuredDevice
 from tf_convpar.planner._calibration import Work
 from tf_convpar.planner._link import Link
+from tf_convpar.planner._link import link_of
 from tf_convpar.replicas._all_reduce import AllReduce
 from tf_convpar.replicas._wire import wire_of
 from tf_convpar.sharding import calls_of
@@ -317,8 +318,10 @@ def test_machines_like_the_first():
     assert first.works[key].at("forward", 10) == pytest.approx(0.05)
     assert second.works[key].at("forward", 10) == pytest.approx(0.1)
     assert second.byte_s == pytest.approx(2e-9)
-    assert found.link(first.name, second.name).bytes_per_s == 1e6
-    assert found.link(second.name, first.name).latency_s == 0.002
+    there = link_of(found.links, first.name, second.name)
+    back = link_of(found.links, second.name, first.name)
+    assert there.bytes_per_s == 1e6
+    assert back.latency_s == 0.002
     with pytest.raises(ValueError, match="a speed above 0.*0.5, 0"):
         planner.machines(found, [0.5, 0], 1e6, 0.0)
 

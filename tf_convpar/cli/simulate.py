@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -314,10 +313,12 @@ def _sweep_model(
     model = _loaded(options)
     from tf_convpar import planner
 
-    words = _cluster(options) | _settings(options) | {"report": report}
+    words = _cluster(options) | _settings(options)
+    about = _about(options)
     with messages_only(), status:
-        simulation = planner.sweep(model, sweep, values, **words)
-    return dataclasses.replace(simulation, about=_about(options))
+        return planner.sweep(
+            model, sweep, values, about=about, report=report, **words
+        )
 
 
 def _about(options: dict[str, Any]) -> str:

@@ -21,7 +21,6 @@ from tf_convpar.files import Some
 from tf_convpar.files import Unexpected
 from tf_convpar.planner._link import Link
 from tf_convpar.planner._link import check_links
-from tf_convpar.planner._link import link_of
 
 PASSES = ("forward", "backward")
 
@@ -254,11 +253,3 @@ class Calibration(Checked):
                 if link.source in devices and link.target in devices
             ),
         )
-
-    def link(self, source: str, target: str) -> Link:
-        """Returns the link from one device to another.
-
-        Raises:
-            ValueError: The calibration has no such link.
-        """
-        return link_of(self.links, source, target)

@@ -17,6 +17,7 @@ from tf_convpar.placement import PACK_BYTES
 from tf_convpar.placement import Move
 from tf_convpar.planner import _work_keys
 from tf_convpar.planner._calibration import Calibration
+from tf_convpar.planner._computing import WIDTH
 from tf_convpar.planner._computing import weights_of
 from tf_convpar.planner._interfaces import Interfaces
 from tf_convpar.planner._ways import FILTERS
@@ -33,8 +34,6 @@ _KERNELS_PART = 0.5
 # steps of several devices took 3 to 10 % longer than the sum of their parts
 # (`benchmarks/cluster`).
 _WAITING = 0.05
-# Bytes of one number of a weight.
-_WIDTH = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,11 +171,11 @@ class Costs:
             math.prod(tensors[y].batch_shape(self.cut.batch)) * tensors[y].width
             for y in call.outputs
         )
-        copies = 2 * _WIDTH * weights
+        copies = 2 * WIDTH * weights
         parts = self._parts_of(call, name)
         return tuple(
             part * maps
-            + _WIDTH * (2 + self.calibration.slots) * stored_part * weights
+            + WIDTH * (2 + self.calibration.slots) * stored_part * weights
             + (copies if name == SAMPLES and part else 0)
             for part, stored_part in zip(parts, stored, strict=True)
         )

@@ -106,7 +106,7 @@ def _split(
     Raises:
         ValueError: The devices lack the memory.
     """
-    group = dataclasses.replace(_part(calibration, names), batch=batch)
+    group = dataclasses.replace(calibration.among(names), batch=batch)
     plan = _plan.plan_graph(graph, group, settings)
     if plan.prediction is None:
         raise ValueError(plan.reason)
@@ -122,20 +122,6 @@ def _alike(seconds: dict[str, float], number: int) -> list[list[str]]:
         parts[slowest].append(name)
         speeds[slowest] += 1 / seconds[name]
     return parts
-
-
-def _part(calibration: Calibration, names: Sequence[str]) -> Calibration:
-    """The calibration of some devices; what is not split is on the first."""
-    devices = {device.name: device for device in calibration.devices}
-    return dataclasses.replace(
-        calibration,
-        devices=tuple(devices[name] for name in names),
-        links=tuple(
-            link
-            for link in calibration.links
-            if link.source in names and link.target in names
-        ),
-    )
 
 
 def _stored_away(graph: Graph, plan: Plan) -> int:

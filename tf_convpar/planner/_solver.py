@@ -21,14 +21,10 @@ from tf_convpar.planner._ways import FILTERS
 from tf_convpar.planner._ways import SAMPLES
 from tf_convpar.planner._ways import STATES
 
-TIME_LIMIT_S = 30.0
+_TIME_LIMIT_S = 30.0
 
 
-def choose(
-    costs: Costs,
-    time_limit_s: float = TIME_LIMIT_S,
-    below: float | None = None,
-) -> dict[str, str]:
+def choose(costs: Costs, below: float | None = None) -> dict[str, str]:
     """The way of each convolution, by its layer's name.
 
     ```python
@@ -37,7 +33,6 @@ def choose(
 
     Args:
         costs: Costs of all ways, for one cut of the work.
-        time_limit_s: Seconds that the proof may take.
         below: Seconds of a step that is known to be possible: only a shorter
             one is looked for. To prove that there is none takes far less time
             than to find the best.
@@ -45,9 +40,9 @@ def choose(
     Raises:
         NoSolution: No step fits the memory of devices, or is shorter than
             `below`.
-        RuntimeError: There is no proof within the time.
+        RuntimeError: There is no proof within half a minute.
     """
-    return _Program(costs).solve(time_limit_s, below)
+    return _Program(costs).solve(below)
 
 
 @dataclasses.dataclass
@@ -86,13 +81,13 @@ class _Program:
                 if move is not None:
                     self._need(x, state, is_in, move)
 
-    def solve(self, time_limit_s: float, below: float | None) -> dict[str, str]:
+    def solve(self, below: float | None) -> dict[str, str]:
         self._fits()
         seconds = self._seconds()
         self._program.minimise(seconds)
         if below is not None:
             self._program.at_least(-1 * seconds, -below)
-        values = self._program.solve(time_limit_s)
+        values = self._program.solve(_TIME_LIMIT_S)
         return {
             layer: max(ways, key=lambda name: ways[name].of(values))
             for layer, ways in self._binaries.items()
@@ -150,7 +145,7 @@ class _Program:
         if layer in self._binaries:
             return
         program = self._program
-        ways = {name: program.variable(upper=1, integer=True) for name in names}
+        ways = {name: program.binary() for name in names}
         program.equal(total(ways.values()), 1)
         self._binaries[layer] = ways
 

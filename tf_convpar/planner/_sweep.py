@@ -138,6 +138,7 @@ def sweep(
     batch_size: int = 32,
     wire_dtype: str | None = None,
     moments: str = "all",
+    about: str = "",
     report: Callable[[str], None] = lambda label: None,
 ) -> Simulation[SweepRow]:
     """Plans a model for each value of one setting.
@@ -158,6 +159,7 @@ def sweep(
         batch_size: Samples of a step.
         wire_dtype: Dtype in which tensors travel; None for their own.
         moments: As for `parallelize`.
+        about: Model and cluster in a line of text.
         report: Function that is called with each value, as text for readers,
             before it is planned.
 
@@ -187,5 +189,4 @@ def sweep(
             calibration, over, SWEEPS, wanted, report
         )
     )
-    about = f"{model.name}, batch {batch_size}: {devices}, {link}"
     return Simulation(over, rows, about, COLUMNS)

@@ -57,6 +57,9 @@ def link_table(links: Iterable[Link]) -> Table:
 def layer_table(model: Any, calibration: Calibration) -> Table:
     """Times of each kind of layer on each device, and of a step alone.
 
+    Layers of a kind do the same work, which is measured once. The first of them
+    has its name in the table.
+
     Args:
         model: Model that was measured.
         calibration: Measurements of that model.
@@ -64,28 +67,35 @@ def layer_table(model: Any, calibration: Calibration) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
+    from tf_convpar.planner import _work_keys
     from tf_convpar.planner._balancing import alone
-    from tf_convpar.planner._layer_times import kinds
     from tf_convpar.sharding import calls_of
 
+    graph = calls_of(model)
+    kinds: dict[str, list[Any]] = {}
+    for call in graph.calls:
+        if call.layer is not None:
+            kinds.setdefault(_work_keys.key(graph, call), []).append(call)
     table = Table()
     table.add_column("layer")
     table.add_column("of its kind", justify="right")
     for device in calibration.devices:
         table.add_column(escape(short(device.name)), justify="right")
-    for kind in kinds(model, calibration):
+    for key, calls in kinds.items():
+        first = calls[0]
+        works = [device.works[key] for device in calibration.devices]
         table.add_row(
-            f"{escape(kind.name)} ({kind.layer})",
-            str(kind.calls),
+            f"{escape(first.name)} ({type(first.layer).__name__})",
+            str(len(calls)),
             *(
                 " + ".join(
                     f"{1e3 * work.at(which, calibration.batch):.2f}"
                     for which in ("forward", "backward")
                 )
-                for work in kind.works
+                for work in works
             ),
         )
-    seconds = alone(calls_of(model), calibration)
+    seconds = alone(graph, calibration)
     table.add_section()
     table.add_row(
         "a step alone, with updates",

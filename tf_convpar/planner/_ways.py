@@ -117,8 +117,6 @@ class Ways:
 
     Attributes:
         of: For each call, its ways by name.
-        split: For each convolution, by its layer's name, how it is split in
-            each way.
     """
 
     def __init__(self, graph: Graph, cut: Cut) -> None:
@@ -132,7 +130,6 @@ class Ways:
         devices, shares = zip(*pairs, strict=True)
         wire = cut.settings.wire_dtype
         self._samples = SampleLayout(cut.chief, devices, shares, wire)
-        self.split: dict[str, dict[str, Split]] = {}
         self.of: list[dict[str, Way]] = [self._ways(c) for c in graph.calls]
 
     def joined(self, tensor: int, state: str) -> Move | None:
@@ -177,15 +174,14 @@ class Ways:
         cut = self._cut
         (x,) = call.inputs
         filters = filters_of(self._graph, call)
-        splits = {
-            FILTERS: Split(FILTERS, cut.counts[filters]),
-            SAMPLES: Split(SAMPLES, cut.shares),
-        }
-        self.split[call.name] = splits
         wire = getattr(call.layer, "wire_dtype", None)
         wire = wire or cut.settings.wire_dtype
         ways = {}
-        for name, split in splits.items():
+        for split in (
+            Split(FILTERS, cut.counts[filters]),
+            Split(SAMPLES, cut.shares),
+        ):
+            name = split.by
             shape = self._graph.tensors[x].batch_shape(cut.batch)
             incoming = self._channels.get(x)
             layer: Any = sharding.planned(call.layer, wire_dtype=wire)

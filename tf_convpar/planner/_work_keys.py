@@ -50,7 +50,9 @@ def _key(graph: Graph, call: Call) -> str:
             repr(x) for x in arguments.args if isinstance(x, int | float)
         ]
     content = (
-        _type(layer),
+        # A parallel layer has the class name of the Keras layer that it
+        # replaces, and on one device does the same work.
+        type(layer).__name__,
         config,
         shapes,
         numbers,
@@ -98,9 +100,3 @@ def check(graph: Graph, received: str, what: str = "calibration") -> None:
             f"Expected a {what} of '{graph.name}', fingerprint {expected}. "
             f"Received one of another model, {received}{again}."
         )
-
-
-def _type(layer: Any) -> str:
-    # A parallel layer has the class name of the Keras layer that it replaces,
-    # and on one device does the same work.
-    return type(layer).__name__
