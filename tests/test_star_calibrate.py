@@ -84,6 +84,18 @@ def test_dry_run_keeps_nothing(cache):
     assert not any(cache.rglob("*.json"))
 
 
+class Doubled(keras.layers.Conv2D):
+    def call(self, x):
+        return 2 * super().call(x)
+
+
+def test_the_largest_convolution_is_of_the_users_own_class():
+    model = keras.Sequential([keras.Input((8, 8, 3)), Doubled(4, 3, name="c")])
+    strategy = convpar.ConvParallelStrategy(devices=["CPU:0"])
+    found = planner.calibrate(model, strategy, 4, throughput="dry_run")
+    assert found.chief.times["c"].at("forward", 4) > 0
+
+
 def test_rates_take_the_place_of_measured_times():
     strategy = convpar.ConvParallelStrategy(devices=["CPU:0"])
     found = planner.calibrate(network(), strategy, 8, throughput=[1e9])

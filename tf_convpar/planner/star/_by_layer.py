@@ -22,7 +22,7 @@ from tf_convpar.planner._link import Link
 from tf_convpar.planner.measure import progress
 from tf_convpar.planner.measure._calibrate import calibrate_graph
 from tf_convpar.planner.measure._own_thread import in_own_thread
-from tf_convpar.planner.star._calibrate import with_joins
+from tf_convpar.planner.star._calibrate import measured_star_of
 from tf_convpar.planner.star._network import Network
 from tf_convpar.planner.star._of_model import convolution_of
 from tf_convpar.planner.star._of_model import wire_bytes
@@ -80,7 +80,7 @@ class LayerByLayer:
             )
             self._links = calibration.links
             largest = geometry, layer.algorithm
-            star = with_joins(
+            star = measured_star_of(
                 graph, network, calibration, largest, report=report
             )
         (counts,) = allocate(star).values()

@@ -108,12 +108,12 @@ def calibrate(
     )
     layers = {call.name: call.layer for call in graph.calls}
     largest = geometry, getattr(layers[name], "algorithm", None)
-    return with_joins(
+    return measured_star_of(
         graph, network, calibration, largest, quantum, rates, keep, report
     )
 
 
-def with_joins(
+def measured_star_of(
     graph: Graph,
     network: Network,
     calibration: Calibration,
@@ -123,7 +123,7 @@ def with_joins(
     keep: bool = True,
     report: Report = lambda name: None,
 ) -> StarCalibration:
-    """The star's calibration, with what only the star asks for.
+    """What `star_of` makes, with joins and the quantum measured.
 
     Args:
         graph: Graph that was measured.

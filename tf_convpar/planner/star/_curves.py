@@ -110,12 +110,12 @@ def curve(
     for width in device.times[convolution.name].filters:
         bends |= {width // quantum, -(-width // quantum)}
     kernels = [n * quantum for n in sorted(bends) if first <= n <= last]
-    idle = dataclasses.replace(device, update_s=0.0)
+    bare = dataclasses.replace(device, update_s=0.0)
     return Curve(
         tuple(kernels),
         tuple(
             tuple(
-                _cost.compute_s(calibration, idle, convolution, phase, n)
+                _cost.compute_s(calibration, bare, convolution, phase, n)
                 for n in kernels
             )
             for phase in _cost.PHASES

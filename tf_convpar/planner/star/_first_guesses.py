@@ -61,9 +61,7 @@ def guesses(
     """
     alone = list(singles(calibration))
     name, filters = convolution.name, convolution.filters
-    allocations = (
-        [counts[name] for counts in alone] if least_devices == 1 else []
-    )
+    allocations = [counts[name] for counts in alone]
     seconds = [_cost.predict(calibration, counts).step_s for counts in alone]
     if min(seconds) > 0:
         order = sorted(range(len(seconds)), key=seconds.__getitem__)

@@ -83,11 +83,10 @@ class StarConvolution(Checked):
         width = self.filters if filters is None else filters
         return batch * math.prod(self.output) * width
 
-    def parameters(self, filters: int | None = None) -> int:
-        """Numbers in `filters` kernels and their biases, or in all."""
-        width = self.filters if filters is None else filters
+    def parameters(self, filters: int) -> int:
+        """Numbers in `filters` kernels and their biases."""
         each = math.prod(self.window) * (self.channels // self.groups)
-        return width * (each + self.bias)
+        return filters * (each + self.bias)
 
 
 @dataclasses.dataclass(frozen=True)
