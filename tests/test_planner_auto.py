@@ -16,7 +16,7 @@ from tf_convpar import planner
 from tf_convpar import plans
 from tf_convpar.planner import _plan
 from tf_convpar.planner import _work_keys
-from tf_convpar.planner._ways import Settings
+from tf_convpar.planner._call_ways import Settings
 from tf_convpar.planner.measure import _cache
 from tf_convpar.planner.measure import _calibrate
 from tf_convpar.sharding import calls_of

@@ -17,10 +17,10 @@ from tf_convpar.planner import _plan
 from tf_convpar.planner import _solver
 from tf_convpar.planner import _step
 from tf_convpar.planner import _work_keys
+from tf_convpar.planner._call_ways import CHIEF
+from tf_convpar.planner._call_ways import Settings
+from tf_convpar.planner._call_ways import filters_of
 from tf_convpar.planner._costs import Costs
-from tf_convpar.planner._ways import CHIEF
-from tf_convpar.planner._ways import Settings
-from tf_convpar.planner._ways import filters_of
 from tf_convpar.sharding import calls_of
 from tf_convpar.sharding import step_traffic
 

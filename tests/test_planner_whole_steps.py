@@ -18,7 +18,7 @@ from tf_convpar import planner
 from tf_convpar._compat.tensorflow import function_names
 from tf_convpar.layers import ConvParallel
 from tf_convpar.planner import _plan
-from tf_convpar.planner._ways import DEFAULTS
+from tf_convpar.planner._call_ways import DEFAULTS
 from tf_convpar.planner.measure import _calibrate
 from tf_convpar.planner.measure import _whole_steps
 from tf_convpar.planner.measure import step_seconds

@@ -12,11 +12,11 @@ from tf_convpar.planner import _work_keys
 from tf_convpar.planner._calibration import PASSES
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import Work
+from tf_convpar.planner._call_ways import DEFAULTS
+from tf_convpar.planner._call_ways import Cut
+from tf_convpar.planner._call_ways import Settings
+from tf_convpar.planner._call_ways import filters_of
 from tf_convpar.planner._computing import weights_of
-from tf_convpar.planner._ways import DEFAULTS
-from tf_convpar.planner._ways import Cut
-from tf_convpar.planner._ways import Settings
-from tf_convpar.planner._ways import filters_of
 from tf_convpar.sharding import Call
 from tf_convpar.sharding import Graph
 

@@ -20,6 +20,7 @@ from tf_convpar.planner import _plan
 from tf_convpar.planner import _work_keys
 from tf_convpar.planner._arrival_ways import arrivals
 from tf_convpar.planner._calibration import Calibration
+from tf_convpar.planner._call_ways import Settings
 from tf_convpar.planner._computing import Computing
 from tf_convpar.planner._costs import Costs
 from tf_convpar.planner._group_ways import groups
@@ -28,7 +29,6 @@ from tf_convpar.planner._replica_ways import diloco
 from tf_convpar.planner._replica_ways import normalizes
 from tf_convpar.planner._replica_ways import sync_easgd
 from tf_convpar.planner._replica_ways import sync_sgd
-from tf_convpar.planner._ways import Settings
 from tf_convpar.planner._ways_to_train import ALONE
 from tf_convpar.planner._ways_to_train import GROUPS
 from tf_convpar.planner._ways_to_train import METHODS

@@ -17,13 +17,13 @@ from tf_convpar.placement import PACK_BYTES
 from tf_convpar.placement import Move
 from tf_convpar.planner import _work_keys
 from tf_convpar.planner._calibration import Calibration
+from tf_convpar.planner._call_ways import FILTERS
+from tf_convpar.planner._call_ways import SAMPLES
+from tf_convpar.planner._call_ways import CallWays
+from tf_convpar.planner._call_ways import Cut
 from tf_convpar.planner._computing import WIDTH
 from tf_convpar.planner._computing import weights_of
 from tf_convpar.planner._interfaces import Interfaces
-from tf_convpar.planner._ways import FILTERS
-from tf_convpar.planner._ways import SAMPLES
-from tf_convpar.planner._ways import Cut
-from tf_convpar.planner._ways import Ways
 from tf_convpar.sharding import Call
 from tf_convpar.sharding import Graph
 
@@ -104,7 +104,7 @@ class Costs:
         self.graph = graph
         self.calibration = calibration
         self.cut = cut
-        self.ways = Ways(graph, cut)
+        self.ways = CallWays(graph, cut)
         self._interfaces = Interfaces(calibration.links)
         # Where a layer is called first: its weights are stored and updated
         # once, however often it is called.

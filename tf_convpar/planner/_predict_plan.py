@@ -11,12 +11,12 @@ from tf_convpar.planner import _plan
 from tf_convpar.planner import _step
 from tf_convpar.planner import _work_keys
 from tf_convpar.planner._calibration import Calibration
+from tf_convpar.planner._call_ways import FILTERS
+from tf_convpar.planner._call_ways import SAMPLES
+from tf_convpar.planner._call_ways import Cut
+from tf_convpar.planner._call_ways import Settings
+from tf_convpar.planner._call_ways import filters_of
 from tf_convpar.planner._costs import Costs
-from tf_convpar.planner._ways import FILTERS
-from tf_convpar.planner._ways import SAMPLES
-from tf_convpar.planner._ways import Cut
-from tf_convpar.planner._ways import Settings
-from tf_convpar.planner._ways import filters_of
 from tf_convpar.plans import Plan
 from tf_convpar.sharding import Graph
 from tf_convpar.sharding import calls_of

@@ -11,15 +11,15 @@ import collections
 import dataclasses
 from typing import Any
 
+from tf_convpar.planner._call_ways import CHIEF
+from tf_convpar.planner._call_ways import FILTERS
+from tf_convpar.planner._call_ways import SAMPLES
+from tf_convpar.planner._call_ways import STATES
 from tf_convpar.planner._costs import Costs
 from tf_convpar.planner._costs import Sent
 from tf_convpar.planner._linear_program import Linear
 from tf_convpar.planner._linear_program import LinearProgram
 from tf_convpar.planner._linear_program import total
-from tf_convpar.planner._ways import CHIEF
-from tf_convpar.planner._ways import FILTERS
-from tf_convpar.planner._ways import SAMPLES
-from tf_convpar.planner._ways import STATES
 
 _TIME_LIMIT_S = 30.0
 

@@ -14,6 +14,7 @@ import keras
 
 from tf_convpar.planner import _work_keys
 from tf_convpar.planner._calibration import Calibration
+from tf_convpar.planner._call_ways import Settings
 from tf_convpar.planner._compare import legend
 from tf_convpar.planner._compare import ways_of
 from tf_convpar.planner._link import Link
@@ -23,7 +24,6 @@ from tf_convpar.planner._simulation import Simulation
 from tf_convpar.planner._sweep import SWEEPS
 from tf_convpar.planner._sweep import VALUES
 from tf_convpar.planner._vary import varied
-from tf_convpar.planner._ways import Settings
 from tf_convpar.planner._ways_to_train import NAMES
 from tf_convpar.planner._ways_to_train import NUMBERS
 from tf_convpar.planner._ways_to_train import Arguments

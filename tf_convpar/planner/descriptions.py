@@ -9,7 +9,7 @@ from tf_convpar import units
 from tf_convpar.planner.presets import EFFICIENCY
 from tf_convpar.planner.presets import PRESETS
 
-DEVICES = "4xcpu:100GFLOPS,1xgpu:10TFLOPS"
+EXAMPLE = "4xcpu:100GFLOPS,1xgpu:10TFLOPS"
 LINK = "1Gbit"
 LATENCY = "0.1ms"
 
@@ -95,7 +95,7 @@ def _read(item: str) -> tuple[int, str, float, float | None]:
     if match is None:
         raise ValueError(
             "Expected devices as [N x]NAME[:RATE][@WATTS], separated by "
-            f"commas, such as {DEVICES} or 2xgpu:5TFLOPS@180W. Received: "
+            f"commas, such as {EXAMPLE} or 2xgpu:5TFLOPS@180W. Received: "
             f"{item!r}."
         )
     count = int(match["count"] or 1)

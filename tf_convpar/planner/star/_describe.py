@@ -8,7 +8,7 @@ import math
 from tf_convpar.planner import descriptions
 from tf_convpar.planner._link import Link
 from tf_convpar.planner.descriptions import DESCRIPTION
-from tf_convpar.planner.descriptions import DEVICES
+from tf_convpar.planner.descriptions import EXAMPLE
 from tf_convpar.planner.descriptions import LATENCY
 from tf_convpar.planner.descriptions import LINK
 from tf_convpar.planner.descriptions import SOURCE
@@ -26,7 +26,7 @@ CONV_SHARE = 0.9
 
 def describe(
     network: Network,
-    devices: str = DEVICES,
+    devices: str = EXAMPLE,
     link: str = LINK,
     latency: str = LATENCY,
     *,

@@ -81,7 +81,7 @@ class Cut:
 
 
 @dataclasses.dataclass(frozen=True)
-class Way:
+class CallWay:
     """One way to run a call.
 
     Attributes:
@@ -103,11 +103,11 @@ class Way:
     stored: tuple[float, ...] = ()
 
 
-class Ways:
+class CallWays:
     """The ways of all calls of a graph.
 
     ```python
-    ways = Ways(graph, cut)
+    ways = CallWays(graph, cut)
     ways.of[3][SAMPLES].ahead  # the kernel of the fourth call
     ```
 
@@ -130,7 +130,7 @@ class Ways:
         devices, shares = zip(*pairs, strict=True)
         wire = cut.settings.wire_dtype
         self._samples = SampleLayout(cut.chief, devices, shares, wire)
-        self.of: list[dict[str, Way]] = [self._ways(c) for c in graph.calls]
+        self.of: list[dict[str, CallWay]] = [self._ways(c) for c in graph.calls]
 
     def joined(self, tensor: int, state: str) -> Move | None:
         """The move that makes a tensor whole on the chief; None if it is."""
@@ -158,19 +158,19 @@ class Ways:
         some = (CHIEF, SAMPLES)
         return STATES if tensor in self._channels else some
 
-    def _ways(self, call: Call) -> dict[str, Way]:
+    def _ways(self, call: Call) -> dict[str, CallWay]:
         takes = tuple(
             {s: self.joined(x, s) for s in self._states(x)} for x in call.inputs
         )
         first = tuple(float(d == 0) for d in range(len(self._cut.devices)))
-        ways = {CHIEF: Way(CHIEF, takes, stored=first)}
+        ways = {CHIEF: CallWay(CHIEF, takes, stored=first)}
         if call.layer is None:
             return ways
         if call.splits:
             return ways | self._convolution_ways(call)
         return ways | self._channel_ways(call) | self._sample_ways(call)
 
-    def _convolution_ways(self, call: Call) -> dict[str, Way]:
+    def _convolution_ways(self, call: Call) -> dict[str, CallWay]:
         cut = self._cut
         (x,) = call.inputs
         filters = filters_of(self._graph, call)
@@ -201,7 +201,7 @@ class Ways:
             others = tuple(moves[CHIEF][1:])
             if isinstance(maps, Layout):
                 self._channels[call.outputs[0]] = maps
-            ways[name] = Way(
+            ways[name] = CallWay(
                 name if maps is not None else CHIEF,
                 (takes,),
                 during=() if name == SAMPLES else others,
@@ -237,7 +237,7 @@ class Ways:
         tensors = self._graph.tensors
         return [tensors[x].batch_shape(self._cut.batch) for x in call.inputs]
 
-    def _channel_ways(self, call: Call) -> dict[str, Way]:
+    def _channel_ways(self, call: Call) -> dict[str, CallWay]:
         inputs = [self._channels.get(x) for x in call.inputs]
         known = [layout for layout in inputs if layout is not None]
         if not known or len(known) < len(inputs):
@@ -254,9 +254,9 @@ class Ways:
         takes = tuple({FILTERS: None} for _ in call.inputs)
         moves = rule.moves(call.layer, known, shapes)
         gives = CHIEF if output is None else FILTERS
-        return {FILTERS: Way(gives, takes, during=tuple(moves))}
+        return {FILTERS: CallWay(gives, takes, during=tuple(moves))}
 
-    def _sample_ways(self, call: Call) -> dict[str, Way]:
+    def _sample_ways(self, call: Call) -> dict[str, CallWay]:
         rule = works_on_samples(call.node, self._cut.settings.moments)
         if rule is None:
             return {}
@@ -291,7 +291,7 @@ class Ways:
             if isinstance(m.place, Layout | None) or not rule.waits
         ]
         during = [m for m in others if m not in ahead]
-        return {SAMPLES: Way(SAMPLES, takes, tuple(during), tuple(ahead))}
+        return {SAMPLES: CallWay(SAMPLES, takes, tuple(during), tuple(ahead))}
 
 
 def filters_of(graph: Graph, call: Call) -> int:
