@@ -177,12 +177,13 @@ def test_a_copy_that_does_not_fit_changes_nothing(model, tmp_path):
     ):
         _file.save(tmp_path, given, other, place)
         with pytest.raises(ValueError, match=words):
-            restore(model, tmp_path)
+            restore(model, _file.load(tmp_path), tmp_path)
         for a, b in zip(state_of(model), before, strict=True):
             np.testing.assert_array_equal(a, b)
     # One that fits does.
     _file.save(tmp_path, names, [a + 1 for a in arrays], (2, 3))
-    assert restore(model, tmp_path) == (2, 3)
+    assert _file.load(tmp_path).place == (2, 3)
+    restore(model, _file.load(tmp_path), tmp_path)
     for a, b in zip(state_of(model), before, strict=True):
         np.testing.assert_array_equal(a, b + 1)
 
@@ -192,7 +193,7 @@ def test_a_model_without_variables_and_a_copy(strategy, tmp_path):
         model = keras.Sequential([keras.Input((2,)), keras.layers.ReLU()])
     _file.save(tmp_path, ["a"], [np.ones(2, "float32")], (0, 0))
     with pytest.raises(ValueError, match="with 0 variables. Received one wit"):
-        restore(model, tmp_path)
+        restore(model, _file.load(tmp_path), tmp_path)
 
 
 def test_a_model_that_was_never_compiled(strategy):

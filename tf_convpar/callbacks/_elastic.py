@@ -19,9 +19,9 @@ from tf_convpar._compat.keras import begin_at
 from tf_convpar._compat.keras import print_msg
 from tf_convpar.callbacks._copies import Copies
 from tf_convpar.callbacks._guards import Guards
+from tf_convpar.callbacks._progress import Progress
 from tf_convpar.callbacks._replay_log import rates_of
 from tf_convpar.callbacks._replay_log import set_rates
-from tf_convpar.callbacks._resume import resume
 from tf_convpar.callbacks._sync_errors import survived
 from tf_convpar.cluster.joining import members
 from tf_convpar.cluster.joining import step
@@ -58,7 +58,8 @@ class Elastic(keras.callbacks.Callback):
     Args:
         directory: Folder for copies, from which a program that is started again
             goes on: `fit` begins at their epoch, and skips the batches of it
-            that have been learned from. A training that comes to its end
+            that have been learned from. A model that its first step builds has
+            their state after the first batch. A training that comes to its end
             removes the copy; one that is interrupted leaves it, also for the
             next `fit` of the same program. None for memory alone.
         every: Time between two copies: seconds, or text such as `"30s"` or
@@ -91,9 +92,7 @@ class Elastic(keras.callbacks.Callback):
         )
         self._trains = False
         self._copies = Copies(self.every_s, self.neighbours_s)
-        # Epoch, steps made of it, steps to skip, and whether one was made.
-        self._epoch = self._done = self._over = 0
-        self._stepped = False
+        self._progress = Progress()
         # Whether a step of any kind was made: variables exist from then on, of
         # models too whose parts alone are called.
         self._ran = False
@@ -106,19 +105,16 @@ class Elastic(keras.callbacks.Callback):
         # A loop of the user's own may not have come to its end.
         self._lasting.close()
         self._trains = True
-        self._over, self._stepped, self._ran = 0, False, False
-        self._epoch = self._done = 0
+        self._ran = False
         self._begin("train")
         if self.directory is not None:
-            place = resume(self.model, self.directory)
-            self._epoch, self._done = place or (0, 0)
-            self._over = self._done
+            self._progress.resume(self.model, self.directory)
         self._first_copy()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Notes the epoch, as metrics begin anew."""
         self._copies.since.epoch()
-        self._epoch, self._done = epoch, 0
+        self._progress.begin_epoch(epoch)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Replaces functions again that `Rebalance` has made anew."""
@@ -130,7 +126,7 @@ class Elastic(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Copies the model, if it is time."""
-        if not self._stepped:
+        if not self._progress.stepped:
             return
         try:
             if self._first_copy() or not self._copies.keep_up(self.model):
@@ -141,7 +137,7 @@ class Elastic(keras.callbacks.Callback):
                 if returned is None:
                     return  # It is asked again after the next step.
                 back = returned
-            self._copies.begin(self.model, (self._epoch, self._done))
+            self._copies.begin(self.model, self._progress.place)
         except tf.errors.OpError:
             return  # A worker is lost, as the next step finds out.
         if cluster is not None and back and self._copies.arrived(wait=True):
@@ -150,6 +146,7 @@ class Elastic(keras.callbacks.Callback):
     def on_train_end(self, logs: Any = None) -> None:
         """Gives Keras its own functions back, and removes copies."""
         self._copies.end(remove=True)
+        self._progress.end(self.model)
         self._lasting.close()
 
     def on_test_begin(self, logs: Any = None) -> None:
@@ -201,15 +198,15 @@ class Elastic(keras.callbacks.Callback):
 
     def _first_copy(self) -> bool:
         """Copies a model that has variables without copies; whether it did."""
-        exists = self.model.built or self._ran
-        if not exists or self._copies.are_whole(self.model):
+        waits = self._progress.waits or not (self.model.built or self._ran)
+        if waits or self._copies.are_whole(self.model):
             return False
         # Noted while no worker is missing.
         HowSplit.last(self.model, self._strategy.devices)
         self._copies.first(
             self.model,
             self.directory if self._trains else None,
-            (self._epoch, self._done),
+            self._progress.place,
             self._strategy,
         )
         return True
@@ -221,6 +218,7 @@ class Elastic(keras.callbacks.Callback):
             begin_at(model, None)
         self._fit_guards().remove()
         self._guards, self._trains = None, False
+        self._progress = Progress()
 
     def _fit_guards(self) -> Guards:
         if self._guards is None:
@@ -243,10 +241,10 @@ class Elastic(keras.callbacks.Callback):
                 data += itertools.islice(source, steps - len(data))
                 if not data:
                     raise StopIteration
-                if mode == "train" and self._over > 0:
-                    self._over -= len(data)
-                    self._done += len(data)
-                    return {}
+                if mode == "train":
+                    self._restore_late(data[:1])
+                    if self._progress.passes_over(self.model, len(data)):
+                        return {}
                 self.model.__dict__.pop("get_metrics_result", None)
                 with step():
                     logs = self._fit_guards().inner[mode](data)
@@ -257,10 +255,18 @@ class Elastic(keras.callbacks.Callback):
                     raise
         self._ran = True
         if mode == "train":
-            self._stepped = True
-            self._done += len(data)
+            self._progress.step(len(data))
             self._copies.since.step(data, rates_of(self.model))
         return logs
+
+    def _restore_late(self, data: Any) -> None:
+        """Restores what waits for variables, after a step that makes these."""
+        if self._progress.waits:
+            with step():
+                self._fit_guards().inner["train"](data)
+            self._progress.restore(self.model)
+            self._ran = True
+            self._first_copy()
 
     def _passes(self, error: tf.errors.OpError, tries: Retries) -> bool:
         """Whether to try again after an error by which no task is lost."""

@@ -6,6 +6,7 @@ import contextlib
 import pathlib
 from collections.abc import Sequence
 from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +16,14 @@ from tf_convpar.files import whole
 # NumPy's archive; the zip format has a sum of each array.
 _NAME = "elastic.npz"
 _PLACE, _NAMES = "place", "names"
+
+
+class Written(NamedTuple):
+    """What a file has: names of variables, their values, epoch and steps."""
+
+    names: list[str]
+    arrays: list[np.ndarray]
+    place: tuple[int, int]
 
 
 def save(
@@ -43,10 +52,8 @@ def save(
         np.savez(file, **content)
 
 
-def load(
-    folder: pathlib.Path,
-) -> tuple[list[str], list[np.ndarray], tuple[int, int]] | None:
-    """Reads names, values and place; None if there is no snapshot.
+def load(folder: pathlib.Path) -> Written | None:
+    """Reads a snapshot; None if there is none.
 
     Raises:
         ValueError: The file is no snapshot, or damaged.
@@ -70,7 +77,7 @@ def load(
             f"Expected a snapshot that `Elastic` has written. Received {path}: "
             f"{error}. Delete it to begin anew."
         ) from None
-    return names, arrays, (epoch, step)
+    return Written(names, arrays, (epoch, step))
 
 
 def remove(folder: pathlib.Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import itertools
 import pathlib
@@ -14,7 +15,7 @@ import tensorflow as tf
 
 from tf_convpar._compat.keras import stored
 from tf_convpar.callbacks._background import Background
-from tf_convpar.callbacks._file import load
+from tf_convpar.callbacks._file import Written
 from tf_convpar.callbacks._writer import Writer
 from tf_convpar.placement import value_of
 from tf_convpar.sharding import merge
@@ -131,20 +132,14 @@ class Snapshot(Background):
             self._writer.write(names, arrays[: self._state_count], place)
 
 
-def restore(model: keras.Model, folder: pathlib.Path) -> tuple[int, int] | None:
-    """Gives a model the state that was written, if any was.
-
-    Returns:
-        Epoch, and steps of it that had been made.
+def restore(model: keras.Model, written: Written, folder: pathlib.Path) -> None:
+    """Gives a model the state that was written to a folder.
 
     Raises:
-        ValueError: The file is no snapshot, or one of another model. `model`
-            then stays as it was.
+        ValueError: It is the state of another model. `model` then stays as it
+            was.
     """
-    stored = load(folder)
-    if stored is None:
-        return None
-    names, arrays, place = stored
+    names, arrays, _ = written
     variables = state_of(model)
     arrays = [
         _as_written(array, np.dtype(tf.as_dtype(v.dtype).as_numpy_dtype))
@@ -166,7 +161,18 @@ def restore(model: keras.Model, folder: pathlib.Path) -> tuple[int, int] | None:
         )
     for variable, array in zip(variables, arrays, strict=True):
         variable.assign(array)
-    return place
+
+
+def lacks_variables(model: keras.Model, written: Written) -> bool:
+    """Whether a model has but some of the variables that were written.
+
+    Its first step may make the others.
+    """
+    has = collections.Counter((v.path, tuple(v.shape)) for v in state_of(model))
+    return has < collections.Counter(
+        (name, array.shape)
+        for name, array in zip(written.names, written.arrays, strict=True)
+    )
 
 
 def _as_written(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
