@@ -102,17 +102,15 @@ def test_files_that_are_already_written(tmp_path):
     file = tmp_path / "cluster.json"
     file.write_text(TEXT)
     assert planner.load(file) == CALIBRATION
-    planner.save(CALIBRATION, file)
+    CALIBRATION.save(file)
     assert json.loads(file.read_text()) == json.loads(TEXT)
     assert planner.load(file) == CALIBRATION
 
 
 def test_numbers_of_numpy(tmp_path):
     file = tmp_path / "cluster.json"
-    planner.save(
-        dataclasses.replace(CALIBRATION, batch=np.int64(16), slots=np.int32(2)),
-        file,
-    )
+    of_numpy = {"batch": np.int64(16), "slots": np.int32(2)}
+    dataclasses.replace(CALIBRATION, **of_numpy).save(file)
     assert planner.load(file) == CALIBRATION
 
 
@@ -124,7 +122,7 @@ def test_what_cannot_be_read_is_not_written(tmp_path):
     ):
         wrong = dataclasses.replace(CALIBRATION, devices=(second, wrong))
         with pytest.raises(ValueError, match=message):
-            planner.save(wrong, tmp_path / "cluster.json")
+            wrong.save(tmp_path / "cluster.json")
     assert not list(tmp_path.iterdir())
 
 

@@ -10,7 +10,6 @@ from star_cases import cluster
 from star_cases import device_name
 from test_cli import run_json
 
-from tf_convpar import planner as whole_models
 from tf_convpar import plans
 from tf_convpar.cli.main import main
 from tf_convpar.planner import star as planner
@@ -21,7 +20,7 @@ from tf_convpar.planner.star import _plan
 def files(tmp_path):
     """A folder with a calibration of two devices."""
     calibration = cluster([1.2e11, 6e10], rate=1.25e9)
-    planner.save(calibration, tmp_path / "cluster.json")
+    calibration.save(tmp_path / "cluster.json")
     return tmp_path
 
 
@@ -90,7 +89,7 @@ def test_the_method_for_a_whole_model(tmp_path):
     model = MODELS["chain"]()
     model.save(tmp_path / "chain.keras")
     measured = calibration_of(model, list(map(device_name, range(2))), rate=1e9)
-    whole_models.save(measured, tmp_path / "cluster.json")
+    measured.save(tmp_path / "cluster.json")
     given = (f"--model={tmp_path / 'chain.keras'}", "--method=star")
     code, output = convpar_plan(
         tmp_path, *given, "--quantum=2", f"--output={tmp_path / 'plan.json'}"

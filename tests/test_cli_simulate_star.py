@@ -9,7 +9,6 @@ from test_cli import run_json
 
 from tf_convpar.cli.simulate import SWEEPS
 from tf_convpar.cli.simulate import command
-from tf_convpar.planner import star as planner
 from tf_convpar.planner.star import _simulate
 from tf_convpar.planner.star._describe import describe
 from tf_convpar.planner.star._network import network
@@ -33,7 +32,7 @@ def failure(*arguments):
 @pytest.fixture
 def file(tmp_path):
     calibration = describe(network((8, 16), 4), "3xcpu:1GFLOPS", "1Gbit")
-    planner.save(calibration, tmp_path / "cluster.json")
+    calibration.save(tmp_path / "cluster.json")
     return str(tmp_path / "cluster.json")
 
 

@@ -32,7 +32,7 @@ def measured(model, tmp_path):
     """A calibration as `convpar calibrate` writes it."""
     found = calibration_of(keras.models.load_model(model), ["a", "b"])
     found.facts["model"] = str(model)
-    planner.save(found, tmp_path / "calibration.json")
+    found.save(tmp_path / "calibration.json")
     return tmp_path / "calibration.json"
 
 

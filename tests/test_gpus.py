@@ -135,7 +135,7 @@ def measured_with_a_gpu(tmp_path, speed):
         links=tuple(links),
     )
     file = tmp_path / "calibration.json"
-    planner.save(found, file)
+    found.save(file)
     file.write_text(file.read_text().replace(first.name, GPU))
     return model, planner.load(file)
 

@@ -165,6 +165,8 @@ def test_a_plan_is_read_as_it_was_written(tmp_path):
     again = convpar.plans.load(tmp_path / "plan.json")
     assert again == plan
     assert dict(again) == dict(plan)
+    calibration.save(tmp_path / "cluster.json")
+    assert convpar.plan(model, tmp_path / "cluster.json") == plan
 
 
 def test_slow_links_leave_a_model_whole():

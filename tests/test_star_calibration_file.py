@@ -104,7 +104,7 @@ def test_file(tmp_path):
     calibration = cluster([1e11, 5e10, 2e11])
     path = tmp_path / "cluster.json"
     path.write_text("old")
-    planner.save(calibration, path)
+    calibration.save(path)
     assert planner.load(path) == calibration
     assert [p.name for p in tmp_path.iterdir()] == ["cluster.json"]
     content = json.loads(path.read_text())

@@ -234,7 +234,7 @@ def test_steps_are_those_of_the_plan():
 
 def test_a_calibration_file_gives_the_same(tmp_path):
     calibration = cluster(link="1Gbit", latency="0.1ms")
-    planner.save(calibration, tmp_path / "cluster.json")
+    calibration.save(tmp_path / "cluster.json")
     loaded = planner.load(tmp_path / "cluster.json")
     for sweep, values in (("devices", [4, 6]), ("kernels", [(6, 30)])):
         assert (

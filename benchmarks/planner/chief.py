@@ -122,7 +122,7 @@ def main():
         **{f"only {d}": all_on(d) for d in range(devices)},
     }
     if "KEEP" in os.environ:
-        planner.save(calibration, os.environ["KEEP"])
+        calibration.save(os.environ["KEEP"])
     models = {}
     for name in options.splits or splits:
         strategy.plan = {k: list(v) for k, v in splits[name].items()}

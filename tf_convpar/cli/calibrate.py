@@ -131,7 +131,7 @@ def command(
                 calibration, facts={**calibration.facts, **words}
             )
         if output is not None:
-            kind.save(calibration, output)
+            calibration.save(output)
     if as_json:
         print_json(kind.to_json(calibration))
         return

@@ -13,9 +13,8 @@ from tf_convpar import units as units
 from tf_convpar.planner._calibration import Calibration as Calibration
 from tf_convpar.planner._calibration import MeasuredDevice as MeasuredDevice
 from tf_convpar.planner._calibration import Work as Work
-from tf_convpar.planner._calibration_file import load as load
-from tf_convpar.planner._calibration_file import save as save
-from tf_convpar.planner._calibration_file import to_json as to_json
+from tf_convpar.planner._calibration import load as load
+from tf_convpar.planner._calibration import to_json as to_json
 from tf_convpar.planner._link import Link as Link
 from tf_convpar.planner._simulation import Simulation as Simulation
 from tf_convpar.plans import Plan as Plan

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from tf_convpar.files import Checked
 from tf_convpar.files import Count
+from tf_convpar.files import Form
 from tf_convpar.files import Name
 from tf_convpar.files import Natural
 from tf_convpar.files import Quantity
@@ -200,6 +202,12 @@ class MeasuredDevice(Checked):
 class Calibration(Checked):
     """The measurements from which a model is planned.
 
+    ```python
+    calibration = convpar.calibrate(model, strategy, batch_size=32)
+    calibration.save("cluster.json")
+    plan = convpar.plan(model, "cluster.json")  # whenever, wherever
+    ```
+
     Attributes:
         model: Hash of the model's layers and their shapes.
         batch: Samples of a step.
@@ -225,6 +233,14 @@ class Calibration(Checked):
                 )
         names = [device.name for device in self.devices]
         check_links(self.links, names, itertools.permutations(names, 2))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a JSON file, whole or not at all.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        _FORM.save(self, path)
 
     def among(
         self, devices: Sequence[str], slower: Mapping[str, float] | None = None
@@ -253,3 +269,9 @@ class Calibration(Checked):
                 if link.source in devices and link.target in devices
             ),
         )
+
+
+_FORM = Form(Calibration, "calibration", 4, "Measure again")
+
+load = _FORM.load
+to_json = _FORM.to_json

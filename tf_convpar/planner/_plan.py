@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 
 import keras
@@ -14,6 +15,7 @@ from tf_convpar.planner import _step
 from tf_convpar.planner import _work_keys
 from tf_convpar.planner import star
 from tf_convpar.planner._calibration import Calibration
+from tf_convpar.planner._calibration import load
 from tf_convpar.planner._call_ways import CHIEF
 from tf_convpar.planner._call_ways import DEFAULTS
 from tf_convpar.planner._call_ways import FILTERS
@@ -41,7 +43,7 @@ METHODS = (MODEL, STAR)
 
 def plan(
     model: keras.Model,
-    calibration: Calibration,
+    calibration: Calibration | str | os.PathLike[str],
     wire_dtype: str | None = None,
     moments: str = "all",
     by: str = MODEL,
@@ -56,7 +58,8 @@ def plan(
 
     Args:
         model: Model that was measured, or one like it.
-        calibration: Measurements of the model on the devices.
+        calibration: Measurements of the model on the devices, or their file,
+            which `Calibration.save` or `convpar calibrate` wrote.
         wire_dtype: Dtype in which tensors travel; None for their own.
         moments: As for `parallelize`.
         by: Method. `"model"` plans all layers together, as they run. `"star"`
@@ -69,10 +72,12 @@ def plan(
         The star splits a layer for any gain.
 
     Raises:
-        ValueError: The calibration is of another model, no split fits the
-            memory of the devices, or there is no such method.
+        ValueError: The calibration is of another model, its file is damaged,
+            no split fits the memory of the devices, or there is no such method.
         RuntimeError: No cut has a proof within half a minute.
     """
+    if not isinstance(calibration, Calibration):
+        calibration = load(calibration)
     graph = calls_of(model)
     _work_keys.check(graph, calibration.model)
     if by not in METHODS:

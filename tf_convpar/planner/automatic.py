@@ -18,7 +18,7 @@ from tf_convpar.planner import _plan
 from tf_convpar.planner import _predict_plan
 from tf_convpar.planner import _work_keys
 from tf_convpar.planner._calibration import Calibration
-from tf_convpar.planner._calibration_file import to_json
+from tf_convpar.planner._calibration import to_json
 from tf_convpar.planner._call_ways import Settings
 from tf_convpar.planner._compare import replicas_ahead
 from tf_convpar.planner.measure import _cache

@@ -53,7 +53,7 @@ def find(
 
     ```python
     file = path("layer", key)
-    calibration = find(file, _calibration_file.load)
+    calibration = find(file, _calibration.load)
     ```
 
     Args:
@@ -74,7 +74,7 @@ def keep(
     """Writes measurements to a file, or warns that it cannot be written.
 
     ```python
-    keep(calibration, file, _calibration_file.save)
+    keep(calibration, file, Calibration.save)
     ```
 
     Args:

@@ -20,7 +20,7 @@ import tensorflow as tf
 from tf_convpar import machines
 from tf_convpar._compat.keras import layers_of
 from tf_convpar.algorithms import facts
-from tf_convpar.planner import _calibration_file
+from tf_convpar.planner import _calibration
 from tf_convpar.planner import _work_keys
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import MeasuredDevice
@@ -128,7 +128,7 @@ def calibrate_graph(
         _key(graph, strategy, devices, optimizer, batch_size, algorithm),
     )
     if not fresh:
-        known = _cache.find(file, _calibration_file.load)
+        known = _cache.find(file, _calibration.load)
         if known is not None:
             return known
     with _cache.alone(report):
@@ -143,7 +143,7 @@ def calibrate_graph(
             report=report,
         )
     if keep:
-        _cache.keep(calibration, file, _calibration_file.save)
+        _cache.keep(calibration, file, Calibration.save)
     return calibration
 
 

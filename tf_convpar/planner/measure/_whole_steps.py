@@ -22,7 +22,7 @@ from tf_convpar._compat.keras import structure_of
 from tf_convpar.cluster import memory
 from tf_convpar.files import replace
 from tf_convpar.planner._calibration import Calibration
-from tf_convpar.planner._calibration_file import to_json
+from tf_convpar.planner._calibration import to_json
 from tf_convpar.planner.measure import _cache
 from tf_convpar.planner.measure._clock import seconds_of
 from tf_convpar.planner.measure._clock import settle

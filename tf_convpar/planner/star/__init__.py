@@ -18,7 +18,6 @@ from tf_convpar.planner.star._calibration import StarDevice as StarDevice
 from tf_convpar.planner.star._calibration import Times as Times
 from tf_convpar.planner.star._calibration import from_json as from_json
 from tf_convpar.planner.star._calibration import load as load
-from tf_convpar.planner.star._calibration import save as save
 from tf_convpar.planner.star._calibration import to_json as to_json
 from tf_convpar.planner.star._cost import predict as predict
 from tf_convpar.planner.star._describe import describe as describe

@@ -16,8 +16,8 @@ import keras
 from tf_convpar import units
 from tf_convpar.algorithms import Geometry
 from tf_convpar.layers import convolutions
-from tf_convpar.planner import _calibration_file
 from tf_convpar.planner._calibration import Calibration
+from tf_convpar.planner._calibration import to_json
 from tf_convpar.planner.measure import Clock
 from tf_convpar.planner.measure import _cache
 from tf_convpar.planner.measure import _calibrate
@@ -73,7 +73,7 @@ def calibrate(
         report: Function that is called with the name of what is measured next.
 
     Returns:
-        The calibration. `tf_convpar.planner.star.save` writes it to a file.
+        The calibration. `StarCalibration.save` writes it to a file.
 
     Raises:
         ValueError: The model has no convolution to spread, is subclassed, or
@@ -138,7 +138,7 @@ def measured_star_of(
     chief, *others = (device.name for device in calibration.devices)
     file = _cache.path(
         f"{graph.name}-{calibration.batch}",
-        (_calibration_file.to_json(calibration), network, largest, quantum),
+        (to_json(calibration), network, largest, quantum),
         "stars",
     )
     known = _cache.find(file, _calibration.load) if keep else None
@@ -156,7 +156,7 @@ def measured_star_of(
         graph, network, calibration, join_s=join_s, quantum=steps, rates=rates
     )
     if keep:
-        _cache.keep(star_calibration, file, _calibration.save)
+        _cache.keep(star_calibration, file, StarCalibration.save)
     return star_calibration
 
 

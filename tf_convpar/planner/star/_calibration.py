@@ -9,6 +9,7 @@ schema of files.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 
 from tf_convpar.files import Checked
@@ -177,11 +178,18 @@ class StarCalibration(Checked):
         """Returns the link from one device to another; see `link_of`."""
         return link_of(self.links, source, target)
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a JSON file, whole or not at all.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        _FORM.save(self, path)
+
 
 KIND = "star calibration"
 _FORM = Form(StarCalibration, KIND, 1, "Calibrate again")
 
 load = _FORM.load
-save = _FORM.save
 to_json = _FORM.to_json
 from_json = _FORM.from_json
