@@ -63,6 +63,10 @@ NAMES = {
         "tensorflow:__internal__.tracking.Trackable",
         "copies of what checkpoints follow",
     ),
+    "TrackableReference": Private(
+        "tensorflow:__internal__.tracking.TrackableReference",
+        "copies of what checkpoints follow",
+    ),
     "UpdateContext": Private(
         "tensorflow.python.distribute.distribute_lib:UpdateContext",
         "updates of one shard after another",
