@@ -65,12 +65,16 @@ def members():
     layer = graph.layers[-1]
     adam = keras.optimizers.Adam()
     adam.build(graph.trainable_variables)
+    archive = keras.export.ExportArchive()
+    archive.add_endpoint("serve", graph.call, [tf.TensorSpec((None, 3))])
+    archive._filter_and_track_resources()
     (node,) = of_keras.inbound_nodes(layer)
     extended = "tensorflow.python.distribute.one_device_strategy"
     gradient = "tensorflow.python.framework.composite_tensor_gradient"
     function = "tensorflow.python.eager.polymorphic_function.concrete_function"
     found = {
         "keras.layers.Layer": layer,
+        "keras.export.ExportArchive": archive._tf_trackable,
         "keras.optimizers.Adam": adam,
         "keras.Sequential": sequential,
         "keras.src.models.functional.Functional": graph,

@@ -148,8 +148,41 @@ def test_export_replaces_an_export_only(strategy, tmp_path):
         convpar.export("model", target)
 
 
+class Inner(keras.Model):
+    """Calls a function of TensorFlow's, which keeps what it has traced."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = convpar.ConvParallel2D(6, 3, shards=(3, 2, 1))
+
+    @tf.function
+    def convolved(self, x):
+        return self.conv(x)
+
+    def call(self, x):
+        return self.convolved(x)
+
+
+def test_functions_within_a_model_stay_as_they_are(strategy, tmp_path):
+    with strategy.scope():
+        model = Inner()
+    x = np.ones((2, 8, 8, 3), "float32")
+    model.conv(x)  # Not built while the function is traced.
+    for name in "ab":
+        expected = model(x)
+        model.export(str(tmp_path / name), verbose=False)
+        served = tf.saved_model.load(str(tmp_path / name))
+        np.testing.assert_allclose(served.serve(x), expected, rtol=1e-5)
+        np.testing.assert_array_equal(model(x), expected)
+        model(x[:1])  # Of a shape that only the export has traced.
+        model.set_weights([2 * w for w in model.get_weights()])
+        np.testing.assert_allclose(model(x), 2 * expected, rtol=1e-5)
+
+
 def test_saving_the_shards_themselves_is_refused(strategy, tmp_path):
+    """By TensorFlow's own function, which no longer knows of merged ones."""
     with strategy.scope():
         model = small_cnn(True)
+    save = tf.saved_model.save.__wrapped__
     with pytest.raises(NotImplementedError, match=r"model.export.*conv2d|kern"):
-        tf.saved_model.save(model, str(tmp_path / "model"))
+        save(model, str(tmp_path / "model"))

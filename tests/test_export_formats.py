@@ -6,6 +6,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tf_convpar as convpar
 
@@ -134,3 +135,22 @@ def test_formats_give_the_same_predictions(make, form, strategy, tmp_path):
         found, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max()
     )
     np.testing.assert_array_equal(model(x), before)  # It goes on as it was.
+
+
+def test_the_converter_of_tensorflow_gives_the_same_predictions(
+    strategy, tmp_path
+):
+    plain = two_dimensions()
+    model = unequal(strategy, plain)
+    x = np.random.default_rng(3).normal(size=(5, 16, 16, 3)).astype("float32")
+    before = np.asarray(model(x))
+    file = tmp_path / "model.tflite"
+    file.write_bytes(tf.lite.TFLiteConverter.from_keras_model(model).convert())
+    expected = np.asarray(plain(x))
+    np.testing.assert_allclose(
+        of_litert(str(file), x),
+        expected,
+        rtol=1e-4,
+        atol=1e-5 * np.abs(expected).max(),
+    )
+    np.testing.assert_array_equal(model(x), before)

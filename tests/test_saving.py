@@ -104,6 +104,29 @@ def test_plain_files_load_into_parallel_models(images, tmp_path):
             np.testing.assert_array_equal(a, b)
 
 
+def test_checkpoints_hold_the_variables_of_copies(images, tmp_path):
+    """Not those of the model that was copied."""
+    original = make(0)
+    names = ["CPU:0", "CPU:1", "CPU:2"]
+    with convpar.ConvParallelStrategy(devices=names).scope():
+        parallel = convpar.parallelize(original)
+    train(parallel, images, epochs=1)
+    merged = convpar.merge(parallel)
+    merged.set_weights([2 * w for w in merged.get_weights()])
+    for name, model in (("parallel", parallel), ("merged", merged)):
+        saved = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+        path = saved.write(str(tmp_path / name))
+        other = make(0, seed=2)
+        other.optimizer.build(other.trainable_variables)
+        read = tf.train.Checkpoint(model=other, optimizer=other.optimizer)
+        read.read(path).assert_existing_objects_matched()
+        found, expected = (
+            [*m.variables, *m.optimizer.variables] for m in (other, model)
+        )
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
 def test_keras_file_into_a_plain_model_without_this_package(source):
     """Weights and slots, read by a process that has only Keras."""
     folder = source.folder

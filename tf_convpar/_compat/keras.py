@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 from tf_convpar._compat.keras_private import NAMES
@@ -287,6 +288,25 @@ def initialize(variable: Any, value: Any, watched: bool) -> None:
 def stored_dtype(variable: Any) -> Any:
     """The dtype of storage; `Variable.dtype` may be that of computations."""
     return variable._dtype
+
+
+def list_instead(
+    archived: Any, before: Sequence[Any], now: Sequence[Any]
+) -> None:
+    """Replaces variables in the list of an `ExportArchive`, if it is one.
+
+    It traces its functions, and lists what they use, before it saves them.
+
+    Args:
+        archived: The object that it saves.
+        before: Variables of TensorFlow's that it may have listed.
+        now: Variables that its functions will use instead.
+    """
+    listed = getattr(archived, "_all_variables", None)
+    if listed and before:
+        gone = set(map(id, before))
+        kept = [v for v in listed if id(v) not in gone]
+        archived._all_variables = [*kept, *now]
 
 
 # Optimizers, and what trains.

@@ -127,6 +127,9 @@ MEMBERS: dict[str, dict[str, str]] = {
         "_trainable": "what tapes watch, whatever Keras has frozen",
         "_value": "storage in shards",
     },
+    "keras.export.ExportArchive": {
+        "_all_variables": "exports, which hold no shards",
+    },
     "keras.optimizers.Adam": {
         "_momentums": "updates by one op",
         "_velocities": "updates by one op",

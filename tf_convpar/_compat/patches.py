@@ -179,6 +179,14 @@ PATCHES = {
             )
             for name in ("save_model", "save_weights")
         ),
+        Patch(
+            "tensorflow.python.saved_model.save:save",
+            "exports by other ways than `Model.export`, which all end here",
+            "objects that hold, or use, models with parallel layers",
+            _MERGE,
+            takes="obj export_dir signatures options",
+            everywhere=True,
+        ),
         # TensorFlow.
         Patch(
             "tensorflow:errors.OpError.__init__",

@@ -63,6 +63,10 @@ NAMES = {
         "tensorflow:__internal__.tracking.Trackable",
         "copies of what checkpoints follow",
     ),
+    "TrackableReference": Private(
+        "tensorflow:__internal__.tracking.TrackableReference",
+        "copies of what checkpoints follow",
+    ),
     "UpdateContext": Private(
         "tensorflow.python.distribute.distribute_lib:UpdateContext",
         "updates of one shard after another",
@@ -93,6 +97,10 @@ NAMES = {
     "pywrap_tfe": Private(
         "tensorflow.python:pywrap_tfe",
         "the memory of all tasks' devices, and gradients of what is traced",
+    ),
+    "save_context": Private(
+        "tensorflow.python.saved_model.save_context:_save_context",
+        "functions that are traced anew for a file",
     ),
     "should_record_backprop": Private(
         "tensorflow.python.eager.record:should_record_backprop",
@@ -304,6 +312,57 @@ def bound_to(function: Any) -> tuple[Any, str]:
 def clone_function(function: Any, python_function: Callable[..., Any]) -> Any:
     """A `tf.function` of other Python code, with the options of `function`."""
     return function._clone(python_function=python_function)
+
+
+class _PolicyOfOneSave:
+    """A policy for variables that is like another one, and equal to none."""
+
+    def __init__(self, policy: Any) -> None:
+        self._policy = policy
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._policy, name)
+
+
+def of_one_save(options: Any = None) -> Any:
+    """Options of a save for which every `tf.function` is traced anew.
+
+    TensorFlow keeps what it has traced by the policy for variables, among
+    others. So it uses nothing from before, nor this trace afterwards.
+
+    Args:
+        options: `tf.saved_model.SaveOptions` to be like; None for the default.
+    """
+    import tensorflow as tf
+
+    new = copy.copy(options or tf.saved_model.SaveOptions())
+    new.experimental_variable_policy = _PolicyOfOneSave(
+        new.experimental_variable_policy
+    )
+    return new
+
+
+@contextlib.contextmanager
+def saving(options: Any) -> Iterator[None]:
+    """A context in which functions are traced as by a save with these options.
+
+    Args:
+        options: Options of the save; None for no save, even in such a context.
+    """
+    context = NAMES["save_context"].found()
+    before = context.options() if context.in_save_context() else None
+    _enter_save(context, options)
+    try:
+        yield
+    finally:
+        _enter_save(context, before)
+
+
+def _enter_save(context: Any, options: Any) -> None:
+    if options is None:
+        context.exit_save_context()
+    else:
+        context.enter_save_context(options)
 
 
 def stay_in_scope(before: Any, now: Any) -> None:

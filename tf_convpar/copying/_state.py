@@ -25,6 +25,7 @@ from tf_convpar._compat.keras import has_history
 from tf_convpar._compat.keras import is_of_compile
 from tf_convpar._compat.tensorflow import Bind
 from tf_convpar._compat.tensorflow import TFDecorator
+from tf_convpar._compat.tensorflow import TrackableReference
 from tf_convpar._compat.tensorflow import bound_to
 
 CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque)
@@ -81,7 +82,7 @@ def is_object(value: Any) -> bool:
 
     See `attributes`.
     """
-    if isinstance(value, Bind | TFDecorator):
+    if isinstance(value, Bind | TFDecorator | TrackableReference):
         return True  # TensorFlow's, around something of the user's.
     if isinstance(value, type | types.ModuleType | types.FunctionType):
         return False

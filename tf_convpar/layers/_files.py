@@ -2,8 +2,9 @@
 
 Keras has no hook by which a layer could take part in `Model.export`, `save`
 and `save_weights`, so these are wrapped here, once. Models without parallel
-layers go straight to what is wrapped. While others are written, their sharded
-variables hold ordinary merged ones:
+layers go straight to what is wrapped. `tf.saved_model.save` is wrapped too, in
+which `ExportArchive`, TensorFlow's converter and modules of users end. While
+parallel models are written, their sharded variables hold ordinary merged ones:
 
 - An export is traced from plain layers. Otherwise device names, shards and the
   custom op would all be in the file.
@@ -30,15 +31,23 @@ import keras
 import tensorflow as tf
 
 from tf_convpar._compat.keras import layers_of
+from tf_convpar._compat.keras import list_instead
 from tf_convpar._compat.keras import store
 from tf_convpar._compat.keras import stored
 from tf_convpar._compat.patches import replace
+from tf_convpar._compat.tensorflow import Trackable
+from tf_convpar._compat.tensorflow import of_one_save
+from tf_convpar._compat.tensorflow import saving
 from tf_convpar.layers._sharded_weights import InShards
 from tf_convpar.placement import ShardedVariable
+from tf_convpar.placement import standing_for
 
 _merged: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "merged", default=False
 )
+
+# What the names of this package's ops begin with.
+_OPS = "TfConvpar>"
 
 # Functions that recover a model whose worker is lost, by its id.
 _recoveries: dict[int, Callable[[], bool]] = {}
@@ -46,13 +55,7 @@ _recoveries: dict[int, Callable[[], bool]] = {}
 
 @contextlib.contextmanager
 def merged_storage(variables: Iterable[keras.Variable]) -> Iterator[None]:
-    """A context in which sharded variables are merged, and layers are plain.
-
-    ```python
-    with merged_storage(model.variables):
-        tf.saved_model.save(model, path)
-    ```
-    """
+    """A context in which sharded variables are merged, and layers are plain."""
     before = [(v, stored(v)) for v in _sharded(variables)]
     token = _merged.set(True)
     try:
@@ -131,10 +134,82 @@ def _plain_export(export: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(self: keras.Model, *args: Any, **kwargs: Any) -> Any:
         if not is_parallel(self):
             return export(self, *args, **kwargs)
-        with _merged_model(self, lambda model: model.variables):
+        # Functions that the model calls are traced for this file alone: what
+        # they were traced for before has shards, and this is gone after it.
+        with (
+            _merged_model(self, lambda model: model.variables),
+            saving(of_one_save()),
+        ):
             return export(self, *args, **kwargs)
 
     return wrapped
+
+
+class _NotHeld:
+    """Stands in for sharded variables that a saved object does not hold."""
+
+    def shape(self, variable: ShardedVariable) -> tf.TensorShape:
+        return variable.merged_shape
+
+    def read(self, variable: ShardedVariable) -> tf.Tensor:
+        raise ValueError(
+            "Expected what is saved to hold the models that it uses: by "
+            "`archive.track(model)`, or as an attribute. Received: a function "
+            f"that uses '{variable.name}', in shards, of a model that is not "
+            "held."
+        )
+
+    def write(self, variable: ShardedVariable, method: str, value: Any) -> None:
+        self.read(variable)
+
+
+def _plain_saved_model(save: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(save)
+    def wrapped(
+        obj: Any, export_dir: Any, signatures: Any = None, options: Any = None
+    ) -> Any:
+        held: list[Any] = []
+        if isinstance(obj, Trackable):
+            held = tf.train.TrackableView(obj).descendants()
+        _check_traced([*held, *tf.nest.flatten(signatures)])
+        sharded = _sharded(v for one in held for v in _variables_of(one))
+        if sharded or is_merged():
+            # In a save before, or after, merged variables are others.
+            options = of_one_save(options)
+        shards = [s for v in sharded for s in stored(v).shards]
+        with merged_storage(sharded), standing_for(_NotHeld()), saving(None):
+            list_instead(obj, shards, [stored(v) for v in sharded])
+            return save(obj, export_dir, signatures, options)
+
+    return wrapped
+
+
+def _variables_of(one: Any) -> list[keras.Variable]:
+    """The variables of one of the objects that TensorFlow follows."""
+    if isinstance(one, keras.Variable):
+        return [one]
+    if isinstance(one, keras.Model):
+        return _saved(one)
+    # Keras' own lists of layers are not followed by TensorFlow.
+    own = isinstance(one, keras.layers.Layer | keras.optimizers.Optimizer)
+    return one.variables if own else []
+
+
+def _check_traced(functions: Iterable[Any]) -> None:
+    """Refuses functions that are traced already, and so cannot be plain."""
+    for function in functions:
+        if not isinstance(function, tf.types.experimental.ConcreteFunction):
+            continue
+        graph = function.graph.as_graph_def()
+        nodes = [graph.node, *(f.node_def for f in graph.library.function)]
+        if any(n.op.startswith(_OPS) for part in nodes for n in part):
+            raise ValueError(
+                "Expected functions of parallel layers to be traced while they "
+                "are saved: a `tf.function` with an `input_signature`, also in "
+                "`archive.add_endpoint`. Received: a function that was traced "
+                "before, with devices and ops of this package. Or save "
+                "`convpar.merge(model)`."
+            )
 
 
 def _saved_atomically(save: Callable[..., Any]) -> Callable[..., Any]:
@@ -191,6 +266,7 @@ def _local_file(
 
 
 replace("keras:Model.export", by=_plain_export)
+replace("tensorflow.python.saved_model.save:save", by=_plain_saved_model)
 # `Model.save` and `tf.keras.models.save_model` are other names for the first.
 replace("keras.saving:save_model", by=_saved_atomically)
 replace("keras.saving:save_weights", by=_saved_atomically)

@@ -48,6 +48,7 @@ from tf_convpar.placement._sharded_variable import (
 )
 from tf_convpar.placement._sharded_variable import shard_scope as shard_scope
 from tf_convpar.placement._sharded_variable import sharded_like as sharded_like
+from tf_convpar.placement._sharded_variable import standing_for as standing_for
 from tf_convpar.placement._update_probe import is_elementwise as is_elementwise
 from tf_convpar.placement._update_probe import pick as pick
 from tf_convpar.placement._vector_pieces import BLOCK as BLOCK
