@@ -146,23 +146,32 @@ def test_what_is_saved_again_has_the_weights_of_then(tmp_path):
 
 
 def test_what_was_traced_before_is_refused(tmp_path):
-    for kind in ("auto", "filters"):
-        model = trained(kind)
-        module = Served(model)
-        traced = module.serve.get_concrete_function()
-        with pytest.raises(ValueError, match="traced while they are saved"):
-            tf.saved_model.save(module, str(tmp_path / kind), signatures=traced)
-        function = tf.function(model)
-        function(X)
-        archive = keras.export.ExportArchive()
-        archive.track(model)
-        archive.add_endpoint("serve", function)
-        with pytest.raises(ValueError, match=r"Or save `convpar.merge"):
-            archive.write_out(str(tmp_path / kind))
+    model = trained("filters")
+    module = Served(model)
+    traced = module.serve.get_concrete_function()
+    with pytest.raises(ValueError, match="traced while they are saved"):
+        tf.saved_model.save(module, str(tmp_path / "split"), signatures=traced)
+    function = tf.function(model)
+    function(X)
+    archive = keras.export.ExportArchive()
+    archive.track(model)
+    archive.add_endpoint("serve", function)
+    with pytest.raises(ValueError, match=r"Or save `convpar.merge"):
+        archive.write_out(str(tmp_path / "split"))
     assert not list(tmp_path.iterdir())
     merged = Served(convpar.merge(model))
     traced = merged.serve.get_concrete_function()
     tf.saved_model.save(merged, str(tmp_path / "merged"), signatures=traced)
+
+
+def test_what_was_traced_before_on_one_device_needs_the_package(tmp_path):
+    model = trained("auto")
+    module = Served(model)
+    traced = module.serve.get_concrete_function()
+    with pytest.warns(RuntimeWarning, match="traced while they are saved"):
+        tf.saved_model.save(module, str(tmp_path), signatures=traced)
+    loaded = tf.saved_model.load(str(tmp_path))
+    np.testing.assert_allclose(loaded.serve(X), module.serve(X), atol=1e-5)
 
 
 def test_a_model_that_is_not_held_is_named(tmp_path):

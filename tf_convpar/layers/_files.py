@@ -22,6 +22,7 @@ import os
 import pathlib
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -48,6 +49,13 @@ _merged: contextvars.ContextVar[bool] = contextvars.ContextVar(
 
 # What the names of this package's ops begin with.
 _OPS = "TfConvpar>"
+_TRACED = (
+    "Expected functions of parallel layers to be traced while they are saved: "
+    "a `tf.function` with an `input_signature`, also for "
+    "`archive.add_endpoint`. Received: a function that was traced before, with "
+    "ops of this package, without which its file cannot be loaded. Or save "
+    "`convpar.merge(model)`."
+)
 
 # Functions that recover a model whose worker is lost, by its id.
 _recoveries: dict[int, Callable[[], bool]] = {}
@@ -171,8 +179,12 @@ def _plain_saved_model(save: Callable[..., Any]) -> Callable[..., Any]:
         held: list[Any] = []
         if isinstance(obj, Trackable):
             held = tf.train.TrackableView(obj).descendants()
-        _check_traced([*held, *tf.nest.flatten(signatures)])
         sharded = _sharded(v for one in held for v in _variables_of(one))
+        if _are_traced([*held, *tf.nest.flatten(signatures)]):
+            if sharded:
+                raise ValueError(_TRACED)
+            # On one device such a file is of use where this package is.
+            warnings.warn(_TRACED, RuntimeWarning, stacklevel=2)
         if sharded or is_merged():
             # In a save before, or after, merged variables are others.
             options = of_one_save(options)
@@ -195,21 +207,16 @@ def _variables_of(one: Any) -> list[keras.Variable]:
     return one.variables if own else []
 
 
-def _check_traced(functions: Iterable[Any]) -> None:
-    """Refuses functions that are traced already, and so cannot be plain."""
+def _are_traced(functions: Iterable[Any]) -> bool:
+    """Whether one was traced with ops of this package, and cannot be plain."""
     for function in functions:
         if not isinstance(function, tf.types.experimental.ConcreteFunction):
             continue
         graph = function.graph.as_graph_def()
         nodes = [graph.node, *(f.node_def for f in graph.library.function)]
         if any(n.op.startswith(_OPS) for part in nodes for n in part):
-            raise ValueError(
-                "Expected functions of parallel layers to be traced while they "
-                "are saved: a `tf.function` with an `input_signature`, also in "
-                "`archive.add_endpoint`. Received: a function that was traced "
-                "before, with devices and ops of this package. Or save "
-                "`convpar.merge(model)`."
-            )
+            return True
+    return False
 
 
 def _saved_atomically(save: Callable[..., Any]) -> Callable[..., Any]:
