@@ -21,6 +21,11 @@ def release_functions(
     those on this one only some. Whose name is given here must be gone from the
     runtime (`tf.function` objects and their concrete functions are).
 
+    Call it while no other thread frees functions, as between two epochs. To
+    find the parts, the name of every function is read; TensorFlow has no way
+    to hold one meanwhile, and one that is freed in that moment ends the
+    process.
+
     Args:
         names: Names of concrete functions, as the runtime has them.
         devices: CPUs to look on.
