@@ -70,17 +70,34 @@ def slopes(model, *inputs, training=True):
     ]
 
 
-def curvature(model, x):
-    """The gradient, by the input and every weight, of what a gradient is."""
+def curvature(model, x, traced=None):
+    """The gradient, by the input and every weight, of what a gradient is.
+
+    The model may be a function that was traced without a tape, or its
+    `"slope"` one.
+    """
     weights = model.trainable_variables
-    with tf.GradientTape() as outer:
-        outer.watch(x)
+
+    def function(run, which):
+        if traced != which:
+            return run
+        function = tf.function(run, autograph=False)
+        function.get_concrete_function(tf.TensorSpec(x.shape, x.dtype))
+        return function
+
+    run = function(lambda x: model(x, training=True), "model")
+
+    def slope(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
-            loss = tf.reduce_sum(tf.sin(model(x, training=True)))
-        slope = tape.gradient(loss, x)
-        norm = tf.reduce_sum(tf.square(slope))
-    found = outer.gradient(norm, [x, *weights])
+            loss = tf.reduce_sum(tf.sin(run(x)))
+        return tape.gradient(loss, x)
+
+    slope = function(slope, "slope")
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        norm = tf.reduce_sum(tf.square(slope(x)))
+    found = outer.gradient(norm, [x, *weights], unconnected_gradients="zero")
     return [np.asarray(tf.convert_to_tensor(g)) for g in found]
 
 

@@ -18,10 +18,12 @@ from tf_convpar.algorithms import _choose
 from tf_convpar.algorithms import _measure
 from tf_convpar.algorithms import _processor
 from tf_convpar.algorithms import _workspace
+from tf_convpar.algorithms import by_measurement
 from tf_convpar.algorithms._algorithm import FORWARD
 from tf_convpar.algorithms._algorithm import PASSES
 from tf_convpar.algorithms._algorithm import Geometry
 from tf_convpar.algorithms._cache import Record
+from tf_convpar.algorithms._names import Choice
 from tf_convpar.algorithms._names import named
 from tf_convpar.algorithms._workspace import Processor
 
@@ -151,6 +153,34 @@ def test_memory_is_of_all_images(monkeypatch):
     assert _choose.consult(part, passes=[FORWARD])[FORWARD].chosen == "gemm"
     assert _choose.choose(part).forward.name == "gemm"
     assert _choose.choose(large).forward.name == "direct"
+
+
+class Sevens(type(named("gemm", GEOMETRY))):
+    def forward(self, x, kernel, geometry, *args):
+        maps = super().forward(x, kernel, geometry, *args)
+        return tf.fill(tf.shape(maps), 7.0)
+
+
+def test_memory_is_of_the_batch_that_comes(monkeypatch):
+    sevens = Sevens()
+    monkeypatch.setenv(_candidates.WORKSPACE, "1")
+    monkeypatch.setattr(
+        _choose, "choose", lambda *_: Choice(*[sevens] * len(PASSES))
+    )
+    geometry = dataclasses.replace(GEOMETRY, channels=2, filters=3, batch=None)
+    choice = by_measurement(geometry, CPU)
+    assert names(choice) == ["gemm"] * len(PASSES)
+    kernel = tf.ones((*geometry.window, 2, 3))
+
+    @tf.function(input_signature=[tf.TensorSpec((None, *geometry.image, 2))])
+    def maps(x):
+        return choice.forward.forward(x, kernel, geometry)
+
+    most = 2**20 // sevens.workspace(geometry, FORWARD)
+    assert most > 32
+    for batch, is_within in ((1, True), (most, True), (most + 1, False)):
+        y = maps(tf.ones((batch, *geometry.image, 2)))
+        assert bool(tf.reduce_all(y == 7.0)) == is_within
 
 
 @pytest.mark.skipif(not ops.load(), reason="no compiled ops")

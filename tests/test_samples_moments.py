@@ -17,6 +17,7 @@ from by_samples import shaken
 from by_samples import slopes
 from by_samples import split
 from cases import by_turns
+from cases import slow
 from tensorflow.python.ops import op_selector
 
 import tf_convpar as convpar
@@ -292,6 +293,29 @@ def test_second_derivatives(ways, strategy, float64):
     x = tf.constant(numbers((5, *IMAGE)))
 
     same(curvature(parallel, x), curvature(model, x), 1e-8)
+
+
+@pytest.mark.parametrize(
+    ("ways", "traced"),
+    [
+        ("samples", "slope"),
+        ("samples", "model"),
+        ("filters", "slope"),
+        slow(("filters", "model")),
+    ],
+)
+def test_second_derivatives_of_functions(ways, traced, strategy, float64):
+    """No tape says at first that there are any."""
+
+    def alone(kind):
+        x = keras.Input(IMAGE)
+        return keras.Model(x, L.ReLU()(kind()(conv(3)(x))))
+
+    model, plain = shaken(alone(ByMoments)), alone(L.BatchNormalization)
+    plain.set_weights(model.get_weights())
+    parallel = split(plain, strategy, {".*": ways})
+    x = tf.constant(numbers((5, *IMAGE)))
+    same(curvature(parallel, x, traced), curvature(model, x), 1e-8)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ may win forward and lose in a gradient. The steps:
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import contextvars
 import dataclasses
@@ -47,6 +48,8 @@ from tf_convpar.units import MIB
 
 # The batch that is assumed where a model is traced for any batch.
 ASSUMED_BATCH = 32
+# More images than a batch has.
+_MOST_IMAGES = 1 << 20
 # Seconds for the rounds of all three passes of a convolution.
 _BUDGET_S = 0.36
 
@@ -86,16 +89,43 @@ def choose(geometry: Geometry, device: str | None = None) -> Choice:
     if choice is None:
         layer = dataclasses.replace(geometry, filters=filters)
         records = consult(race_geometry(layer, device), device)
-        name = _processor.cpu(device)
-        processor = None if name is None else _processor.processor_of(name)
+        on = _processor_of(device)
         choice = Choice(
             *(
-                _within_memory(records[which], geometry, which, processor)
+                _within_memory(records[which], geometry, which, on)
                 for which in PASSES
             )
         )
         _choices[key] = choice
     return choice
+
+
+def largest_batch(
+    algorithm: Algorithm, geometry: Geometry, which: str, device: str | None
+) -> int | None:
+    """The most images of which a pass keeps within the workspace allowed.
+
+    ```python
+    largest_batch(choice.forward, geometry, "forward", device)  # 277
+    ```
+
+    Args:
+        algorithm: The algorithm of the pass.
+        geometry: Shape of the convolution; its batch does not matter.
+        which: Name of the pass.
+        device: Name of the device that it runs on; see `choose`.
+
+    Returns:
+        A number of images; None where it keeps within it for any.
+    """
+    on = _processor_of(device)
+
+    def is_over(batch: int) -> bool:
+        return not _is_within_memory(algorithm, geometry, which, on, batch)
+
+    if not is_over(_MOST_IMAGES):
+        return None
+    return bisect.bisect_left(range(1, _MOST_IMAGES), True, key=is_over)
 
 
 @contextlib.contextmanager
@@ -240,6 +270,11 @@ def _settings() -> tuple[str | None, ...]:
     return tuple(os.environ.get(name) for name in names)
 
 
+def _processor_of(device: str | None) -> Processor | None:
+    name = _processor.cpu(device)
+    return None if name is None else _processor.processor_of(name)
+
+
 def _is_usable(record: Record, geometry: Geometry, which: str) -> bool:
     """Whether a record's algorithms exist, and the chosen one does this pass.
 
@@ -330,11 +365,21 @@ def _within_memory(
     """
     chosen = named(record.chosen, geometry)
     batch = geometry.batch or ASSUMED_BATCH
+    if _is_within_memory(chosen, geometry, which, on, batch):
+        return chosen
+    return named(DIRECT, geometry)
+
+
+def _is_within_memory(
+    algorithm: Algorithm,
+    geometry: Geometry,
+    which: str,
+    on: Processor | None,
+    batch: int,
+) -> bool:
     whole_batch = dataclasses.replace(geometry, batch=batch)
-    within = (
-        chosen.workspace(whole_batch, which, on) <= _candidates.workspace_cap()
-    )
-    return chosen if within else named(DIRECT, geometry)
+    workspace = algorithm.workspace(whole_batch, which, on)
+    return workspace <= _candidates.workspace_cap()
 
 
 def _timed(

@@ -76,7 +76,7 @@ class _Passes:
             y = self._forward(x, kernel, self._bare)
             return y, self._gradients(x, kernel)
 
-        return run(x, kernel)
+        return run(ops.of_this_graph(x), ops.of_this_graph(kernel))
 
     def forward_with_bias(
         self, x: tf.Tensor, kernel: tf.Tensor, epilogue: Epilogue
@@ -121,7 +121,7 @@ class _Passes:
                 dx = algorithm.input_gradient(dy, kernel, geometry, shape)
             return dx, gradient
 
-        return run(dy, kernel)
+        return run(ops.of_this_graph(dy), ops.of_this_graph(kernel))
 
     def kernel_gradient(self, x: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
         geometry, algorithm = self._geometry, self._choice.kernel_gradient
@@ -136,7 +136,7 @@ class _Passes:
                 dk = algorithm.kernel_gradient(x, dy, geometry)
             return dk, gradient
 
-        return run(x, dy)
+        return run(ops.of_this_graph(x), ops.of_this_graph(dy))
 
     def _forward(
         self, x: tf.Tensor, kernel: tf.Tensor, epilogue: Epilogue

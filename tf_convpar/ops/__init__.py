@@ -28,6 +28,7 @@ from ._flat_values import pack as pack
 from ._flat_values import unchanged as unchanged
 from ._flat_values import unpack as unpack
 from ._functions import release_functions as release_functions
+from ._graphs import of_this_graph as of_this_graph
 from ._joined_images import JoinedImages as JoinedImages
 from ._kernels import native_on as native_on
 from ._library import BuildReport as BuildReport

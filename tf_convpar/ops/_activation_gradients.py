@@ -4,7 +4,7 @@ The activation's inputs are not kept: each is computed again from the feature
 maps where it is needed. Each op reads its maps once.
 """
 
-from collections.abc import Callable
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +15,7 @@ from ._activations import ACTIVATIONS
 from ._channels import channel_sums
 from ._channels import is_native
 from ._channels import scale_channels
-from ._devices import same_device
+from ._twin_gradients import register
 
 
 def activated_sums(
@@ -191,32 +191,18 @@ def passed_back(
     return gradients * ACTIVATIONS[activation].slope(inputs)
 
 
-def _by_twin(
-    op: Any, upstream: Any, twin: Callable[..., Any]
-) -> Sequence[tf.Tensor]:
-    """The gradient of an op, as that of its twin in TensorFlow's ops."""
-    activation = op.get_attr("activation").decode()
-    with same_device(op.outputs[0].device):
-        with tf.GradientTape() as tape:
-            tape.watch(list(op.inputs))
-            result = twin(*op.inputs, activation, native=False)
-        return tape.gradient(
-            result, list(op.inputs), upstream, unconnected_gradients="zero"
-        )
-
-
-@tf.RegisterGradient("TfConvpar>ActivatedSums")
-def _sums_gradient(op: Any, upstream: tf.Tensor) -> Sequence[tf.Tensor]:
-    return _by_twin(op, upstream, activated_sums)
-
-
-@tf.RegisterGradient("TfConvpar>ActivatedGradient")
-def _gradient_gradient(op: Any, upstream: tf.Tensor) -> Sequence[tf.Tensor]:
-    return _by_twin(op, upstream, activated_gradient)
-
-
-@tf.RegisterGradient("TfConvpar>BiasedGradient")
-def _biased_gradient_gradient(
-    op: Any, *upstream: tf.Tensor
-) -> Sequence[tf.Tensor]:
-    return _by_twin(op, upstream, biased_gradient)
+register(
+    "ActivatedSums",
+    functools.partial(activated_sums, native=False),
+    ["activation"],
+)
+register(
+    "ActivatedGradient",
+    functools.partial(activated_gradient, native=False),
+    ["activation"],
+)
+register(
+    "BiasedGradient",
+    functools.partial(biased_gradient, native=False),
+    ["activation"],
+)

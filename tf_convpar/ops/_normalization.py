@@ -6,8 +6,8 @@ pass for every operation. Second derivatives are those of TensorFlow's ops.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -16,6 +16,7 @@ from . import _library
 from ._activations import ACTIVATIONS
 from ._channels import is_native
 from ._devices import same_device
+from ._twin_gradients import register
 
 
 def layer_normalization(
@@ -143,10 +144,13 @@ def _group_twin(
 
 
 def _gradients(
-    twin: Callable[..., tf.Tensor], inputs: Sequence[tf.Tensor], dy: tf.Tensor
+    twin: Callable[..., tf.Tensor],
+    dy: tf.Tensor,
+    maps: tf.Tensor,
+    gamma: tf.Tensor,
+    beta: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Gradients by the maps, and rows of those by beta and gamma."""
-    maps, gamma, beta = inputs
     n = maps.shape[-1]
     gamma = gamma if gamma.shape[0] else tf.ones(n, maps.dtype)
     beta = beta if beta.shape[0] else tf.zeros(n, maps.dtype)
@@ -157,28 +161,32 @@ def _gradients(
     return by_maps, tf.stack([by_beta, by_gamma])
 
 
-def _by_twin(
-    op: Any, upstream: Sequence[tf.Tensor], twin: Callable[..., tf.Tensor]
-) -> list[tf.Tensor]:
-    """Gradients of a gradient op, by TensorFlow's ops.
+def _layer_gradients_twin(
+    dy: tf.Tensor, maps: tf.Tensor, gamma: tf.Tensor, epsilon: float
+) -> tuple[tf.Tensor, tf.Tensor]:
+    twin = functools.partial(_layer_twin, epsilon=epsilon)
+    return _gradients(twin, dy, maps, gamma, gamma[:0])
 
-    Inputs that are themselves computed of the maps have zeros: their share is
-    in the gradient by the maps.
-    """
-    dy, maps, gamma, *other_inputs = op.inputs
-    beta = other_inputs[0] if other_inputs else gamma[:0]
-    inputs = [dy, maps, gamma, beta]
-    with same_device(op.outputs[0].device):
-        with tf.GradientTape() as tape:
-            tape.watch(inputs)
-            gradients = _gradients(twin, [maps, gamma, beta], dy)
-        grads = tape.gradient(
-            gradients, inputs, list(upstream), unconnected_gradients="zero"
-        )
-        return [
-            *grads[: 3 + len(other_inputs[:1])],
-            *map(tf.zeros_like, other_inputs[1:]),
-        ]
+
+def _group_gradients_twin(
+    dy: tf.Tensor,
+    maps: tf.Tensor,
+    gamma: tf.Tensor,
+    beta: tf.Tensor,
+    *_moments: tf.Tensor,
+    **attributes: Any,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Computes moments anew: their share is in the gradient by the maps."""
+    twin = functools.partial(_group_twin, **attributes)
+    return _gradients(twin, dy, maps, gamma, beta)
+
+
+register("LayerNormalizationGradient", _layer_gradients_twin, ["epsilon"])
+register(
+    "GroupNormalizationGradient",
+    _group_gradients_twin,
+    ["groups", "epsilon", "activation"],
+)
 
 
 def _weight_gradients(
@@ -206,16 +214,6 @@ def _layer_gradient(op: Any, upstream: tf.Tensor) -> list[tf.Tensor]:
         return [by_maps, *_weight_gradients(sums, gamma, beta)]
 
 
-@tf.RegisterGradient("TfConvpar>LayerNormalizationGradient")
-def _layer_gradient_gradient(op: Any, *upstream: tf.Tensor) -> list[tf.Tensor]:
-    epsilon = op.get_attr("epsilon")
-    return _by_twin(
-        op,
-        upstream,
-        lambda x, gamma, beta: _layer_twin(x, gamma, beta, epsilon),
-    )
-
-
 @tf.RegisterGradient("TfConvpar>GroupNormalization")
 def _group_gradient(op: Any, upstream: tf.Tensor, *_: Any) -> list[tf.Tensor]:
     maps, gamma, beta = op.inputs
@@ -234,16 +232,3 @@ def _group_gradient(op: Any, upstream: tf.Tensor, *_: Any) -> list[tf.Tensor]:
             )
         )
         return [by_maps, *_weight_gradients(sums, gamma, beta)]
-
-
-@tf.RegisterGradient("TfConvpar>GroupNormalizationGradient")
-def _group_gradient_gradient(op: Any, *upstream: tf.Tensor) -> list[tf.Tensor]:
-    groups, epsilon = op.get_attr("groups"), op.get_attr("epsilon")
-    activation = op.get_attr("activation").decode()
-    return _by_twin(
-        op,
-        upstream,
-        lambda x, gamma, beta: _group_twin(
-            x, gamma, beta, groups, epsilon, activation
-        ),
-    )

@@ -1,5 +1,6 @@
 """Pooling for inference, and the gradient of max pooling."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from . import _library
 from . import _windows
 from ._depthwise import padded
 from ._devices import same_device
+from ._twin_gradients import register
 
 
 def max_pool(
@@ -97,22 +99,12 @@ def pool(
     )
 
 
-@tf.RegisterGradient("TfConvpar>Pool")
-def _pool_gradient(op: Any, upstream: tf.Tensor) -> Any:
-    """The gradient of TensorFlow's pooling, as the op is for inference."""
-    (images,) = op.inputs
-    with same_device(op.outputs[0].device), tf.GradientTape() as tape:
-        tape.watch(images)
-        pooled = pool(
-            images,
-            op.get_attr("window"),
-            op.get_attr("stride"),
-            op.get_attr("padding").decode().lower(),
-            op.get_attr("zeros"),
-            op.get_attr("kind").decode(),
-            native=False,
-        )
-        return tape.gradient(pooled, images, upstream)
+# The op is for inference.
+register(
+    "Pool",
+    functools.partial(pool, native=False),
+    ["window", "stride", "padding", "zeros", "kind"],
+)
 
 
 def _pool_with_gradient(

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from . import _library
 from ._devices import same_device
+from ._twin_gradients import register
 
 
 def affine(
@@ -117,7 +118,7 @@ def batch_normalization_gradient(
 
     Returns:
         The factor of the maps, the summand, and the gradient by gamma, each
-        `(channels,)`. They have no gradients.
+        `(channels,)`.
     """
     if _is_native(sums, native):
         by_maps, by_all, by_gamma = (
@@ -139,6 +140,27 @@ def batch_normalization_gradient(
     by_maps = -scale * inverse * by_gamma * one_of_n
     by_all = -scale * by_beta * one_of_n - by_maps * mean
     return by_maps, by_all, by_gamma
+
+
+def _batch_normalization_gradient_twin(
+    sums: tf.Tensor,
+    moments: tf.Tensor,
+    gamma: tf.Tensor,
+    one_of_n: tf.Tensor,
+    epsilon: float,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    return batch_normalization_gradient(
+        *(sums, moments, None if gamma.shape[0] == 0 else gamma, one_of_n),
+        epsilon,
+        native=False,
+    )
+
+
+register(
+    "BatchNormalizationGradient",
+    _batch_normalization_gradient_twin,
+    ["epsilon"],
+)
 
 
 def merged_moments(
@@ -163,7 +185,7 @@ def merged_moments(
         rows: Means and variances of each part, `(2, channels)`.
         give_way: Whether threads that send something have their turn before
             the device goes on: what the last device has computed leaves first.
-        native: As for `affine`. The compiled op has no gradient.
+        native: As for `affine`.
 
     Returns:
         Means and variances of all, `(2, channels)`.
@@ -178,6 +200,12 @@ def merged_moments(
     mean = tf.reduce_sum(weights * means, 0)
     within = variances + tf.square(means - mean)
     return tf.stack([mean, tf.reduce_sum(weights * within, 0)])
+
+
+register(
+    "MergedMoments",
+    lambda fractions, *rows: merged_moments(fractions, rows, native=False),
+)
 
 
 def moved_moments(

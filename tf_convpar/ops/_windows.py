@@ -21,6 +21,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from ._devices import same_device
+from ._graphs import of_this_graph
 
 
 class Convolution(NamedTuple):
@@ -72,7 +73,9 @@ class Convolution(NamedTuple):
                 return convolved()
             return tf.cond(tf.shape(images)[0] > 0, convolved, zeros)
 
-        def gradients(dy: tf.Tensor) -> list[tf.Tensor]:
+        def gradients(
+            dy: tf.Tensor, images: tf.Tensor, kernel: tf.Tensor
+        ) -> list[tf.Tensor]:
             return [
                 self.by_images(images, kernel, dy),
                 self.by_kernel(images, kernel, dy),
@@ -110,7 +113,9 @@ class Convolution(NamedTuple):
                 tf.zeros_like(kernel_gradient),
             )
 
-        def second_gradients(dk: tf.Tensor) -> list[tf.Tensor]:
+        def second_gradients(
+            dk: tf.Tensor, images: tf.Tensor, gradients: tf.Tensor
+        ) -> list[tf.Tensor]:
             return [
                 self.by_images(images, dk, gradients),
                 self.maps(images, dk),
@@ -136,7 +141,9 @@ class Convolution(NamedTuple):
                 **_window_attributes(self.stride, self.padding),
             )
 
-        def second_gradients(dx: tf.Tensor) -> list[tf.Tensor]:
+        def second_gradients(
+            dx: tf.Tensor, kernel: tf.Tensor, gradients: tf.Tensor
+        ) -> list[tf.Tensor]:
             return [
                 self.by_kernel(dx, kernel, gradients),
                 self.maps(dx, kernel),
@@ -166,7 +173,7 @@ def pool2d(
         return tf.nn.avg_pool2d(images, list(window), stride, padding)
     maxima = tf.nn.max_pool2d(images, list(window), stride, padding)
 
-    def gradient(dy: tf.Tensor) -> tf.Tensor:
+    def gradient(dy: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
         # oneDNN, which ends the process without images, has no V2.
         return tf.raw_ops.MaxPoolGradV2(
             orig_input=images,
@@ -201,10 +208,16 @@ def by_gradients(
 
 def _with_gradients(
     run: Callable[..., tf.Tensor],
-    gradients: Callable[[tf.Tensor], Any],
+    gradients: Callable[..., Any],
     *inputs: tf.Tensor,
 ) -> tf.Tensor:
-    """The result of a function with custom gradients, on the same device."""
+    """The result of a function with custom gradients, on the same device.
+
+    Args:
+        run: Takes the inputs.
+        gradients: Takes the gradient of the result, and the inputs.
+        *inputs: The inputs.
+    """
 
     @tf.custom_gradient
     def call(*arguments: tf.Tensor) -> Any:
@@ -213,11 +226,11 @@ def _with_gradients(
 
         def gradient(upstream: tf.Tensor) -> Any:
             with same_device(device):
-                return gradients(upstream)
+                return gradients(upstream, *arguments)
 
         return result, gradient
 
-    result: tf.Tensor = call(*inputs)
+    result: tf.Tensor = call(*map(of_this_graph, inputs))
     return result
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_convpar import ops
 from tf_convpar._compat.tensorflow import stop_recording
 from tf_convpar.placement._cutting import samples
 from tf_convpar.placement._primitives import on_device
@@ -124,7 +125,7 @@ def _filled(
             )
         return tf.ensure_shape(samples_or_made_up, shard.shape), gradient
 
-    return fill(shard, count)
+    return fill(shard, ops.of_this_graph(count))
 
 
 def _trimmed(shard: tf.Tensor, count: Any) -> tf.Tensor:
@@ -138,4 +139,4 @@ def _trimmed(shard: tf.Tensor, count: Any) -> tf.Tensor:
 
         return shard[:count], gradient
 
-    return trim(shard, count)
+    return trim(shard, ops.of_this_graph(count))

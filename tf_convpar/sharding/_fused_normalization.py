@@ -116,7 +116,8 @@ class Fused(Attached):
         moving = [stored(layer.moving_mean), stored(layer.moving_variance)]
         before = [tf.convert_to_tensor(variable) for variable in moving]
         if learns:
-            moments = tf.stop_gradient(ops.channel_moments(inputs))
+            # Second derivatives pass through them, first ones do not.
+            moments = ops.channel_moments(inputs)
             after = ops.moved_moments(before, moments, layer.momentum)
             for variable, new in zip(moving, after, strict=True):
                 variable.assign(new)

@@ -68,7 +68,7 @@ def with_moments(
             dy: tf.Tensor, by_moments: tf.Tensor, *by_weights: tf.Tensor
         ) -> Sequence[tf.Tensor | None]:
             with tf.device(device):
-                if exchange.exact:
+                if exchange.is_exact():
                     upstream = [dy, by_moments]
                     (dx,) = derivatives(differentiated, [x], upstream)
                     return dx, *by_weights
@@ -114,7 +114,7 @@ def moments_of_all(
     @tf.custom_gradient
     def run(*rows: tf.Tensor) -> Any:
         def gradient(by_moments: tf.Tensor) -> Sequence[tf.Tensor]:
-            if exchange.exact:
+            if exchange.is_exact():
                 return derivatives(
                     lambda *rows: ops.merged_moments(
                         fractions, rows, native=False

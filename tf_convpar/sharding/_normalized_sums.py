@@ -11,6 +11,7 @@ derivatives of (`_moments`).
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -44,6 +45,20 @@ class Exchange:
         self.exact = False
         self.moments: list[tf.Tensor] = []
         self.one_of_n: list[tf.Tensor] = []
+        # In which derivatives were computed first.
+        self._graph: weakref.ref[Any] | None = None
+
+    def is_exact(self) -> bool:
+        """Whether true derivatives come back, as a gradient asks.
+
+        They must as well if a function is differentiated that has derivatives
+        in it, which no tape tells. That is done in another graph.
+        """
+        graph = tf.compat.v1.get_default_graph()
+        if self._graph is None:
+            self._graph = weakref.ref(graph)
+        self.exact = self.exact or self._graph() is not graph
+        return self.exact
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,11 +165,11 @@ def combined(
             ]
             exact = should_record_backprop([dy, *values])
             # What has recorded derivatives adds others to them.
-            exact = exact or any(exchange.exact for exchange in exchanges)
+            exact = exact or any(e.is_exact() for e in exchanges)
             for exchange in exchanges:
                 exchange.exact = exact
             if exact:
-                # The gradient below has no gradient of its own.
+                # Devices exchange below what are no derivatives.
                 return derivatives(
                     lambda *g: _differentiable(
                         regrouped(terms, g), activation, axis

@@ -110,7 +110,6 @@ def own_term(
     native = ops.native_on("ScaleChannels", device)
 
     def own_moments(x: tf.Tensor) -> tf.Tensor:
-        x = tf.stop_gradient(x)
         return ops.channel_moments(x, axis, native=native)
 
     x, *weights = widened_on(device, x, *(weights_here[n] for n in names))
