@@ -258,34 +258,37 @@ class Pauses(keras.callbacks.Callback):
         time.sleep(0.1)
 
 
-def test_a_timeline_waits_for_no_steps_that_never_come(strategy, tmp_path):
-    x, y = data(16 * STEPS)
+@pytest.fixture
+def traced(strategy):
+    """A model whose step has been traced."""
     with strategy.scope():
         model = convpar.parallelize(network(), "equal")
-    model.fit(x, y, **OPTIONS)
+    model.fit(*data(16 * STEPS), **OPTIONS)
+    return model
+
+
+def test_a_timeline_waits_for_no_steps_that_never_come(traced, tmp_path):
+    x, y = data(16 * STEPS)
     line = convpar.callbacks.Timeline(tmp_path / "line", after=1, steps=20)
     ends = Ends()
     # Some of them come.
     ends.left = STEPS
     with pytest.raises(Own):
-        model.fit(x, y, callbacks=[line, Pauses(), ends], **OPTIONS)
+        traced.fit(x, y, callbacks=[line, Pauses(), ends], **OPTIONS)
     assert wait_until(line._recording.done, timeout_s=30.0)
 
 
-def test_a_timeline_after_one_that_was_interrupted(strategy, tmp_path):
+def test_a_timeline_after_one_that_was_interrupted(traced, tmp_path):
     """Whose steps were still being recorded."""
     x, y = data(16 * STEPS)
-    with strategy.scope():
-        model = convpar.parallelize(network(), "equal")
-    model.fit(x, y, **OPTIONS)
     first = convpar.callbacks.Timeline(tmp_path / "a", after=1, steps=12)
     ends = Ends()
     ends.left = 2
     with pytest.raises(Own):
-        model.fit(x, y, callbacks=[first, Pauses(), ends], **OPTIONS)
+        traced.fit(x, y, callbacks=[first, Pauses(), ends], **OPTIONS)
     assert not first._recording.done()
     second = convpar.callbacks.Timeline(tmp_path / "b", after=1, steps=2)
-    model.fit(x, y, epochs=4, callbacks=[second, Pauses()], **OPTIONS)
+    traced.fit(x, y, epochs=4, callbacks=[second, Pauses()], **OPTIONS)
     assert [path.name for path in sorted(tmp_path.iterdir())] == [
         *("b.json", "b.png")
     ]
