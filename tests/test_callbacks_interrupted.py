@@ -140,7 +140,7 @@ def test_nothing_is_left_behind(strategy, way, tmp_path):
     assert not files.running_trainings([os.getpid()])
     assert monitor._writer is None
     # That of the timeline ends with what it records.
-    assert wait_until(lambda: threading.active_count() <= before, 30.0)
+    assert wait_until(lambda: threading.active_count() <= before, 120.0)
     # What was written is there to go on from.
     assert (tmp_path / "copies/elastic.npz").exists()
     # And the next `fit` is one that nothing was before.
@@ -275,7 +275,7 @@ def test_a_timeline_waits_for_no_steps_that_never_come(traced, tmp_path):
     ends.left = STEPS
     with pytest.raises(Own):
         traced.fit(x, y, callbacks=[line, Pauses(), ends], **OPTIONS)
-    assert wait_until(line._recording.done, timeout_s=30.0)
+    assert wait_until(line._recording.done, timeout_s=120.0)
 
 
 def test_a_timeline_after_one_that_was_interrupted(traced, tmp_path):

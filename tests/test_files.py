@@ -90,7 +90,7 @@ def test_a_command_waits_for_pydantic_only_if_it_reads(reads, tmp_path):
     devices = ("--devices=2xcpu:1GFLOPS", "--values=1")
     args = ["simulate", "--method=star", *devices]
     if reads:
-        star.save(star_cases.cluster([1e11, 5e10]), file)
+        star_cases.cluster([1e11, 5e10]).save(file)
         args = ["plan", file]
     python, *convpar = CONVPAR
     code, output = run([python, "-X", "importtime", *convpar, *args])
