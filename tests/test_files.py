@@ -16,7 +16,6 @@ from tf_convpar import files
 from tf_convpar.files import Checked
 from tf_convpar.files import Quantity
 from tf_convpar.files import Unexpected
-from tf_convpar.planner import star
 
 
 @dataclasses.dataclass(frozen=True)
