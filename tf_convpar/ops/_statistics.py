@@ -149,10 +149,10 @@ def _batch_normalization_gradient_twin(
     one_of_n: tf.Tensor,
     epsilon: float,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    # The compiled op has no values for none.
+    scale = gamma if gamma.shape[0] else None
     return batch_normalization_gradient(
-        *(sums, moments, None if gamma.shape[0] == 0 else gamma, one_of_n),
-        epsilon,
-        native=False,
+        sums, moments, scale, one_of_n, epsilon, native=False
     )
 
 
