@@ -18,6 +18,7 @@ import pytest
 from cases import but_slow
 from cases import slow
 from replica_cases import DEVICES
+from recordings import UntilRecorded
 from replica_cases import data
 from replica_cases import network
 
@@ -288,7 +289,8 @@ def test_a_timeline_after_one_that_was_interrupted(traced, tmp_path):
         traced.fit(x, y, callbacks=[first, Pauses(), ends], **OPTIONS)
     assert not first._recording.done()
     second = convpar.callbacks.Timeline(tmp_path / "b", after=1, steps=2)
-    traced.fit(x, y, epochs=4, callbacks=[second, Pauses()], **OPTIONS)
+    callbacks = [second, Pauses(), UntilRecorded(second)]
+    traced.fit(x, y, epochs=1000, callbacks=callbacks, **OPTIONS)
     assert [path.name for path in sorted(tmp_path.iterdir())] == [
         *("b.json", "b.png")
     ]

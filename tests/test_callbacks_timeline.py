@@ -14,6 +14,7 @@ from processes import kill_tree
 from processes import read_until
 from processes import run
 from processes import start
+from recordings import UntilRecorded
 from replica_cases import data
 from replica_cases import network
 
@@ -115,8 +116,8 @@ def test_steps_of_fit_are_drawn(strategy, tmp_path):
     x, y = data()
     lines = convpar.callbacks.Timeline(tmp_path / "line", after=3, steps=9)
     timeline.note("of an earlier fit")
-    callbacks = [lines, Pauses()]
-    model.fit(x, y, batch_size=4, epochs=4, verbose=0, callbacks=callbacks)
+    callbacks = [lines, Pauses(), UntilRecorded(lines)]
+    model.fit(x, y, batch_size=4, epochs=1000, verbose=0, callbacks=callbacks)
     names = tasks_of(tmp_path / "line.json")
     assert names == {"localhost 0, CPU", "fit"}
     events = json.loads((tmp_path / "line.json").read_text())["traceEvents"]
@@ -138,17 +139,20 @@ def test_steps_of_fit_are_drawn(strategy, tmp_path):
         assert (np.ptp(colours, axis=-1) > 50).any()
 
 
-@pytest.mark.parametrize("pauses", [[0.15] * 20, [0.0] * 2 + [0.6] * 8])
-def test_steps_are_recorded_however_far_apart(strategy, tmp_path, pauses):
+@pytest.mark.parametrize(("two", "others"), [(0.15, 0.15), (0.0, 0.6)])
+def test_steps_are_recorded_however_far_apart(strategy, tmp_path, two, others):
     """Pauses of other callbacks, from the first on and those that come late."""
     with strategy.scope():
         model = convpar.parallelize(network(), "equal")
-    x, y = data(4 * len(pauses))
+    x, y = data(4 * 1000)
     pause = keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda batch, logs: time.sleep(pauses[batch])
+        on_train_batch_end=lambda batch, logs: time.sleep(
+            two if batch < 2 else others
+        )
     )
     lines = convpar.callbacks.Timeline(tmp_path / "line", after=3, steps=2)
-    model.fit(x, y, batch_size=4, verbose=0, callbacks=[lines, pause])
+    callbacks = [lines, pause, UntilRecorded(lines)]
+    model.fit(x, y, batch_size=4, verbose=0, callbacks=callbacks)
     events = json.loads((tmp_path / "line.json").read_text())["traceEvents"]
     times = [span(e) for e in events if e.get("cat") == "step"]
     works = [span(e) for e in events if "convolution" in e.get("cat", "")]
