@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import slow
 from test_fused import ACTIVATIONS
 from test_fused import needed
 from test_ops_channels import check_that_threads_change_nothing
@@ -249,7 +250,7 @@ def network():
     return model
 
 
-@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("eager", [False, slow(True)])
 def test_a_model_learns_as_plain_keras(eager):
     plain = network()
     fused = convpar.parallelize(network(), algorithm="auto")

@@ -204,7 +204,9 @@ def test_faster_replicas_make_more_steps():
             reference.step(i, mean)
     reference.receive(*reference.send(0, (40, 10, 10)), kept=0)
     close(method, reference)
-    shares = [part.share for part in method.report()]
+    report = method.report()
+    assert [part.samples for part in report] == [40, 10, 10]
+    shares = [part.share for part in report]
     np.testing.assert_allclose(shares, [4 / 6, 1 / 6, 1 / 6])
 
 

@@ -229,6 +229,8 @@ def test_a_report_of_who_did_what(tmp_path):
     # Three epochs of 24 steps, and who was under way when each ended.
     assert 72 <= len(method.arrivals) <= 72 + 3 * 2 * len(DEVICES)
     assert sum(own.share for own in report) == pytest.approx(1)
+    for own in report:
+        assert own.samples == 8 * own.messages
     for i, own in enumerate(report):
         ages = [a.staleness for a in method.arrivals if a.replica == i]
         assert own.mean_staleness == pytest.approx(np.mean(ages))

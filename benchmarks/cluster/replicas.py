@@ -69,6 +69,7 @@ def main():
             times.clear()
             self.begin, self.done = time.perf_counter(), -1
             self.before = steps.network_bytes()
+            self.learned = learned() if seldom else 0
 
         def on_train_batch_end(self, batch, logs=None):
             now = time.perf_counter()
@@ -77,6 +78,9 @@ def main():
             self.begin, self.done = now, batch
             self.after = steps.network_bytes()
             steps.say(f"step {batch + 1}: {times[-1]:.3f} s")
+
+    def learned():
+        return sum(replica.samples for replica in method.report())
 
     clock = Clock()
     count = EVERY if seldom else options.steps
@@ -92,9 +96,13 @@ def main():
     if seldom:
         # Steps of a round and its exchange.
         middle = sum(times) / len(times)
-    # Where machines are left out a step has fewer samples than were asked for.
+    # A step has fewer samples than were asked for where machines are left out,
+    # and where one that is late ends its steps of a round.
     batches = [replica.batch for replica in method.replicas]
-    whole = options.batch / sum(batches)
+    made = sum(batches)
+    if seldom:
+        made = (learned() - clock.learned) / count
+    whole = options.batch / made
     received, sent = (
         (b - a) / count / 1e6
         for a, b in zip(clock.before, clock.after, strict=True)
@@ -103,7 +111,8 @@ def main():
         {
             "step_s": middle * whole,
             "quartiles_s": [low * whole, high * whole],
-            "reason": f"samples: {', '.join(map(str, batches))}",
+            "reason": f"samples: {', '.join(map(str, batches))}, "
+            f"{made / sum(batches):.0%} of them in time",
             "steps": count,
             "losses": history.history["loss"],
             "received_mb": received,

@@ -166,6 +166,7 @@ class DiLoCo(KeptRounds):
             ReplicaReport(
                 member.replica.device,
                 len(member.seconds),
+                member.samples,
                 member.samples / max(1, total),
                 {0: len(member.seconds)},
                 statistics.median(member.seconds or [0.0]),

@@ -1,4 +1,4 @@
-"""Who did how much, and how old its news was: asynchronous training."""
+"""Who did how much, and how old its news was."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ _COLOURS = (
 
 @dataclasses.dataclass(frozen=True)
 class ReplicaReport:
-    """A replica's part in asynchronous training.
+    """A replica's part in a training.
 
     Attributes:
         device: Name of its device.
         messages: Number of messages that the centre had from it.
-        share: Its samples, as a part of all replicas'.
+        samples: From how many it has learned, since it last joined the others.
+        share: The same, as a part of all replicas'.
         staleness: Number of others' messages between the centre's answer to
             this replica and the message that followed, by how often.
         seconds: Median seconds from answer to answer.
@@ -43,6 +44,7 @@ class ReplicaReport:
 
     device: str
     messages: int
+    samples: int
     share: float
     staleness: dict[int, int]
     seconds: float
@@ -143,6 +145,7 @@ def report(
         ReplicaReport(
             device,
             len(came),
+            n,
             n / max(1, sum(samples)),
             dict(
                 sorted(collections.Counter(a.staleness for a in came).items())
