@@ -113,3 +113,41 @@ def test_contributing_tells_of_every_package():
     there = {file.parent.name for file in PACKAGE.glob("*/__init__.py")}
     assert set(told) == {"custom_ops", *there}
     assert len(told) == len(set(told))
+
+
+def defined(file):
+    """Names that a module has."""
+    yield from (name.rpartition(".")[2] for name in imports(file))
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+def used(file):
+    """What a program takes from modules: `module.name`."""
+    modules = set(imports(file))
+    yield from modules
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Attribute) and (
+            isinstance(node.value, ast.Name) and node.value.id in modules
+        ):
+            yield f"{node.value.id}.{node.attr}"
+
+
+def test_benchmarks_have_what_they_use_of_each_other():
+    """They take hours and run seldom: nobody sees what a new name broke."""
+    files = [*ROOT.glob("benchmarks/**/*.py"), *ROOT.glob("examples/*.py")]
+    names = {}
+    for file in files:
+        # Of two of a name, which is meant depends on where a program starts.
+        names.setdefault(file.stem, set()).update(defined(file))
+    missing = [
+        f"{file.relative_to(ROOT)}: {name}"
+        for file in files
+        for name in used(file)
+        if (module := name.partition(".")[0]) in names
+        and name.partition(".")[2] not in {"", *names[module]}
+    ]
+    assert not missing, "\n".join(missing)
