@@ -210,7 +210,9 @@ def test_faster_replicas_make_more_steps():
     np.testing.assert_allclose(shares, [4 / 6, 1 / 6, 1 / 6])
 
 
-def test_who_is_slow_ends_its_steps_and_counts_by_what_it_made():
+# Of one that has just come back nobody knows how fast it is.
+@pytest.mark.parametrize("is_known", [True, False])
+def test_who_is_slow_ends_its_steps_and_counts_by_what_it_made(is_known):
     source = Recorded((2, 2, 2))
     method = replicas.DiLoCo(
         quadratic(),
@@ -223,11 +225,13 @@ def test_who_is_slow_ends_its_steps_and_counts_by_what_it_made():
     list(method._steps(20, source))
     members = list(method._members.values())
     assert [len(own) for own in source.means] == [20, 20, 20]
-    batch = source.batch
+    batch, round_s = source.batch, 20 * max(m.pace for m in members)
+    if not is_known:
+        members[1].pace = None
 
     def slow(replica):
         if replica.index == 1:
-            threading.Event().wait(20 * max(m.pace for m in members))
+            threading.Event().wait(round_s)
         return batch(replica)
 
     source.batch = slow

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 import statistics
+import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -274,12 +275,14 @@ class DiLoCo(KeptRounds):
             if member.replica not in self._made_by
         ]
         running = {}
+        begin = time.monotonic()
         for member, goal, example in sorted(
             due, key=lambda steps: steps[0].pace is None
         ):
             member.local.trace(example)
+            left = max(0.0, limit - (time.monotonic() - begin))
             running[member.replica] = pool.submit(
-                member.local.run, goal, limit, eta, source.batch
+                member.local.run, goal, left, eta, source.batch
             )
         self._under_way = length
         # So is their exchange.

@@ -84,17 +84,18 @@ def limit_s(
 ) -> float:
     """Seconds after which no member begins another step.
 
+    Who is new makes nobody wait for longer than others may: its first steps
+    are slow. Where all are new, as in the first round, there is no limit.
+
     Args:
         members: Those who step.
         goals: Steps of each.
         patience: What the slowest may take more than the fastest.
     """
-    if any(member.pace is None for member in members):
-        return math.inf
     needed = [
-        goal * (member.pace or 0.0)
+        goal * member.pace
         for member, goal in zip(members, goals, strict=True)
-        if goal
+        if goal and member.pace is not None
     ]
     return (1 + patience) * min(needed, default=math.inf)
 
