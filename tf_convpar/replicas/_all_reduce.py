@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from tf_convpar.placement import BLOCK
 from tf_convpar.placement import exchange_messages
-from tf_convpar.placement import on_device
 from tf_convpar.placement import ordered_sum
 from tf_convpar.placement import piece_sizes
 from tf_convpar.replicas._wire import Wire
@@ -78,7 +77,7 @@ class AllReduce:
         """
         pieces = []
         for j, device in enumerate(self.devices):
-            parts = [on_device(tf.identity, device)(of[j]) for of in messages]
+            parts = [of[j] for of in messages]
             with tf.device(device):
                 counts = tf.unstack(tf.identity(weights), len(parts))
                 total = ordered_sum(
@@ -91,14 +90,13 @@ class AllReduce:
                 pieces.append(self.wire.encode(total, left))
         means = []
         for device in self.devices:
-            arrived = [on_device(tf.identity, device)(p) for p in pieces]
             with tf.device(device):
                 means.append(
                     tf.concat(
                         [
                             self.wire.decode(message, size)
                             for message, size in zip(
-                                arrived, self._sizes, strict=True
+                                pieces, self._sizes, strict=True
                             )
                         ],
                         axis=0,
