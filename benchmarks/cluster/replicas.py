@@ -38,7 +38,9 @@ def main():
     parser.add_argument("--algorithm")
     parser.add_argument("--wire", default="float32")
     parser.add_argument(
-        "--unequal", action="store_true", help="shares are measured"
+        "--unequal",
+        choices=("batches", "steps"),
+        help="shares are measured: faster nodes have more of these",
     )
     options = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -53,12 +55,13 @@ def main():
     model = models.build(options.model, options.pixels, options.classes)
     models.compiled(model)
     seldom = options.method == "DiLoCo"
+    more = {"every": EVERY, "unequal": options.unequal or "batches"}
     method = getattr(convpar.replicas, options.method)(
         model,
         algorithm=options.algorithm,
         wire=options.wire,
         shares="auto" if options.unequal else [1.0] * len(strategy.devices),
-        **({"every": EVERY} if seldom else {}),
+        **(more if seldom else {}),
     )
     times = []
 

@@ -73,6 +73,12 @@ def arguments():
     parser.add_argument(
         "--wire", default="float32", help="of what replicas exchange"
     )
+    parser.add_argument(
+        "--unequal",
+        choices=("batches", "steps"),
+        default="batches",
+        help="of what faster nodes of diloco have more",
+    )
     parser.add_argument("--moments", help="of convpar's normalizations")
     parser.add_argument(
         "--torch-python",

@@ -90,7 +90,7 @@ def _replicas(method, nodes, case, options):
         command += ["--algorithm", options.algorithm]
     command += ["--wire", options.wire]
     if len(set(case.shares)) > 1:
-        command.append("--unequal")
+        command += ["--unequal", options.unequal]
     return tasks(nodes, command)
 
 
