@@ -268,6 +268,21 @@ def test_the_loop_on_a_device_ends_in_time():
     assert run(0, 60.0).steps == 0
 
 
+@pytest.mark.parametrize("kind", [replicas.DiLoCo, replicas.SyncSGD])
+def test_a_model_is_traced_once_for_all_replicas(kind):
+    """Not once for each: one more machine takes no longer to begin with."""
+    traced = []
+
+    class Counted(keras.layers.Layer):
+        def call(self, x):
+            traced.append(x.shape[0])
+            return x
+
+    method = kind(network(extra=[Counted()]), devices=DEVICES)
+    method.fit(*data(), batch_size=8, epochs=1, verbose=0)
+    assert traced.count(8) == 1
+
+
 @pytest.mark.parametrize("wire", ["int8", "int4"])
 def test_a_wire_of_few_bits(wire):
     vector = np.random.default_rng(0).normal(size=4 * BLOCK)

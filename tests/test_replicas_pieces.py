@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import replica_cases
 import tensorflow as tf
+from graphs_that_ran import nodes_by_device
 from hypothesis import strategies as st
 
 from tf_convpar import replicas
@@ -95,33 +96,35 @@ def test_a_piece_waits_for_its_own_gradients_only(algorithm):
     method = replicas.SyncSGD(
         deep(), devices=replica_cases.DEVICES[:2], algorithm=algorithm
     )
-    method.fit(*replica_cases.data(64), batch_size=16, verbose=0)
-    (function,) = method._engine._function._list_all_concrete_functions()
-    updates = [
-        op
-        for op in function.graph.get_operations()
-        if op.type == "ResourceApplyGradientDescent"
-    ]
-    assert len(updates) == len(method.centre.pieces) > 4
-    needs = sorted(len(gradients_before(update)) for update in updates)
+    x, y = replica_cases.data(64)
+    ran = nodes_by_device(lambda: method.fit(x, y, batch_size=16, verbose=0))
+    nodes = {n.name: n for own in ran.values() for n in own}
+    needs = sorted(
+        products_before(node, nodes)
+        for node in nodes.values()
+        if node.op == "ResourceApplyGradientDescent"
+    )
+    assert len(needs) == len(method.centre.pieces) > 4
     # One more matrix for each layer further down, of each of two replicas.
     assert needs[0] < needs[len(needs) // 2] < needs[-1]
 
 
-def gradients_before(op):
-    """Products of matrices that must be made before an op runs."""
-    seen, left = set(), [op]
+def products_before(node, nodes):
+    """How many products of matrices must be made before a node runs."""
+    sent = {
+        n.attr["tensor_name"].s: n for n in nodes.values() if n.op == "_Send"
+    }
+    seen, left = {node.name}, [node]
     while left:
         now = left.pop()
-        for tensor in now.inputs:
-            if tensor.op not in seen:
-                seen.add(tensor.op)
-                left.append(tensor.op)
-        for before in now.control_inputs:
-            if before not in seen:
-                seen.add(before)
-                left.append(before)
-    return [op for op in seen if "MatMul" in op.type]
+        before = [
+            nodes[name.lstrip("^").partition(":")[0]] for name in now.input
+        ]
+        if now.op == "_Recv":
+            before.append(sent[now.attr["tensor_name"].s])
+        left += [n for n in before if n.name not in seen]
+        seen |= {n.name for n in before}
+    return sum("MatMul" in nodes[name].op for name in seen)
 
 
 def test_pieces_do_not_change_what_is_learned():

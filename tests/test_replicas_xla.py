@@ -77,7 +77,7 @@ def test_what_xla_compiles_is_the_gradient_alone(jit_compile):
         op
         for op in function.graph.get_operations()
         if op.type.endswith("PartitionedCall")
-        and op.get_attr("_XlaMustCompile")
+        and op.node_def.attr["_XlaMustCompile"].b
     ]
     assert len(compiled) == (len(DEVICES) if jit_compile else 0)
     for op, device in zip(compiled, DEVICES, strict=False):

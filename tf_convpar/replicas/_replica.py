@@ -48,6 +48,56 @@ class PackedState:
         self.weights = Packing(self.trained, dtype)
         self.kept = Packing(self.averages, "float32")
         self.metrics = Packing(self.measured, "float32")
+        # Traced once for all replicas with batches of a size.
+        self._step, self._step_by_xla = (
+            tf.function(
+                self._forward_and_backward, autograph=False, jit_compile=by_xla
+            )
+            for by_xla in (None, True)
+        )
+
+    def step_for(self, device: str) -> Callable[..., Any]:
+        """`_forward_and_backward`, as it runs on a device."""
+        by_xla = _is_for_xla(self.model, device)
+        return self._step_by_xla if by_xla else self._step
+
+    def _forward_and_backward(
+        self,
+        weights: tf.Tensor,
+        kept: tf.Tensor,
+        metrics: tf.Tensor,
+        states: Sequence[tf.Tensor],
+        data: Any,
+        part: tf.Tensor,
+    ) -> tuple[Any, tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+        """Gradients, and the state that follows; no variable is touched."""
+        model = self.model
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        with tf.GradientTape() as tape:
+            parts = self.weights.unpack(weights)
+            tape.watch(parts)
+            values = [
+                *zip(self.trained, parts, strict=True),
+                *zip(self.averages, self.kept.unpack(kept), strict=True),
+                *zip(self.states, states, strict=True),
+                *zip(self.measured, self.metrics.unpack(metrics), strict=True),
+            ]
+            with keras.StatelessScope(values, collect_losses=True) as scope:
+                y_pred = model(x, training=True)
+                loss = loss_of(model, x, y, y_pred, sample_weight)
+                samples = tf.shape(keras.tree.flatten(x)[0])[0]
+                # The first of a compiled model's metrics is of its loss.
+                model.metrics[0].update_state(loss, sample_weight=samples)
+                model.compute_metrics(x, y, y_pred, sample_weight)
+                scaled = tf.cast(part, loss.dtype) * loss
+        gradients = tape.gradient(scaled, parts, unconnected_gradients="zero")
+        now = scope.get_current_value
+        return (
+            gradients,
+            self.kept.pack([now(v) for v in self.averages]),
+            self.metrics.pack([now(v) for v in self.measured]),
+            [now(v) for v in self.states],
+        )
 
 
 class Replica(abc.ABC):
@@ -171,11 +221,7 @@ class OnOneDevice(Replica):
             self.metrics = tf.Variable(form.metrics.read(form.measured))
             self.states = [tf.Variable(apart(v, index)) for v in form.states]
             self.optimizer = optimizer and copied(optimizer, [self.weights])
-        self._function: Callable[..., Any] = self._forward_and_backward
-        if _is_for_xla(form.model, device):
-            self._function = tf.function(
-                self._forward_and_backward, autograph=False, jit_compile=True
-            )
+        self._function = form.step_for(device)
 
     @property
     def inner(self) -> list[Any]:
@@ -192,51 +238,13 @@ class OnOneDevice(Replica):
                 self.metrics.read_value(),
                 [state.read_value() for state in self.states],
                 data,
-                part,
+                tf.constant(part, tf.float64),
             )
             self.kept.assign(kept)
             self.metrics.assign(metrics)
             for variable, state in zip(self.states, states, strict=True):
                 variable.assign(state)
             return list(gradients)
-
-    def _forward_and_backward(
-        self,
-        weights: tf.Tensor,
-        kept: tf.Tensor,
-        metrics: tf.Tensor,
-        states: Sequence[tf.Tensor],
-        data: Any,
-        part: float,
-    ) -> tuple[Any, tf.Tensor, tf.Tensor, list[tf.Tensor]]:
-        """Gradients, and the state that follows; no variable is touched."""
-        form, model = self.form, self.form.model
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        with tf.GradientTape() as tape:
-            parts = form.weights.unpack(weights)
-            tape.watch(parts)
-            values = [
-                *zip(form.trained, parts, strict=True),
-                *zip(form.averages, form.kept.unpack(kept), strict=True),
-                *zip(form.states, states, strict=True),
-                *zip(form.measured, form.metrics.unpack(metrics), strict=True),
-            ]
-            with keras.StatelessScope(values, collect_losses=True) as scope:
-                y_pred = model(x, training=True)
-                loss = loss_of(model, x, y, y_pred, sample_weight)
-                samples = tf.shape(keras.tree.flatten(x)[0])[0]
-                # The first of a compiled model's metrics is of its loss.
-                model.metrics[0].update_state(loss, sample_weight=samples)
-                model.compute_metrics(x, y, y_pred, sample_weight)
-                scaled = part * loss
-        gradients = tape.gradient(scaled, parts, unconnected_gradients="zero")
-        now = scope.get_current_value
-        return (
-            gradients,
-            form.kept.pack([now(v) for v in form.averages]),
-            form.metrics.pack([now(v) for v in form.measured]),
-            [now(v) for v in form.states],
-        )
 
     def weights_in_pieces(self, sizes: Sequence[int]) -> list[tf.Tensor]:
         """Of one vector."""
