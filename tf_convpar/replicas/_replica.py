@@ -27,7 +27,7 @@ from tf_convpar.strategy.fused_updates import fuse_updates_of
 
 
 class PackedState:
-    """How the state of a model lies in vectors: the same for all replicas.
+    """A model's state in vectors, and its step on them, for all replicas.
 
     Attributes:
         weights: Packing of the trainable weights.
