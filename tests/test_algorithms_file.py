@@ -32,6 +32,7 @@ def races(monkeypatch):
     return choices.races(monkeypatch)
 
 
+@pytest.mark.slow
 def test_other_processes_read_it(races):
     chosen = names(_choose.choose(GEOMETRY))
     program = f"""

@@ -7,6 +7,7 @@ import zipfile
 import keras
 import numpy as np
 import pytest
+from cases import slow
 from replica_cases import data
 from replica_cases import network
 
@@ -76,6 +77,7 @@ def test_a_disk_that_hangs_lets_nothing_grow(model, monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_end_of_a_training_waits_for_the_disk(model, monkeypatch, tmp_path):
     """But not for ever, and what it writes later does not stay."""
     x, y = data()
@@ -99,7 +101,7 @@ def test_the_end_of_a_training_waits_for_the_disk(model, monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("error", [zipfile.LargeZipFile, MemoryError])
+@pytest.mark.parametrize("error", [slow(zipfile.LargeZipFile), MemoryError])
 def test_whatever_fails_as_a_copy_is_written_is_told(
     model, monkeypatch, tmp_path, error
 ):

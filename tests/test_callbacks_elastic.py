@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import slow
 from replica_cases import data
 from replica_cases import network
 
@@ -29,10 +30,10 @@ PROGRAM = Path(__file__).parent / "programs/elastic.py"
 # or of validation, in which epoch and step; and which workers are lost.
 CASES = [
     ("kill", "filters", "train", 1, 0, 1),
-    # Calls that it had left when it hung fail when it is back.
-    ("echo", "samples", "train", 1, 2, 1),
 ]
 OTHERS = [
+    # Calls that it had left when it hung fail when it is back.
+    ("echo", "samples", "train", 1, 2, 1),
     # One is killed and one hangs, so that nobody is left.
     ("both", "mixed", "train", 1, 2, 0, 1),
     # The other one is killed while this one is taken back.
@@ -253,7 +254,7 @@ def test_a_copy_has_all_of_a_state_or_nothing(strategy, monkeypatch):
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("name", ["__init__", "read"])
+@pytest.mark.parametrize("name", ["__init__", slow("read")])
 def test_a_worker_dies_while_a_copy_begins(strategy, monkeypatch, name):
     """Nothing is made of it; the next step would find out who it was."""
     inner, calls = getattr(Snapshot, name), []
@@ -289,6 +290,7 @@ def fails_for(variable, assign):
     return failing
 
 
+@pytest.mark.slow
 def test_a_copy_that_never_came_changes_nothing():
     """The worker dies while it sends its shards."""
     program = PROGRAM.with_name("snapshot.py")
@@ -373,6 +375,7 @@ class Adversaries(keras.Model):
         return {"loss": self.loss_metric.result()}
 
 
+@pytest.mark.slow
 def test_a_model_whose_parts_alone_are_called(strategy):
     """It is never built, and Keras does not know its optimizers."""
     x, y = data(64)

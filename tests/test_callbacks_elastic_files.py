@@ -41,6 +41,7 @@ def test_a_killed_program_goes_on_from_its_copy(tmp_path):
     assert not list(copies.iterdir())
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_last_step_of_an_epoch(tmp_path):
     """None of the epoch is left: its metrics have no result."""
     copies = tmp_path / "copies"

@@ -268,6 +268,7 @@ def traced(strategy):
     return model
 
 
+@pytest.mark.slow
 def test_a_timeline_waits_for_no_steps_that_never_come(traced, tmp_path):
     x, y = data(16 * STEPS)
     line = convpar.callbacks.Timeline(tmp_path / "line", after=1, steps=20)

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import slow
 from replica_cases import LOSS
 from replica_cases import data
 from replica_cases import network
@@ -106,7 +107,8 @@ class Losses(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize(
-    ("make", "split"), [(sequential, True), (subclass, False), (own, True)]
+    ("make", "split"),
+    [slow((sequential, True)), (subclass, False), (own, True)],
 )
 def test_variables_that_the_first_step_makes(make, split, strategy, tmp_path):
     x, y = data(16 * STEPS)

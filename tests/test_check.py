@@ -280,6 +280,7 @@ def test_what_does_not_fit_is_left_out(folder):
     assert listed(told(folder, "--minutes", "0.1")) == ["test_first.py"]
 
 
+@pytest.mark.slow
 def test_it_fails_where_a_test_or_a_tool_does(folder):
     left_out = "".join(
         f"\n\n@pytest.mark.{mark}\ndef test_{mark}():\n    raise OSError\n"

@@ -161,6 +161,7 @@ def test_slow_links(rate, latency, well, words, monkeypatch):
     assert words in found.says
 
 
+@pytest.mark.slow  # test_reach.py, too.
 def test_workers_that_do_not_reach_each_other():
     """Both answer the chief: only they can tell."""
     with parted_workers() as local:

@@ -31,8 +31,8 @@ OTHERS = ("worker", "trace", "top")
 REMOTE = "--ssh"
 # These take no longer than TensorFlow, which this process has.
 CHEAP = ("check-build", "devices", "doctor", "env", "estimate", "simulate")
-# And with another batch they take as long once more.
-SLOW = ("--sweep", "16")
+# And with another batch, or of a whole model, they take as long once more.
+SLOW = ("--sweep", "16", "memory", "batch")
 
 
 def commands(command=main, path=()):

@@ -285,6 +285,7 @@ def test_over_ssh(program, ssh, hosts, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_a_worker_ends_with_its_heartbeats():
     """Its end of a connection that was cut is silent, or closed."""
     code = (

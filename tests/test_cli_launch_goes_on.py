@@ -117,6 +117,7 @@ def launched(line, **changes):
 LEFT = "worker 0 ended with signal SIGKILL; the program may go on without it"
 
 
+@pytest.mark.slow
 def test_a_program_that_makes_steps_is_left_alone(program, temporary):
     code, output = launched([*LAUNCH, "-n", "2", program(STEPS), "5", "0", "0"])
     assert code == 0, output
@@ -164,6 +165,7 @@ def test_over_ssh_it_is_asked_for_there(program, ssh, hosts, tmp_path):
     assert "has made no step for" in output
 
 
+@pytest.mark.slow
 def test_over_ssh_one_that_says_nothing_is_ended(program, ssh, hosts):
     changes, _ = ssh
     silent = "import signal; print('begun', flush=True); signal.pause()"
@@ -176,9 +178,8 @@ def test_over_ssh_one_that_says_nothing_is_ended(program, ssh, hosts):
     assert "before the program did; stopping everything" in output
 
 
-@pytest.mark.parametrize(
-    "elastic", [True, pytest.param(False, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("elastic", [True, False])
 def test_a_training_goes_on_with_elastic_alone(elastic, program):
     script = program(TRAINS.replace("ELASTIC", str(elastic)))
     code, output = run([*CONVPAR, "launch", "-n", "3", script])

@@ -45,6 +45,7 @@ def test_module_and_every_line_has_its_task(program):
     assert all(line.startswith("[chief] ") for line in lines)
 
 
+@pytest.mark.slow
 def test_what_tensorflow_writes_at_its_start_is_left_out(program, monkeypatch):
     """But what the program writes is not; nor where somebody looks for it."""
     text = "import sys, tensorflow; print('mine', file=sys.stderr)"

@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 
+import pytest
 from processes import kill_tree
 from processes import read_until
 from processes import start
@@ -22,6 +23,7 @@ from tf_convpar.cluster.process import Process
 from tf_convpar.cluster.spec import Task
 
 
+@pytest.mark.slow
 def test_worker_that_hangs_or_dies_is_started_again_so_often(program):
     launcher = start([*LAUNCH, "-n", "2", "--restarts", "1", program(WAIT)])
     try:

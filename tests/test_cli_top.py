@@ -59,6 +59,7 @@ def scalars(folder):
     return found
 
 
+@pytest.mark.slow
 def test_a_training_of_three_processes(cluster, tmp_path, monkeypatch):
     monkeypatch.setenv(CACHE_FOLDER, str(tmp_path))
     assert "callbacks.Monitor()" in top()

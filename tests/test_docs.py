@@ -170,14 +170,14 @@ def name_of(page):
 
 RUN = [p for p in PAGES if has_code(p) and p.name not in BUILDS]
 # What tests of the star, and of the launcher, run as well.
-LONG = [p for p in RUN if p.name in ("cluster.md", "reproducing-the-papers.md")]
+LONG = {"cluster.md", "planning.md", "reproducing-the-papers.md"}
 SLOW = [page for page in RUN if "if(fast" in page.read_text()]
 
 
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, marks=pytest.mark.slow if page in LONG else [])
+        pytest.param(page, marks=pytest.mark.slow if page.name in LONG else [])
         for page in RUN
     ],
     ids=name_of,

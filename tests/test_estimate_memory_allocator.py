@@ -44,10 +44,8 @@ WITHIN = 0.15
 PROCESSES = 3
 
 
-@pytest.mark.parametrize(
-    ("batch", "optimizer"),
-    [(32, "sgd"), pytest.param(64, "adam", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("batch", "optimizer"), [(32, "sgd"), (64, "adam")])
 def test_a_small_network_by_the_allocator(batch, optimizer, tmp_path):
     small = keras.Sequential(
         [

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import slow
 from processes import environment
 from replica_cases import network
 
@@ -36,6 +37,7 @@ def may_mount():
     return subprocess.run(line, capture_output=True).returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not may_mount(), reason="may mount nothing")
 def test_disks(tmp_path):
     """Mounted where the export is, in it, beside it; and full ones."""
@@ -145,7 +147,7 @@ def test_what_somebody_has_put_beside_an_export_stays(model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "error", [OSError(errno.EBUSY, "busy"), KeyboardInterrupt()]
+    "error", [slow(OSError(errno.EBUSY, "busy")), KeyboardInterrupt()]
 )
 def test_an_export_that_is_interrupted_changes_nothing(
     model, tmp_path, monkeypatch, error

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import scipy.special
 import tensorflow as tf
+from cases import slow
 from test_ops_channels import SHAPES
 from test_ops_channels import near
 from test_ops_channels import numbers
@@ -162,7 +163,7 @@ def data():
     return numbers((48, 9, 9, 3), 1), np.arange(48) % 4
 
 
-@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("eager", [False, slow(True)])
 def test_a_model_learns_as_plain_keras(eager):
     plain = network()
     fused = convpar.parallelize(network(), algorithm="auto")

@@ -49,6 +49,7 @@ def gradients():
     return set(gradient_registry.list())
 
 
+@pytest.mark.slow
 def test_parts_of_functions_are_freed_on_all_tasks():
     """But for what replicas had when they were last made anew."""
     program = Path(__file__).parent / "programs/functions.py"

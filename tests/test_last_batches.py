@@ -171,7 +171,6 @@ def expected():
 
 
 QUICK = [
-    (stack, "samples", "auto"),
     (stack, "filters, then samples", None),
     (written, "samples", "auto"),
 ]

@@ -12,6 +12,7 @@ import time
 import forks
 import psutil
 import pytest
+from cases import slow
 from processes import environment
 from processes import kill_tree
 from processes import read_until
@@ -66,6 +67,7 @@ def local():
         yield workers
 
 
+@pytest.mark.slow
 def test_chief_joins_despite_a_proxy(local):
     # TensorFlow by itself would talk to the proxy, and wait for ever.
     config = {"TF_CONFIG": local.tf_config()}
@@ -133,7 +135,7 @@ def test_negative_count():
         pass
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [slow(signal.SIGKILL), signal.SIGTERM])
 def test_workers_die_with_their_parent(number):
     parent = start([sys.executable, "-c", HOLD])
     try:

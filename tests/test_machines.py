@@ -59,6 +59,7 @@ def _memory():
     return pathlib.Path("/proc/meminfo").read_text()
 
 
+@pytest.mark.slow
 def test_threads_of_the_environment_are_another_calibration():
     program = (
         "from tf_convpar import machines;"

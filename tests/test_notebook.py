@@ -100,6 +100,7 @@ def test_the_example():
     assert "2 local workers, stopped" in outputs["stop"]
 
 
+@pytest.mark.slow  # test_local_workers.py, too.
 def test_workers_are_lost_started_again_stopped_and_end_with_the_kernel(kernel):
     process, run = kernel
     (first,) = run(START)["stdout"].split()

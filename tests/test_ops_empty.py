@@ -355,6 +355,7 @@ print("all")
 """
 
 
+@pytest.mark.slow
 def test_with_onednn():
     """As users have it; TensorFlow reads once whether it is on."""
     code, said = processes.run(

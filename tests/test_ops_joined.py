@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import slow
 from test_fused import needed
 from test_ops_channels import near
 from test_ops_channels import numbers
@@ -241,8 +242,8 @@ def test_products_of_pixels_in_inference(rank):
 @pytest.mark.parametrize(
     "kind",
     [
-        *(L.Concatenate, L.ReLU, L.BatchNormalization, L.Multiply),
-        *(L.LayerNormalization, L.Dense),
+        *(L.Concatenate, L.ReLU, L.BatchNormalization, L.Dense),
+        *(slow(L.Multiply), slow(L.LayerNormalization)),
     ],
 )
 def test_programs_differentiate_by_what_is_joined(kind, graph):
@@ -283,7 +284,9 @@ def residual():
 
 
 @pytest.mark.parametrize("graph", [False, True])
-@pytest.mark.parametrize("make", [model, residual, lambda: transformer(2)])
+@pytest.mark.parametrize(
+    "make", [slow(model), residual, lambda: transformer(2)]
+)
 def test_gradients_of_models_in_inference(make, graph):
     """By inputs and by all weights: those of what is in one pass too."""
     plain = make()

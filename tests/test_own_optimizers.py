@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import but_slow
 from models import largest_difference
 from models import train
 
@@ -142,7 +143,9 @@ def same(model, plain):
             np.testing.assert_allclose(a.numpy(), b.numpy(), 1e-4, 1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", but_slow(KINDS, [InFunction, Counts, Latest, Elementwise])
+)
 def test_fit(kind, strategy, images):
     plain = network(kind(0.05))
     model = network(kind(0.05), strategy)

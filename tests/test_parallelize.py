@@ -238,6 +238,7 @@ def test_xla_comes_back_with_the_merged_model(asked, strategy):
     assert convpar.merge(parallel).jit_compile == asked
 
 
+@pytest.mark.slow
 def test_what_is_on_one_device_is_compiled_by_xla_as_asked(images):
     """The same losses as Keras' own model, compiled or not."""
     x, y = images[0][:32], images[1][:32]

@@ -10,6 +10,7 @@ import itertools
 import keras
 import numpy as np
 import pytest
+from cases import slow
 from plans_of_graphs import calibration_of
 from plans_of_graphs import residual
 from plans_of_graphs import steps_as_predicted
@@ -85,6 +86,7 @@ def split_by(plan):
     }
 
 
+@pytest.mark.slow
 def test_who_is_left_has_a_plan_of_its_own(strategy, calibration, model):
     x, y = data()
     three = planner.plan(network(), calibration)
@@ -188,7 +190,7 @@ class Scripted:
         return next(self.last) if device.endswith("CPU:1") else 1.0
 
 
-@pytest.mark.parametrize("margin", [0.1, 0.85])
+@pytest.mark.parametrize("margin", [0.1, slow(0.85)])
 def test_a_plan_is_made_where_a_device_became_slower(
     strategy, calibration, model, monkeypatch, margin
 ):

@@ -127,6 +127,7 @@ def test_the_cache_knows_what_a_calibration_depends_on(cache, monkeypatch):
     assert len(list(cache.iterdir())) == len(measured) == 6
 
 
+@pytest.mark.slow
 def test_a_plan_that_says_so_trains_as_the_model_does(little_time):
     """A device that is said to be as fast as its like gets its half."""
     rng = np.random.default_rng(0)

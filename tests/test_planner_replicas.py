@@ -202,7 +202,7 @@ def test_bytes_are_those_of_the_exchange_that_runs(wire, count):
     sent = [reduce.nbytes(i) for i in range(count)]
     # What all send is what all receive, within a block a piece.
     assert way.received_bytes == pytest.approx(max(sent), rel=2e-3)
-    pieces = [reduce.size(i) for i in range(count)]
+    pieces = reduce.sizes
     assert pieces == piece_sizes(values, count, BLOCK)
 
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import random_models
 import tensorflow as tf
+from cases import slow
 
 import tf_convpar as convpar
 
@@ -78,7 +79,7 @@ def examples(count, seed, strategy):
 
 
 # In parts, which run beside one another.
-@pytest.mark.parametrize("part", range(2))
+@pytest.mark.parametrize("part", [0, slow(1)])
 def test_random_models(part, strategy):
     examples(25, part, strategy)
 

@@ -149,6 +149,7 @@ def test_a_training_that_has_ended_leaves_nothing_to_go_on_from(tmp_path):
     assert sum(data_of(file).stat().st_size for file in files) < 6 * 1000
 
 
+@pytest.mark.slow
 def test_who_was_away_at_the_end_does_not_begin_it_again(tmp_path):
     fit(made(backup_dir=tmp_path), after=12)
     away = tmp_path / "away"
@@ -167,7 +168,7 @@ def test_who_was_away_at_the_end_does_not_begin_it_again(tmp_path):
     [
         ("cut", "Read less bytes than requested."),
         slow(("record", "Checksum does not match")),
-        ("changed", "Checksum does not match"),
+        slow(("changed", "Checksum does not match")),
         slow(("gone", "No such file or directory.")),
     ],
 )
@@ -198,6 +199,7 @@ def test_a_damaged_file_is_passed_over(damage, why, tmp_path, capsys):
     assert_same(again, undisturbed)
 
 
+@pytest.mark.slow
 def test_whose_file_is_damaged_takes_anothers(tmp_path, capsys):
     fit(made(backup_dir=tmp_path), after=16)
     first, second, _ = (own[0] for own in folders(tmp_path).values())
@@ -365,6 +367,7 @@ def test_a_folder_that_cannot_be_written_is_told_at_once(tmp_path):
         fit(made(backup_dir=tmp_path / "file"))
 
 
+@pytest.mark.slow  # Copies of a split model do as much.
 def test_one_that_can_no_more_be_written_is_no_end(tmp_path, capsys):
     method = made(backup_dir=tmp_path)
 

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import slow
 from replica_cases import DEVICES
 from replica_cases import data
 from replica_cases import network
@@ -94,6 +95,7 @@ def test_as_plain_keras_with_the_whole_batch(form, capsys):
     assert ("Counting" in capsys.readouterr().out) == (form == "unknown")
 
 
+@pytest.mark.slow
 def test_the_end_of_what_is_shuffled_repeated_or_not_divisible():
     assert steps(samples().shuffle(192).batch(8)) == [8, 8]
     assert steps(samples().repeat(2).batch(8), epochs=1) == [16]
@@ -189,7 +191,9 @@ def test_steps_of_validation():
     np.testing.assert_allclose(few["val_loss"], expected["val_loss"], rtol=1e-5)
 
 
-@pytest.mark.parametrize("given", ["arrays", "dataset", "fed", "function"])
+@pytest.mark.parametrize(
+    "given", [slow("arrays"), "dataset", "fed", slow("function")]
+)
 def test_classes_have_weights(given):
     x, y = data()
     weights = {1: 3.0}

@@ -161,8 +161,8 @@ def test_streaming_diloco(wire, delay):
 
 def test_the_default_of_several_fragments_hides_them():
     method = replicas.DiLoCo(quadratic(), devices=DEVICES, every=6, fragments=2)
-    assert (method.delay, method.kept) == (3, 0.5)
-    assert replicas.DiLoCo(quadratic(), devices=DEVICES).delay == 0
+    assert (method.schedule.delay, method.kept) == (3, 0.5)
+    assert replicas.DiLoCo(quadratic(), devices=DEVICES).schedule.delay == 0
 
 
 def test_what_travels_does_so_while_replicas_learn():

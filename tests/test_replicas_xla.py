@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import replica_cases
+from cases import slow
 from replica_cases import DEVICES
 
 from tf_convpar import replicas
@@ -49,7 +50,7 @@ def trained(method, jit_compile, **options):
     ("method", "options"),
     [
         ("SyncSGD", {}),
-        ("SyncSGD", {"wire": "int8"}),
+        slow(("SyncSGD", {"wire": "int8"})),
         ("RoundRobinEASGD", {}),
     ],
 )

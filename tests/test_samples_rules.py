@@ -13,6 +13,7 @@ from by_samples import same
 from by_samples import shaken
 from by_samples import slopes
 from by_samples import split
+from cases import slow
 from keras import ops
 from keras.src.ops import numpy
 from keras.src.ops.nn import Softmax
@@ -279,11 +280,11 @@ def test_layers_run_where_the_samples_are(shape, make, strategy):
     ("shape", "make"),
     [
         (ROW, ROWS["masked lstm"]),
-        (ROW, ROWS["both directions"]),
+        slow((ROW, ROWS["both directions"])),
         (IMAGE, IMAGES["max pooling"]),
-        (IMAGE, IMAGES["global max"]),
-        (IMAGE, IMAGES["self-attention"]),
-        (IMAGE, IMAGES["ops.min"]),
+        slow((IMAGE, IMAGES["global max"])),
+        slow((IMAGE, IMAGES["self-attention"])),
+        slow((IMAGE, IMAGES["ops.min"])),
     ],
 )
 def test_devices_without_samples_of_batches_of_unknown_size(

@@ -211,6 +211,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
     assert os.listdir(tmp_path) == ["m.keras"]
 
 
+@pytest.mark.slow
 def test_keras_finds_the_layers_in_any_order_of_imports(source):
     program = """
 import tf_convpar

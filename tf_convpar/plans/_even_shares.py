@@ -1,8 +1,8 @@
 """Shares of samples with which all replicas end a step at the same time.
 
 Each replica is timed with few samples and with many, which gives the fixed time
-of its step and the time of one more sample. A replica that would get less than
-a sample is left out.
+of its step and the time of one more sample. A replica that would get hardly any
+is left out.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-# Devices whose speeds differ by less are called equal: noise is as large.
+# Equal shares stay where a step with them is longer by at most this part: what
+# other shares seem to gain is then hardly more than noise.
 _ALIKE = 0.1
-# Part of the fixed time that is trusted where it leaves a replica out.
-_SURE = 0.5
+# A replica that would get less than this part of an equal share is left out: it
+# brings little, and where weights are averaged, what it learned from a handful
+# of samples would count as others' does.
+_FEWEST = 0.1
 # Least part of a step of many samples that is attributed to the samples.
 _LEAST = 0.1
 
@@ -52,9 +55,9 @@ def even_shares(
         total: Samples of all replicas' steps.
 
     Returns:
-        Shares, whose sum is 1; equal ones if they differ by a tenth at most.
-        0 is for a replica that would end a step of one sample later than the
-        others end theirs.
+        Shares, whose sum is 1; equal ones if others make a step shorter by a
+        tenth at most. 0 is for a replica that would get less than a tenth of
+        an equal share.
     """
     few, many = sizes_to_time(total, len(short))
     equal = [1 / len(short)] * len(short)
@@ -69,7 +72,19 @@ def even_shares(
         # Others' work makes a step longer, never shorter.
         costs.append((max(0.0, min(less) - few * sample), sample))
     shares = evened(costs, total)
-    return equal if min(shares) > (1 - _ALIKE) * max(shares) else shares
+    longer = _step_s(costs, equal, total) / _step_s(costs, shares, total)
+    return equal if longer <= 1 + _ALIKE else shares
+
+
+def _step_s(
+    costs: Sequence[tuple[float, float]], shares: Sequence[float], total: int
+) -> float:
+    """Seconds of a step of all replicas that have a share."""
+    return max(
+        fixed + sample * share * total
+        for (fixed, sample), share in zip(costs, shares, strict=True)
+        if share
+    )
 
 
 def evened(costs: Sequence[tuple[float, float]], total: int) -> list[float]:
@@ -85,15 +100,13 @@ def evened(costs: Sequence[tuple[float, float]], total: int) -> list[float]:
         begun = sum(costs[i][0] / costs[i][1] for i in replicas)
         return (total + begun) / sum(1 / costs[i][1] for i in replicas)
 
+    def counts(replicas: list[int]) -> list[float]:
+        return [(end(replicas) - costs[i][0]) / costs[i][1] for i in replicas]
+
     left = list(range(len(costs)))
-    while len(left) > 1:
-        last = max(left, key=lambda i: sum(costs[i]))
-        others = [i for i in left if i != last]
-        if _SURE * costs[last][0] + costs[last][1] <= end(others):
-            break
-        left = others
-    counts = [0.0] * len(costs)
-    for i in left:
-        # A replica that is not surely too slow gets a sample.
-        counts[i] = max(1.0, (end(left) - costs[i][0]) / costs[i][1])
-    return [round(count / sum(counts), 3) for count in counts]
+    while min(counts(left)) < _FEWEST * total / len(costs):
+        left.pop(int(np.argmin(counts(left))))
+    shares = [0.0] * len(costs)
+    for i, count in zip(left, counts(left), strict=True):
+        shares[i] = round(count / total, 3)
+    return shares

@@ -15,6 +15,7 @@ from tf_convpar.placement import BLOCK
 from tf_convpar.placement import exchange_messages
 from tf_convpar.placement import ordered_sum
 from tf_convpar.placement import piece_sizes
+from tf_convpar.replicas._wire import Left
 from tf_convpar.replicas._wire import Wire
 
 
@@ -31,19 +32,18 @@ class AllReduce:
         devices: Names of the devices.
         values: Length of a vector, a multiple of `BLOCK`.
         wire: How pieces travel.
+
+    Attributes:
+        sizes: Values of the piece that each device adds.
     """
 
     def __init__(self, devices: Sequence[str], values: int, wire: Wire) -> None:
         self.devices = list(devices)
         self.wire = wire
-        self._sizes = piece_sizes(values, len(self.devices), BLOCK)
-
-    def size(self, device: int) -> int:
-        """Values of the piece that a device adds."""
-        return self._sizes[device]
+        self.sizes = piece_sizes(values, len(self.devices), BLOCK)
 
     def cut(
-        self, vector: tf.Tensor, left: Sequence[tf.Variable] | None = None
+        self, vector: tf.Tensor, left: Sequence[Left] | None = None
     ) -> list[tf.Tensor]:
         """A device's messages: a piece for each of all devices.
 
@@ -52,12 +52,11 @@ class AllReduce:
             left: For each piece what rounding leaves, as `Wire.encode` takes
                 it.
         """
-        pieces = tf.split(vector, self._sizes)
+        pieces = tf.split(vector, self.sizes)
+        lefts: Sequence[Left | None] = left or [None] * len(pieces)
         return [
             self.wire.encode(piece, of)
-            for piece, of in zip(
-                pieces, left or [None] * len(pieces), strict=True
-            )
+            for piece, of in zip(pieces, lefts, strict=True)
         ]
 
     def __call__(
@@ -82,7 +81,7 @@ class AllReduce:
                 counts = tf.unstack(tf.identity(weights), len(parts))
                 total = ordered_sum(
                     *(
-                        count * self.wire.decode(part, self._sizes[j])
+                        count * self.wire.decode(part, self.sizes[j])
                         for count, part in zip(counts, parts, strict=True)
                     )
                 )
@@ -96,7 +95,7 @@ class AllReduce:
                         [
                             self.wire.decode(message, size)
                             for message, size in zip(
-                                pieces, self._sizes, strict=True
+                                pieces, self.sizes, strict=True
                             )
                         ],
                         axis=0,
@@ -106,7 +105,7 @@ class AllReduce:
 
     def nbytes(self, device: int) -> int:
         """Bytes that a device sends for one mean."""
-        pieces = list(map(self.wire.nbytes, self._sizes))
+        pieces = list(map(self.wire.nbytes, self.sizes))
         return sum(
             nbytes
             for leg in exchange_messages(self.devices, self.devices, pieces)

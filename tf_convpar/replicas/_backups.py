@@ -24,7 +24,7 @@ from tf_convpar.replicas._backup_files import write_end
 from tf_convpar.replicas._backup_record import Place
 from tf_convpar.replicas._backup_record import Record
 from tf_convpar.replicas._backup_record import check_same
-from tf_convpar.replicas._outer_rounds import Member
+from tf_convpar.replicas._member import Member
 from tf_convpar.replicas._replica import Replica
 from tf_convpar.strategy.devices import available
 

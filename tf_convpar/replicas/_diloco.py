@@ -10,31 +10,31 @@ from __future__ import annotations
 
 import math
 import os
-import statistics
 import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tf_convpar._compat.keras import has_schedule
-from tf_convpar.placement import check_rounds
 from tf_convpar.replicas._common_weights import CommonWeights
 from tf_convpar.replicas._data import Source
 from tf_convpar.replicas._kept_rounds import KeptRounds
 from tf_convpar.replicas._local_steps import LocalSteps
 from tf_convpar.replicas._local_steps import Made
-from tf_convpar.replicas._outer_rounds import Member
+from tf_convpar.replicas._mailbox import Mailbox
+from tf_convpar.replicas._member import Member
+from tf_convpar.replicas._member import begin_at_newest
+from tf_convpar.replicas._member import limit_s
 from tf_convpar.replicas._outer_rounds import OuterRounds
 from tf_convpar.replicas._outer_rounds import Sent
-from tf_convpar.replicas._outer_rounds import limit_s
 from tf_convpar.replicas._replica import PackedState
 from tf_convpar.replicas._replica import Replica
-from tf_convpar.replicas._report import ReplicaReport
 from tf_convpar.replicas._report import Report
+from tf_convpar.replicas._schedule import Schedule
+from tf_convpar.replicas._schedule import steps_by_share
 from tf_convpar.replicas._wire import wire_of
 
 # How long others wait for a replica, as a part of the time of its steps.
@@ -77,7 +77,8 @@ class DiLoCo(KeptRounds):
             travel. Whole numbers have a scale for each 256 weights; what
             rounding loses is added to the next difference.
         unequal: What faster replicas have more of: `"batches"`, larger ones,
-            or `"steps"`, more of them. Contributions count by samples.
+            or `"steps"`, more of them, by the speeds that each has shown.
+            Contributions count by samples.
         patience: The longest that a replica makes the others wait for its
             steps, as a part of their time. It stops then, and what it has made
             counts. None is 0.25 where speeds are measured, and no limit where
@@ -96,6 +97,7 @@ class DiLoCo(KeptRounds):
     """
 
     _waits = True
+    _many_in_a_call = True
 
     def __init__(
         self,
@@ -113,15 +115,7 @@ class DiLoCo(KeptRounds):
         **kwargs: Any,
     ) -> None:
         super().__init__(model, backup_dir, backup_every, **kwargs)
-        check_rounds(every, fragments)
-        between = every // fragments
-        if delay is None:
-            delay = between if fragments > 1 else 0
-        if not 0 <= delay <= between:
-            raise ValueError(
-                "Expected a delay of 0 up to every / fragments, when the next "
-                f"fragment leaves: {between}. Received: delay={delay}."
-            )
+        self.schedule = Schedule.of(every, fragments, delay)
         if not 0 <= kept < 1:
             raise ValueError(
                 f"Expected 0 <= kept < 1. Received: kept={kept!r}."
@@ -142,7 +136,6 @@ class DiLoCo(KeptRounds):
                 "Expected an outer optimizer of one learning rate. Received a "
                 f"schedule: {outer.get_config()['learning_rate']}."
             )
-        self.every, self.fragments, self.delay = every, fragments, delay
         self.outer, self.kept, self.unequal = outer, kept, unequal
         self._wire = wire_of(wire)
         self._measures = not isinstance(self.shares, list)
@@ -163,27 +156,17 @@ class DiLoCo(KeptRounds):
         """Each replica's share of the samples, and its exchanges."""
         members = [self._members[replica] for replica in self.replicas]
         total = sum(member.samples for member in members)
-        return Report(
-            ReplicaReport(
-                member.replica.device,
-                len(member.seconds),
-                member.samples,
-                member.samples / max(1, total),
-                {0: len(member.seconds)},
-                statistics.median(member.seconds or [0.0]),
-            )
-            for member in members
-        )
+        return Report(member.report(total) for member in members)
 
     def round_bytes(self) -> list[int]:
         """Bytes that each replica sends in `every` steps."""
         return [
-            self.fragments * self._rounds.nbytes(i)
+            self.schedule.fragments * self._rounds.nbytes(i)
             for i in range(len(self.replicas))
         ]
 
     def _centre_of(self, form: PackedState) -> CommonWeights:
-        return CommonWeights(form, self.devices[0], self.outer, self.fragments)
+        return self._common(form, self.devices[0])
 
     def _keep_centre(self, absent: set[tuple[str, int]]) -> None:
         """Each replica has it: `_make` takes one that is left."""
@@ -197,20 +180,20 @@ class DiLoCo(KeptRounds):
                 own = isinstance(self.centre, CommonWeights) and (
                     first and self.centre.device == replica.device
                 )
-                common = self.centre if own else self._common_on(replica.device)
+                common = (
+                    self.centre
+                    if own
+                    else self._common(self._there().form, replica.device)
+                )
                 assert isinstance(common, CommonWeights)
                 member = Member(
-                    replica, common, LocalSteps(replica, self.chief)
+                    replica,
+                    common,
+                    LocalSteps(replica, self.chief),
+                    Mailbox(replica, common, self._wire),
                 )
             members.append(member)
-        counts = [np.asarray(m.common.steps.read_value()) for m in members]
-        newest = members[int(np.argmax([c.sum() for c in counts]))].common
-        for member, count in zip(members, counts, strict=True):
-            # Back again, or lost the others in the midst of an exchange.
-            if (count != np.max(counts, axis=0)).any():
-                member.common.take_over(newest)
-                member.begin_at_common()
-        self.centre = newest
+        self.centre = begin_at_newest(members)
         self._members = dict(zip(self.replicas, members, strict=True))
         self._rounds = OuterRounds(members, self._wire)
         self._sent = None
@@ -219,15 +202,29 @@ class DiLoCo(KeptRounds):
         self._has_old = True
         self._make()
 
-    def _common_on(self, device: str) -> CommonWeights:
-        form = self._there().form
-        return CommonWeights(form, device, self.outer, self.fragments)
+    def _common(self, form: PackedState, device: str) -> CommonWeights:
+        fragments = self.schedule.fragments
+        return CommonWeights(form, device, self.outer, fragments)
 
     def _begin_at(self, weights: tf.Tensor) -> None:
         for member in self._members.values():
             member.common.assign(weights)
         self._position = 0
         self._sent = None
+
+    @property
+    def _counts_steps(self) -> bool:
+        """Whether replicas get steps by the speeds that they showed."""
+        return self._measures and self.unequal == "steps"
+
+    def _measure(
+        self, form: PackedState, source: Source, batch_size: int
+    ) -> None:
+        if self._counts_steps:
+            # Their first step says how fast they are.
+            self.shares = [1.0] * len(self.devices)
+        else:
+            super()._measure(form, source, batch_size)
 
     def _batches(self, total: int) -> list[int]:
         if self.unequal == "batches":
@@ -241,7 +238,7 @@ class DiLoCo(KeptRounds):
         with ThreadPoolExecutor(len(self.replicas) + 1) as pool:
             while done < steps:
                 length = self._under_way or min(
-                    self._until_exchange(), steps - done
+                    self._next_steps(), steps - done
                 )
                 made = self._learn(length, source, pool)
                 done += length
@@ -249,13 +246,13 @@ class DiLoCo(KeptRounds):
                 self._exchange()
                 yield length, sum(own.metrics for own in made)
 
-    def _until_exchange(self) -> int:
-        """Steps until something is sent or received."""
-        length = self._between - self._position % self._between
-        if self._sent and self.delay:
-            arrives = self._sent_at + self.delay - self._position
-            length = min(length, max(1, arrives))
-        return length
+    def _next_steps(self) -> int:
+        """Steps until something is due, or until speeds are known."""
+        paces = [member.pace for member in self._members.values()]
+        if self._counts_steps and not any(paces):
+            return 1
+        sent_at = self._sent_at if self._sent else None
+        return self.schedule.steps_left(self._position, sent_at)
 
     def _learn(
         self, length: int, source: Source, pool: ThreadPoolExecutor
@@ -286,7 +283,7 @@ class DiLoCo(KeptRounds):
             )
         self._under_way = length
         # So is their exchange.
-        self._rounds.trace(self._position // self._between % self.fragments)
+        self._rounds.trace(self.schedule.following(self._position))
         if self._has_old:
             self._release()
             self._has_old = False
@@ -302,7 +299,7 @@ class DiLoCo(KeptRounds):
         made = [self._made_by[member.replica] for member in members]
         self._under_way, self._made_by = 0, {}
         self._has_travelled = bool(self._sent)
-        if self._measures and self.unequal == "steps":
+        if self._counts_steps:
             self._adapt(members)
         return made
 
@@ -310,11 +307,9 @@ class DiLoCo(KeptRounds):
         """Steps of each replica that make so many on average."""
         if self.unequal == "batches":
             return [length] * len(self.replicas)
-        shares = np.asarray(self.shares, float)
-        every = shares / shares.sum() * len(self.replicas)
+        assert isinstance(self.shares, list)
         begin, end = self._position, self._position + length
-        steps = np.rint(every * end) - np.rint(every * begin)
-        return [int(own) for own in steps]
+        return steps_by_share(self.shares, begin, end)
 
     def _adapt(self, members: list[Member]) -> None:
         """Shares of steps by the speeds that were last measured."""
@@ -324,20 +319,21 @@ class DiLoCo(KeptRounds):
 
     def _exchange(self) -> None:
         """What is due after the steps that were made."""
-        if self._sent and self._position >= self._sent_at + self.delay:
+        schedule, position = self.schedule, self._position
+        if self._sent and schedule.arrives(position, self._sent_at):
             self._receive(self.kept)
-        if self._position % self._between == 0:
-            self._send((self._position // self._between - 1) % self.fragments)
-            if not self.delay:
+        if schedule.leaves(position):
+            self._send(schedule.last(position))
+            if not schedule.delay:
                 self._receive(0.0)
 
     @property
     def _between(self) -> int:
-        return self.every // self.fragments
+        return self.schedule.between
 
     def _send_again(self) -> None:
-        if self.delay:
-            self._send((self._position // self._between - 1) % self.fragments)
+        if self.schedule.delay:
+            self._send(self.schedule.last(self._position))
 
     def _send(self, fragment: int) -> None:
         self._sent = self._rounds.sent(fragment)
@@ -361,7 +357,7 @@ class DiLoCo(KeptRounds):
         # Who has not moved since it sent this keeps nothing of its own.
         moved = self._position > self._sent_at
         self._receive(self.kept if moved else 0.0)
-        for fragment in range(self.fragments):
+        for fragment in range(self.schedule.fragments):
             if any(m.learned(fragment) for m in self._members.values()):
                 self._send(fragment)
                 self._receive(0.0)

@@ -16,8 +16,8 @@ from tf_convpar.replicas._backup_record import Place
 from tf_convpar.replicas._backups import Backups
 from tf_convpar.replicas._data import Arrays
 from tf_convpar.replicas._data import Source
+from tf_convpar.replicas._member import Member
 from tf_convpar.replicas._method import Method
-from tf_convpar.replicas._outer_rounds import Member
 from tf_convpar.replicas._replica import Replica
 
 

@@ -96,6 +96,8 @@ class Replicated(abc.ABC):
 
     # Whether a step of one replica waits for those of others.
     _waits = False
+    # Whether a call from the chief makes many steps on a device.
+    _many_in_a_call = False
 
     def _wire_of_steps(self) -> Wire | None:
         """How gradients and weights travel in each step, if they do."""
@@ -246,7 +248,11 @@ class Replicated(abc.ABC):
         probes = self._replicas(form, None, source)
         total = batch_size * len(probes)
         found = _shares.balanced(
-            probes, source.sample(), total, self._wire_of_steps()
+            probes,
+            source.sample(),
+            total,
+            self._wire_of_steps(),
+            self._many_in_a_call,
         )
         idle = [
             short(d)
@@ -268,9 +274,8 @@ class Replicated(abc.ABC):
         print_msg(f"{self.model.name}: samples of a step: {listed}.")
         if idle:
             print_msg(
-                f"{self.model.name}: without {', '.join(idle)}, where a step "
-                "takes longer with one sample than the others' with all of "
-                "theirs."
+                f"{self.model.name}: without {', '.join(idle)}: less than a "
+                "tenth of an equal share would take as long as others' steps."
             )
 
     def _set_replicas(

@@ -5,7 +5,7 @@ steps of all are timed, all at once, since devices of one machine share its
 cores, with few samples and with many: what one more sample takes, and what a
 step takes however few there are. A step has the device's own part of the
 exchange too (packing and coding), which takes a slow device longer. Batches
-follow; who would get less than a sample is left out.
+follow; who would get hardly any is left out.
 """
 
 from __future__ import annotations
@@ -26,8 +26,13 @@ from tf_convpar.replicas._replica import Replica
 from tf_convpar.replicas._wire import Wire
 
 AUTO = "auto"
-# Timed steps of each replica, after one that is not.
+# Each replica's steps are timed, after one that is not, for at least so many
+# steps and seconds: of a network whose step takes a millisecond, three steps
+# tell nothing.
 _STEPS = 3
+_SECONDS = 0.2
+# How long calls of many steps are: the chief, which makes them, computes too.
+_CALL_S = 0.05
 
 
 def checked(
@@ -58,6 +63,7 @@ def balanced(
     sample: tuple[Any, ...],
     total: int,
     wire: Wire | None = None,
+    many_in_a_call: bool = False,
 ) -> list[float]:
     """Shares with which the replicas' steps take equally long.
 
@@ -72,19 +78,29 @@ def balanced(
         total: Samples of all replicas' steps.
         wire: How each step's gradients travel, and weights on their way back;
             None where steps send nothing.
+        many_in_a_call: Whether a device makes many steps for each call from
+            the chief: what a call costs is no part of them.
 
     Returns:
-        Shares, whose sum is 1; equal ones if they differ by a tenth at most.
-        0 is for a replica that would end a step of one sample later than the
-        others end theirs.
+        Shares, whose sum is 1; equal ones if others make a step shorter by a
+        tenth at most. 0 is for a replica that would get less than a tenth of
+        an equal share.
     """
     sizes = sizes_to_time(total, len(replicas))
-    steps = [_step(replica, sample, sizes, wire) for replica in replicas]
+    steps = [
+        _step(replica, sample, sizes, wire, many_in_a_call)
+        for replica in replicas
+    ]
     return of_steps(steps, total)
 
 
-def of_steps(steps: Sequence[Callable[[int], Any]], total: int) -> list[float]:
-    """Shares with which functions of so many samples take equally long."""
+def of_steps(
+    steps: Sequence[Callable[[int], float | None]], total: int
+) -> list[float]:
+    """Shares with which functions of so many samples take equally long.
+
+    They return how many seconds they took, or None: as many as the call.
+    """
     few, many = sizes_to_time(total, len(steps))
     if many <= few:
         return [1 / len(steps)] * len(steps)
@@ -118,7 +134,8 @@ def _step(
     sample: tuple[Any, ...],
     sizes: Sequence[int],
     wire: Wire | None,
-) -> Callable[[int], Any]:
+    many_in_a_call: bool,
+) -> Callable[[int], float | None]:
     """A step of one of these numbers of samples, all of them alike.
 
     Each is traced by itself, as the steps of `fit` are: where the number is
@@ -128,31 +145,59 @@ def _step(
         lambda a: tf.convert_to_tensor(a)[:1], sample
     )
 
+    def made(batch: int, here: Any) -> list[tf.Tensor]:
+        data = keras.tree.map_structure(
+            lambda a: tf.tile(a, [batch, *[1] * (a.shape.rank - 1)]), here
+        )
+        gradient = replica.gradient(data)
+        results = tf.nest.flatten(gradient, expand_composites=True)
+        if wire:
+            results.append(_exchanged(replica, gradient, wire))
+        return results
+
     @tf.function(autograph=False)
-    def step(batch: int) -> tf.Tensor:
+    def steps(batch: int, count: tf.Tensor) -> tf.Tensor:
+        """So many; so little returns that it takes no time."""
         with tf.device(replica.device):
-            data = keras.tree.map_structure(
-                lambda a: tf.tile(a, [batch, *[1] * (a.shape.rank - 1)]), first
-            )
-            gradient = replica.gradient(data)
-            made = tf.nest.flatten(gradient, expand_composites=True)
-            if wire:
-                made.append(_exchanged(replica, gradient, wire))
-            # So little returns that it takes no time.
-            with tf.control_dependencies(made):
-                return tf.constant(batch)
+            # Before the loop: what it reads of the chief comes in each step.
+            here = keras.tree.map_structure(tf.identity, first)
+            count = tf.identity(count)
+            with tf.control_dependencies([count, *keras.tree.flatten(here)]):
+                begin = tf.timestamp()
+
+            def one(i: tf.Tensor) -> tuple[tf.Tensor]:
+                with tf.control_dependencies(made(batch, here)):
+                    return (i + 1,)
+
+            with tf.control_dependencies([begin]):
+                (done,) = tf.while_loop(
+                    lambda i: i < count, one, [tf.constant(0)]
+                )
+            with tf.control_dependencies([done]):
+                return tf.timestamp() - begin
+
+    counts = dict.fromkeys(sizes, 1)
+
+    def seconds(batch: int) -> float | None:
+        took = float(steps(batch, tf.constant(counts[batch])).numpy())
+        if not many_in_a_call:
+            return None
+        took /= counts[batch]
+        counts[batch] = max(1, min(1000, round(_CALL_S / max(took, 1e-6))))
+        return took
 
     # One after another: Keras' tracing is not safe for threads.
     for size in sorted(set(sizes)):
-        step.get_concrete_function(size)
-    return lambda batch: step(batch).numpy()
+        steps.get_concrete_function(size, tf.TensorSpec([], tf.int32))
+    return seconds
 
 
 def _at_once(
-    steps: Sequence[Callable[[int], Any]], batches: Sequence[int]
+    steps: Sequence[Callable[[int], float | None]], batches: Sequence[int]
 ) -> list[list[float]]:
     """Seconds of each step, several times, while the others are under way."""
     seconds: list[list[float]] = [[] for _ in steps]
+    enough = [False] * len(steps)
     failed: list[BaseException] = []
     warm = threading.Barrier(len(steps))
 
@@ -160,11 +205,14 @@ def _at_once(
         try:
             steps[i](batches[i])
             warm.wait()
+            end = time.perf_counter() + _SECONDS
             # Who is ready goes on: else the last would have cores for itself.
-            while not failed and min(map(len, seconds)) < _STEPS:
+            while not failed and not all(enough):
                 start = time.perf_counter()
-                steps[i](batches[i])
-                seconds[i].append(time.perf_counter() - start)
+                took = steps[i](batches[i])
+                now = time.perf_counter()
+                seconds[i].append(took or now - start)
+                enough[i] = len(seconds[i]) >= _STEPS and now >= end
         except BaseException as error:  # noqa: BLE001 (raised below)
             failed.append(error)
             warm.abort()

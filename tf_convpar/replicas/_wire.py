@@ -10,6 +10,8 @@ nothing is lost over time.
 from __future__ import annotations
 
 import abc
+from typing import Any
+from typing import Protocol
 
 import tensorflow as tf
 
@@ -17,6 +19,16 @@ from tf_convpar.ops import decode_blocks
 from tf_convpar.ops import encode_blocks
 from tf_convpar.placement import check_wire
 from tf_convpar.placement import wire_bytes
+
+
+class Left(Protocol):
+    """Where it is kept what rounding has left: a variable, or part of one."""
+
+    def read_value(self) -> tf.Tensor:
+        """The values, as they are now."""
+
+    def assign(self, values: tf.Tensor) -> Any:
+        """Replaces the values."""
 
 
 class Wire(abc.ABC):
@@ -42,7 +54,7 @@ class Wire(abc.ABC):
     def encode(
         self,
         vector: tf.Tensor,
-        left: tf.Variable | None = None,
+        left: Left | None = None,
         *,
         less: tf.Tensor | None = None,
     ) -> tf.Tensor:
@@ -85,7 +97,7 @@ class Wire(abc.ABC):
     def _encode(
         self,
         vector: tf.Tensor,
-        left: tf.Variable | None,
+        left: Left | None,
         less: tf.Tensor | None,
     ) -> tf.Tensor:
         """As `encode`, of float32."""
@@ -116,7 +128,7 @@ class Cast(Wire):
     def _encode(
         self,
         vector: tf.Tensor,
-        left: tf.Variable | None,
+        left: Left | None,
         less: tf.Tensor | None,
     ) -> tf.Tensor:
         """Rounded to the nearest."""
@@ -151,7 +163,7 @@ class Blocks(Wire):
     def _encode(
         self,
         vector: tf.Tensor,
-        left: tf.Variable | None,
+        left: Left | None,
         less: tf.Tensor | None,
     ) -> tf.Tensor:
         """Bytes."""
