@@ -15,6 +15,7 @@ from replica_cases import rounded
 
 from tf_convpar import replicas
 from tf_convpar.placement import BLOCK
+from tf_convpar.replicas import _shares
 from tf_convpar.replicas._data import Source
 from tf_convpar.replicas._wire import wire_of
 
@@ -208,6 +209,41 @@ def test_faster_replicas_make_more_steps():
     assert [part.samples for part in report] == [40, 10, 10]
     shares = [part.share for part in report]
     np.testing.assert_allclose(shares, [4 / 6, 1 / 6, 1 / 6])
+
+
+def test_the_first_step_says_how_fast_each_is(monkeypatch):
+    """Nothing is timed, or traced, before."""
+    monkeypatch.delattr(_shares, "balanced")
+    x, y = data(192)
+    options = {"devices": DEVICES, "shares": "auto", "unequal": "steps"}
+    method = replicas.DiLoCo(network(), every=12, **options)
+    steps = []
+    taught = method._learn
+    monkeypatch.setattr(
+        method, "_learn", lambda n, *of: steps.append(n) or taught(n, *of)
+    )
+    method.fit(x, y, batch_size=8, epochs=1, steps_per_epoch=24, verbose=0)
+    assert steps == [1, 11, 12]
+    assert len(method.replicas) == len(DEVICES)
+    assert sum(method.shares) == pytest.approx(1)
+    paces = [member.pace for member in method._members.values()]
+    by_pace = [(1 / pace) / sum(1 / p for p in paces) for pace in paces]
+    np.testing.assert_allclose(method.shares, by_pace, rtol=1e-6)
+
+
+@pytest.mark.parametrize("wire", ["float32", "int8"])
+def test_what_a_replica_does_by_itself_stays_when_another_is_lost(wire):
+    method, source, _ = run(8, every=4, wire=wire)
+    left = method.replicas[:2]
+    boxes = [method._members[replica].mailbox for replica in left]
+    source.sizes = source.sizes[:2]
+    method._set_replicas(method.groups[:2], [1.0, 1.0], left)
+    method._make_anew()
+    list(method._steps(4, source))
+    assert [method._members[replica].mailbox for replica in left] == boxes
+    for box in boxes:
+        for function in (box._fill, box._use):
+            assert function.experimental_get_tracing_count() == 1
 
 
 # Of one that has just come back nobody knows how fast it is.

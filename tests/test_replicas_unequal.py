@@ -6,12 +6,15 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from graphs_that_ran import nodes_by_device
 from replica_cases import DEVICES
 from replica_cases import data
 from replica_cases import network
 
 from tf_convpar import replicas
+from tf_convpar.plans import even_shares
 from tf_convpar.plans import evened
+from tf_convpar.plans import sizes_to_time
 from tf_convpar.replicas import _replicated
 from tf_convpar.replicas import _shares
 from tf_convpar.replicas._replica import OnOneDevice
@@ -55,6 +58,43 @@ def test_what_a_step_costs_at_all_is_not_slowness():
 )
 def test_all_end_at_once(costs, expected):
     assert evened(costs, 20) == expected
+
+
+@pytest.mark.parametrize(
+    ("speeds", "expected"),
+    [
+        # A step is 7 % longer with equal shares; and 14 %.
+        ((1.0, 1.15), [0.5, 0.5]),
+        ((1.0, 1.3), [0.565, 0.435]),
+    ],
+)
+def test_shares_are_equal_where_others_gain_little(speeds, expected):
+    few, many = sizes_to_time(96, 2)
+    short, long = ([[s * n] for s in speeds] for n in (few, many))
+    assert even_shares(short, long, 96) == expected
+
+
+def test_a_handful_of_samples_is_not_worth_waiting_for():
+    """Two whose calls cost what the third needs for all samples."""
+    short, long = [[1.6e-3], [1.6e-3], [0.3e-3]], [[2.1e-3], [2.1e-3], [0.8e-3]]
+    assert even_shares(short, long, 96) == [0, 0, 1]
+
+
+def test_steps_that_say_how_long_they_took():
+    """A call takes one of them ten times as long, and that is no part of it."""
+
+    def step(call_s):
+        def made(batch):
+            time.sleep(call_s)
+            return 1e-6 * batch
+
+        return made
+
+    begin = time.perf_counter()
+    shares = _shares.of_steps([step(0.001), step(0.01)], 64)
+    assert shares == [0.5, 0.5]
+    # However short they are by their own clock.
+    assert time.perf_counter() - begin < 20
 
 
 @pytest.mark.alone
@@ -101,6 +141,19 @@ def test_steps_are_timed_as_they_will_be_made(monkeypatch):
     # Half of an equal share and twice it, for each of both; then their own.
     assert traced[:4] == [4, 16] * 2
     assert None not in traced and len(traced) <= 6
+
+
+def test_steps_of_one_call_read_nothing_of_the_chief():
+    """Else each waits for a message: 2 ms, ten times a small step."""
+    form = PackedState(network(), "float32")
+    probe = OnOneDevice(form, check(DEVICES[:2])[1], 1, None)
+    seconds = _shares._step(probe, data(1), (4, 16), None, True)
+    nodes = nodes_by_device(lambda: seconds(4))
+    (here,) = (of for name, of in nodes.items() if name.endswith("CPU:1"))
+    assert any(node.op == "Enter" for node in here)
+    # TensorFlow's name of a loop on who takes part in another's.
+    loops = [n.name for of in nodes.values() for n in of if "_cloop" in n.name]
+    assert not loops
 
 
 class SlowOnSecond(Cast):

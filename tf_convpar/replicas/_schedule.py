@@ -25,12 +25,7 @@ class Schedule:
     Args:
         every: Steps from one exchange of a weight to the next.
         fragments: In how many parts weights travel.
-        delay: Steps that are made while a fragment travels; None for all
-            until the next leaves, and for 0 of a single fragment.
-
-    Raises:
-        ValueError: `fragments` does not divide `every`, or the delay is
-            longer than from one fragment to the next.
+        delay: Steps that are made while a fragment travels.
     """
 
     every: int
@@ -39,7 +34,18 @@ class Schedule:
 
     @classmethod
     def of(cls, every: int, fragments: int, delay: int | None) -> Schedule:
-        """The schedule of these arguments, checked."""
+        """The schedule of the arguments of `DiLoCo`.
+
+        Args:
+            every: As for `Schedule`.
+            fragments: As for `Schedule`.
+            delay: As for `Schedule`; None for all steps until the next
+                fragment leaves, and for 0 where there is one.
+
+        Raises:
+            ValueError: `fragments` does not divide `every`, or the delay is
+                longer than from one fragment to the next.
+        """
         check_rounds(every, fragments)
         between = every // fragments
         if delay is None:

@@ -211,7 +211,7 @@ def _at_once(
                 start = time.perf_counter()
                 took = steps[i](batches[i])
                 now = time.perf_counter()
-                seconds[i].append(took or now - start)
+                seconds[i].append(now - start if took is None else took)
                 enough[i] = len(seconds[i]) >= _STEPS and now >= end
         except BaseException as error:  # noqa: BLE001 (raised below)
             failed.append(error)
