@@ -169,7 +169,8 @@ def test_the_default_of_several_fragments_hides_them():
 def test_what_travels_does_so_while_replicas_learn():
     method, source, _ = run(2, every=4, fragments=2)
     order, both = [], threading.Event()
-    travel, learn = method._rounds.travel, source.batch
+    exchange = method._exchange_of(method.replicas)
+    travel, learn = exchange.travel, source.batch
 
     def slow(sent):
         order.append("travels")
@@ -181,7 +182,7 @@ def test_what_travels_does_so_while_replicas_learn():
             both.set()
         return learn(replica)
 
-    method._rounds.travel, source.batch = slow, batch
+    exchange.travel, source.batch = slow, batch
     list(method._steps(2, source))
     assert order == ["travels"]
 

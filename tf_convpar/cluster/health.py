@@ -54,6 +54,8 @@ class Watch:
             answered before can hang.
         worked: Function that returns when a task was last busy, if known: a
             busy task that does not answer does not hang.
+        least_s: Function that returns the fewest seconds after which a task
+            hangs.
     """
 
     def __init__(
@@ -63,9 +65,11 @@ class Watch:
         *,
         starting: bool = False,
         worked: Callable[[Task], float] = lambda task: 0.0,
+        least_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._asked = asked
         self._worked = worked
+        self._least_s = least_s
         self._hangs = hangs
         self._starting = starting
         # The process that answered last, and when.
@@ -93,7 +97,8 @@ class Watch:
             channel.close()
 
     def _ask(self) -> None:
-        deadline = deadline_s(self._durations)
+        usual = deadline_s(self._durations)
+        deadline = max(self._least_s(), usual)
         asked = self._asked()
         start = time.monotonic()
         for task, process in asked.items():
@@ -102,10 +107,8 @@ class Watch:
             self._answered.pop(task, None)
             if not self._starting:
                 self._answered[task] = process, start
-        # Two in a row make up the deadline.
-        answers = ask(
-            asked, deadline / 2, patient=False, channels=self._channels
-        )
+        # Two in a row make up the usual deadline.
+        answers = ask(asked, usual / 2, patient=False, channels=self._channels)
         worked = {task: self._worked(task) for task in asked}
         now = time.monotonic()
         silent = set()
@@ -186,10 +189,15 @@ class Steps:
         """Time up to which all steps that had begun have also ended."""
         return min(list(self._starts.values()), default=self._ended)
 
-    def stand_still(self) -> bool:
-        """Whether a step takes much longer than steps usually do."""
+    def stand_still(self, least_s: float = 0.0) -> bool:
+        """Whether a step takes much longer than steps usually do.
+
+        Args:
+            least_s: What no step may take, at least.
+        """
         start = min(list(self._starts.values()), default=math.inf)
-        return time.monotonic() - start >= deadline_s(self._durations)
+        deadline = max(least_s, deadline_s(self._durations))
+        return time.monotonic() - start >= deadline
 
 
 def deadline_s(durations: Sequence[float]) -> float:

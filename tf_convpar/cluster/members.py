@@ -60,6 +60,9 @@ class Members:
     Attributes:
         absent: Workers that left and have not joined again, or not yet.
         steps: The chief's steps, which it must tell of.
+        patience_s: Seconds without an answer that are no reason to give up a
+            worker, and without the end of a step: others work meanwhile. It is
+            0 when `watched` begins.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class Members:
         self._hanging: set[Task] = set()
         self.absent: list[Task] = list(absent)
         self.steps = Steps(launches.tell)
+        self.patience_s = 0.0
         # Tasks that left because they and others did not reach one another, and
         # the question whether they do again.
         self._separated: dict[Task, Reach | None] = {}
@@ -92,6 +96,7 @@ class Members:
         on the network, or somebody kills it.
         """
         over = threading.Event()
+        self.patience_s = 0.0
         launches.tell()
 
         def keep_cutting() -> None:
@@ -101,7 +106,7 @@ class Members:
 
         def look() -> None:
             while not over.wait(_LOOK_EVERY_S):
-                if self.steps.stand_still():
+                if self.steps.stand_still(self.patience_s):
                     self._separate(over)
                     # It may only be a long one.
                     over.wait(_ANSWER_S)
@@ -111,6 +116,7 @@ class Members:
             self._present,
             self._give_up,
             worked=lambda task: self.steps.got_on_until(),
+            least_s=lambda: self.patience_s,
         ):
             cutting.start()
             threading.Thread(target=look, daemon=True).start()

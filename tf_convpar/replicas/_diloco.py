@@ -12,7 +12,8 @@ import math
 import os
 import time
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
+from concurrent.futures import wait
 from typing import Any
 
 import keras
@@ -21,27 +22,26 @@ import tensorflow as tf
 from tf_convpar._compat.keras import has_schedule
 from tf_convpar.replicas._common_weights import CommonWeights
 from tf_convpar.replicas._data import Source
-from tf_convpar.replicas._kept_rounds import KeptRounds
 from tf_convpar.replicas._local_steps import LocalSteps
 from tf_convpar.replicas._local_steps import Made
 from tf_convpar.replicas._mailbox import Mailbox
 from tf_convpar.replicas._member import Member
 from tf_convpar.replicas._member import begin_at_newest
 from tf_convpar.replicas._member import limit_s
-from tf_convpar.replicas._outer_rounds import OuterRounds
 from tf_convpar.replicas._outer_rounds import Sent
 from tf_convpar.replicas._replica import PackedState
 from tf_convpar.replicas._replica import Replica
 from tf_convpar.replicas._report import Report
 from tf_convpar.replicas._schedule import Schedule
 from tf_convpar.replicas._schedule import steps_by_share
+from tf_convpar.replicas._stragglers import Stragglers
 from tf_convpar.replicas._wire import wire_of
 
 # How long others wait for a replica, as a part of the time of its steps.
 _PATIENCE = 0.25
 
 
-class DiLoCo(KeptRounds):
+class DiLoCo(Stragglers):
     """Replicas learn alone for many steps, and then share what they learned.
 
     ```python
@@ -114,7 +114,15 @@ class DiLoCo(KeptRounds):
         backup_every: int = 1,
         **kwargs: Any,
     ) -> None:
-        super().__init__(model, backup_dir, backup_every, **kwargs)
+        super().__init__(
+            model,
+            backup_dir,
+            backup_every,
+            # Where speeds are measured; else a training is the same each time.
+            patience=math.inf if patience is None else patience,
+            wire=wire_of(wire),
+            **kwargs,
+        )
         self.schedule = Schedule.of(every, fragments, delay)
         if not 0 <= kept < 1:
             raise ValueError(
@@ -137,11 +145,9 @@ class DiLoCo(KeptRounds):
                 f"schedule: {outer.get_config()['learning_rate']}."
             )
         self.outer, self.kept, self.unequal = outer, kept, unequal
-        self._wire = wire_of(wire)
         self._measures = not isinstance(self.shares, list)
-        if patience is None:
-            patience = _PATIENCE if self._measures else math.inf
-        self.patience = patience
+        if patience is None and self._measures:
+            self.patience = _PATIENCE
         # The exchange under way.
         self._sent: Sent | None = None
         self._sent_at = 0
@@ -161,7 +167,7 @@ class DiLoCo(KeptRounds):
     def round_bytes(self) -> list[int]:
         """Bytes that each replica sends in `every` steps."""
         return [
-            self.schedule.fragments * self._rounds.nbytes(i)
+            self.schedule.fragments * self._exchange_of(self.replicas).nbytes(i)
             for i in range(len(self.replicas))
         ]
 
@@ -193,9 +199,10 @@ class DiLoCo(KeptRounds):
                     Mailbox(replica, common, self._wire),
                 )
             members.append(member)
-        self.centre = begin_at_newest(members)
         self._members = dict(zip(self.replicas, members, strict=True))
-        self._rounds = OuterRounds(members, self._wire)
+        self._steps_under_way.keep(self.replicas)
+        self.centre = begin_at_newest(self._taking_part())
+        self._exchanges = {}
         self._sent = None
 
     def _make_anew(self) -> None:
@@ -235,7 +242,7 @@ class DiLoCo(KeptRounds):
         self, steps: int, source: Source
     ) -> Generator[tuple[int, Any], None, None]:
         done = 0
-        with ThreadPoolExecutor(len(self.replicas) + 1) as pool:
+        with self._steps_under_way.threads(len(self.replicas) + 1) as pool:
             while done < steps:
                 length = self._under_way or min(
                     self._next_steps(), steps - done
@@ -254,54 +261,58 @@ class DiLoCo(KeptRounds):
         sent_at = self._sent_at if self._sent else None
         return self.schedule.steps_left(self._position, sent_at)
 
-    def _learn(
-        self, length: int, source: Source, pool: ThreadPoolExecutor
-    ) -> list[Made]:
-        """All replicas' steps, while a fragment travels."""
-        members = [self._members[replica] for replica in self.replicas]
-        goals = self._goals(length)
+    def _learn(self, length: int, source: Source, pool: Executor) -> list[Made]:
+        """Steps of all who are not late, while a fragment travels."""
+        self._let_late_begin()
+        under_way = self._steps_under_way
+        members = self._taking_part()
+        goals = dict(zip(self.replicas, self._goals(length), strict=True))
         eta = self._eta()
-        limit = limit_s(members, goals, self.patience)
-        travels = None
+        limit = limit_s(
+            members, [goals[m.replica] for m in members], self.patience
+        )
+        travels = []
         if self._sent and not self._has_travelled:
-            travels = pool.submit(self._rounds.travel, self._sent)
+            travels = [pool.submit(self._sent.by.travel, self._sent)]
         # Before anyone takes a batch; who is new is traced while others learn.
         due = [
-            (member, goal, source.example(member.replica))
-            for member, goal in zip(members, goals, strict=True)
+            (member, source.example(member.replica))
+            for member in members
             if member.replica not in self._made_by
         ]
-        running = {}
         begin = time.monotonic()
-        for member, goal, example in sorted(
-            due, key=lambda steps: steps[0].pace is None
-        ):
+        for member, example in sorted(due, key=lambda due: due[0].pace is None):
             member.local.trace(example)
             left = max(0.0, limit - (time.monotonic() - begin))
-            running[member.replica] = pool.submit(
-                member.local.run, goal, left, eta, source.batch
+            goal = goals[member.replica]
+            under_way.start(
+                member.replica, member.local.run, goal, left, eta, source.batch
             )
         self._under_way = length
         # So is their exchange.
-        self._rounds.trace(self.schedule.following(self._position))
+        self._exchange_of(self.replicas).trace(
+            self.schedule.following(self._position)
+        )
         if self._has_old:
             self._release()
             self._has_old = False
-        runs = [*running.values(), travels]
-        failed = [run.exception() for run in runs if run]
-        for replica, run in running.items():
-            if not run.exception():
-                self._made_by[replica] = run.result()
-                self._members[replica].note(run.result())
-        for error in failed:
-            if error:
-                raise error
-        made = [self._made_by[member.replica] for member in members]
+        try:
+            made_by, error = self._ended()
+        finally:
+            wait(travels)
+        for replica, made in made_by.items():
+            self._made_by[replica] = made
+            self._members[replica].note(made)
+        if error:
+            raise error
+        for travel in travels:
+            travel.result()
+        made_by = {r: self._made_by[r] for r in self._present}
         self._under_way, self._made_by = 0, {}
         self._has_travelled = bool(self._sent)
         if self._counts_steps:
-            self._adapt(members)
-        return made
+            self._adapt(list(self._members.values()))
+        return list(made_by.values())
 
     def _goals(self, length: int) -> list[int]:
         """Steps of each replica that make so many on average."""
@@ -336,29 +347,36 @@ class DiLoCo(KeptRounds):
             self._send(self.schedule.last(self._position))
 
     def _send(self, fragment: int) -> None:
-        self._sent = self._rounds.sent(fragment)
+        exchange = self._exchange_of(self._present)
+        exchange.trace(fragment)
+        self._sent = exchange.sent(fragment)
         self._has_travelled = False
         self._sent_at = self._position
 
     def _receive(self, kept: float) -> None:
         if self._sent is None:
             return
+        sent, self._sent = self._sent, None
         if not self._has_travelled:
-            self._rounds.travel(self._sent)
+            sent.by.travel(sent)
         eta = float(self.outer.learning_rate)
-        self._rounds.received(self._sent, eta, kept)
-        self._sent = None
+        present = self._taking_part()
+        sent.by.received(sent, eta, kept, present)
+        if present != sent.by.members:
+            # Who was late when this was sent has not got it.
+            self.centre = begin_at_newest(present)
 
     def _finish(self, last: bool) -> None:
         """At the end of `fit` all that was learned is shared."""
         if not last:
             return
         self._under_way, self._made_by = 0, {}
+        self._steps_under_way.wait()
         # Who has not moved since it sent this keeps nothing of its own.
         moved = self._position > self._sent_at
         self._receive(self.kept if moved else 0.0)
         for fragment in range(self.schedule.fragments):
-            if any(m.learned(fragment) for m in self._members.values()):
+            if any(m.learned(fragment) for m in self._taking_part()):
                 self._send(fragment)
                 self._receive(0.0)
         self._position = 0

@@ -93,9 +93,12 @@ class KeptRounds(Method):
         exchanges, between = divmod(self._position, self._between)
         if self._backups and not between and not exchanges % self._backup_every:
             self._backups.keep(
-                list(self._members.values()),
-                self._place_of(epoch, done, steps),
+                self._taking_part(), self._place_of(epoch, done, steps)
             )
+
+    def _taking_part(self) -> list[Member]:
+        """All who are not late."""
+        return [self._members[replica] for replica in self._present]
 
     def _over(self) -> None:
         if self._backups:

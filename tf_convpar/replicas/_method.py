@@ -37,6 +37,8 @@ class Method(Survivors):
 
     # Whether steps are being made that the model does not have yet.
     _is_ahead = False
+    # What metrics of an epoch begin with.
+    _zero_metrics: Any = None
 
     @abc.abstractmethod
     def _steps(
@@ -301,17 +303,13 @@ class Method(Survivors):
             try:
                 self._take_back(source)
                 self.model.reset_metrics()
-                zero = self._zero_metrics()
-                for replica in self.replicas:
-                    replica.metrics.assign(zero)
+                form = self.replicas[0].form
+                self._zero_metrics = form.metrics.read(form.measured)
+                for replica in self._present:
+                    replica.metrics.assign(self._zero_metrics)
                 return
             except tf.errors.OpError as error:
                 self._go_on_without_lost(source, error)
-
-    def _zero_metrics(self) -> tf.Tensor:
-        """What metrics begin with; the model's were reset."""
-        form = self.replicas[0].form
-        return form.metrics.read(form.measured)
 
     def _settle(self, source: Source, last: bool) -> None:
         """Ends an epoch: the model has the centre's weights."""
@@ -327,7 +325,6 @@ class Method(Survivors):
         self, epoch: int, done: int, steps: int, source: Source, callbacks: Any
     ) -> dict[str, Any]:
         form = self.replicas[0].form
-        zero = self._zero_metrics()
         logs: dict[str, Any] = {}
         with (
             self._left_with_what_it_learned(),
@@ -338,7 +335,8 @@ class Method(Survivors):
                 made, state = next(states)
                 done += made
                 # A sum over replicas has of what each began with one too many.
-                state = state - (len(self.replicas) - 1) * zero
+                others = len(self._present) - 1
+                state = state - others * self._zero_metrics
                 form.metrics.write(state, form.measured)
                 # Schedules of the learning rate go by it.
                 steps_counter(self.model.optimizer).assign_add(made)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -33,10 +34,12 @@ class Sent:
     Attributes:
         fragment: Its number.
         samples: From how many each had learned when it was sent.
+        by: The exchange of those who sent it.
     """
 
     fragment: int
     samples: list[int]
+    by: OuterRounds
 
 
 class OuterRounds:
@@ -81,8 +84,8 @@ class OuterRounds:
 
     def sent(self, fragment: int) -> Sent:
         """Takes the members' differences, as they are now."""
-        self._of_all(lambda member: member.mailbox.fill(fragment))
-        return Sent(fragment, [m.samples for m in self.members])
+        _of_all(self.members, lambda member: member.mailbox.fill(fragment))
+        return Sent(fragment, [m.samples for m in self.members], self)
 
     def travel(self, sent: Sent) -> None:
         """Brings the outer gradient to each member's device."""
@@ -97,34 +100,36 @@ class OuterRounds:
         with step():
             self._mean(counts, sent.fragment).numpy()
 
-    def received(self, sent: Sent, eta: float, kept: float) -> None:
+    def received(
+        self,
+        sent: Sent,
+        eta: float,
+        kept: float,
+        present: Collection[Member] | None = None,
+    ) -> None:
         """Steps the common weights, and moves the members to them.
 
         Args:
             sent: What has travelled.
             eta: The outer learning rate.
             kept: How much a member keeps of its own weights (`m`).
+            present: Members who do so, if not all: some may be late now.
         """
-        self._of_all(
-            lambda member: member.mailbox.use(sent.fragment, eta, kept)
+        receivers = [
+            (member, now)
+            for member, now in zip(self.members, sent.samples, strict=True)
+            if present is None or member in present
+        ]
+        _of_all(
+            [member for member, _ in receivers],
+            lambda member: member.mailbox.use(sent.fragment, eta, kept),
         )
-        for member, now in zip(self.members, sent.samples, strict=True):
+        for member, now in receivers:
             member.exchanged[sent.fragment] = now
 
     def nbytes(self, member: int) -> int:
         """Bytes that a member sends for one fragment."""
         return self._reduce.nbytes(member)
-
-    def _of_all(self, call: Callable[[Member], None]) -> None:
-        """Something that every member does, all at once.
-
-        Raises:
-            tf.errors.OpError: One is lost; the others have done it.
-        """
-        with ThreadPoolExecutor(len(self.members)) as pool:
-            runs = [pool.submit(call, member) for member in self.members]
-        for run in runs:
-            run.result()
 
     def _mean_in_graph(self, counts: tf.Tensor, fragment: int) -> tf.Tensor:
         messages = []
@@ -141,3 +146,15 @@ class OuterRounds:
                 member.mailbox.mean.assign(mean)
         # What is returned waits for all that is assigned.
         return tf.constant(True)
+
+
+def _of_all(members: Sequence[Member], call: Callable[[Member], None]) -> None:
+    """Something that members do, all at once.
+
+    Raises:
+        tf.errors.OpError: One is lost; the others have done it.
+    """
+    with ThreadPoolExecutor(max(1, len(members))) as pool:
+        runs = [pool.submit(call, member) for member in members]
+    for run in runs:
+        run.result()

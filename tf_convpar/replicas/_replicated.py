@@ -103,6 +103,11 @@ class Replicated(abc.ABC):
         """How gradients and weights travel in each step, if they do."""
         return None
 
+    @property
+    def _present(self) -> list[Replica]:
+        """Replicas that take part in what is done now."""
+        return self.replicas
+
     @abc.abstractmethod
     def _make(self) -> None:
         """Makes what steps, of `replicas` and `centre`."""
@@ -138,10 +143,10 @@ class Replicated(abc.ABC):
         self.centre.write()
         form = self.centre.form
         if form.averages:
-            kept = [r.kept.read_value() for r in self.replicas]
+            kept = [r.kept.read_value() for r in self._present]
             form.kept.write(tf.add_n(kept) / len(kept), form.averages)
         for variable, state in zip(
-            form.states, self.replicas[0].states, strict=True
+            form.states, self._present[0].states, strict=True
         ):
             variable.assign(tf.convert_to_tensor(state))
 
