@@ -16,6 +16,7 @@ from replica_cases import rounded
 from tf_convpar import replicas
 from tf_convpar.placement import BLOCK
 from tf_convpar.replicas import _shares
+from tf_convpar.replicas import _steps_under_way
 from tf_convpar.replicas._data import Source
 from tf_convpar.replicas._wire import wire_of
 
@@ -169,8 +170,7 @@ def test_the_default_of_several_fragments_hides_them():
 def test_what_travels_does_so_while_replicas_learn():
     method, source, _ = run(2, every=4, fragments=2)
     order, both = [], threading.Event()
-    exchange = method._exchange_of(method.replicas)
-    travel, learn = exchange.travel, source.batch
+    travel, learn = method._rounds.travel, source.batch
 
     def slow(sent):
         order.append("travels")
@@ -182,7 +182,7 @@ def test_what_travels_does_so_while_replicas_learn():
             both.set()
         return learn(replica)
 
-    exchange.travel, source.batch = slow, batch
+    method._rounds.travel, source.batch = slow, batch
     list(method._steps(2, source))
     assert order == ["travels"]
 
@@ -284,6 +284,43 @@ def test_who_is_slow_ends_its_steps_and_counts_by_what_it_made(is_known):
         made = [len(own[first:last]) for own in source.means]
         reference.receive(*reference.send(0, made), kept=0)
     close(method, reference)
+
+
+def test_who_hangs_is_left_out_of_rounds_until_its_steps_end(monkeypatch):
+    monkeypatch.setattr(_steps_under_way, "_LEAST_S", 0.5)
+    source = Recorded((2, 2, 2))
+    method = replicas.DiLoCo(
+        quadratic(), devices=DEVICES, shares=[1, 1, 1], every=4, patience=0.25
+    )
+    method._prepare(source, 2)
+    method._begin(source)
+    batch, goes_on = source.batch, threading.Event()
+
+    def hangs(replica):
+        if replica.index == 1:
+            assert goes_on.wait(30)
+        return batch(replica)
+
+    presences = []
+    for source.batch in (batch, hangs, batch, batch):
+        if len(presences) == 3:
+            goes_on.set()
+            method._steps_under_way.wait()
+        list(method._steps(4, source))
+        presences.append([replica.index for replica in method._present])
+    assert presences == [[0, 1, 2], [0, 2], [0, 2], [0, 1, 2]]
+    reference = Reference(3, 1, "float32")
+    # What the second one made after all is lost.
+    made = [(4, 4, 4), (4, 0, 4), (4, 0, 4), (4, 4, 4)]
+    left = [source.means[0], source.means[1][:4] + source.means[1][-4:]]
+    left = list(map(iter, [*left, source.means[2]]))
+    for steps in made:
+        for i, count in enumerate(steps):
+            for _ in range(count):
+                reference.step(i, next(left[i]))
+        reference.receive(*reference.send(0, steps), kept=0)
+    close(method, reference)
+    assert method._members[method.replicas[1]].passed == 4 + 1 + 4
 
 
 def test_the_loop_on_a_device_ends_in_time():

@@ -44,6 +44,20 @@ def test_the_others_go_on_and_the_lost_returns(found, name):
     check(found[name])
 
 
+def test_nobody_waits_for_who_stands_still():
+    """And it takes part again, with all that it had, when it goes on."""
+    late = forks.found(
+        [PROGRAM.with_name("replicas_late.py")], dict(os.environ)
+    )
+    counts = [len(tasks) for tasks in late["tasks"]]
+    assert counts == [3, 3, 2, 2, 3, 3]
+    assert "/job:worker/replica:0/task:0" not in late["tasks"][2]
+    # Five seconds pass before who does not answer is taken for lost.
+    assert max(late["seconds"][2:]) < 5
+    assert late["devices"] == 3
+    assert late["losses"][-1] < 0.7 * late["losses"][0]
+
+
 @pytest.mark.slow
 def test_so_do_those_of_other_methods():
     for name, case in trained(dict(os.environ), *OTHERS).items():

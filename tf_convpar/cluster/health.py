@@ -90,6 +90,11 @@ class Watch:
     def __exit__(self, *exception: object) -> None:
         self._over.set()
 
+    @property
+    def silent(self) -> set[Task]:
+        """Those who left the last question without an answer."""
+        return self._silent
+
     def _run(self) -> None:
         while not self._over.wait(_EVERY_S):
             self._ask()

@@ -78,6 +78,7 @@ class Members:
         self.absent: list[Task] = list(absent)
         self.steps = Steps(launches.tell)
         self.patience_s = 0.0
+        self._watch: Watch | None = None
         # Tasks that left because they and others did not reach one another, and
         # the question whether they do again.
         self._separated: dict[Task, Reach | None] = {}
@@ -117,7 +118,7 @@ class Members:
             self._give_up,
             worked=lambda task: self.steps.got_on_until(),
             least_s=lambda: self.patience_s,
-        ):
+        ) as self._watch:
             cutting.start()
             threading.Thread(target=look, daemon=True).start()
             try:
@@ -126,6 +127,14 @@ class Members:
                 over.set()
                 cutting.join()
                 self._hanging.clear()
+
+    def silent(self) -> set[Task]:
+        """Workers that left the last question without an answer.
+
+        None if all did: then it is this process that was not there.
+        """
+        silent = self._watch.silent if self._watch else set()
+        return set() if silent == self._present().keys() else silent
 
     def _present(self) -> dict[Task, int]:
         return {

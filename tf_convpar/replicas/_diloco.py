@@ -28,6 +28,7 @@ from tf_convpar.replicas._mailbox import Mailbox
 from tf_convpar.replicas._member import Member
 from tf_convpar.replicas._member import begin_at_newest
 from tf_convpar.replicas._member import limit_s
+from tf_convpar.replicas._outer_rounds import OuterRounds
 from tf_convpar.replicas._outer_rounds import Sent
 from tf_convpar.replicas._replica import PackedState
 from tf_convpar.replicas._replica import Replica
@@ -81,8 +82,9 @@ class DiLoCo(Stragglers):
             Contributions count by samples.
         patience: The longest that a replica makes the others wait for its
             steps, as a part of their time. It stops then, and what it has made
-            counts. None is 0.25 where speeds are measured, and no limit where
-            `shares` are given, so that a training is the same each time.
+            counts; who hangs or is lost is left out of the round. None is 0.25
+            where speeds are measured, and no limit where `shares` are given,
+            so that a training is the same each time.
         backup_dir: A folder on each machine, of the same name, in which each
             task keeps the last two rounds; a relative name is relative to
             where the task was started. A `fit` that finds some goes on from
@@ -120,7 +122,6 @@ class DiLoCo(Stragglers):
             backup_every,
             # Where speeds are measured; else a training is the same each time.
             patience=math.inf if patience is None else patience,
-            wire=wire_of(wire),
             **kwargs,
         )
         self.schedule = Schedule.of(every, fragments, delay)
@@ -145,6 +146,7 @@ class DiLoCo(Stragglers):
                 f"schedule: {outer.get_config()['learning_rate']}."
             )
         self.outer, self.kept, self.unequal = outer, kept, unequal
+        self._wire = wire_of(wire)
         self._measures = not isinstance(self.shares, list)
         if patience is None and self._measures:
             self.patience = _PATIENCE
@@ -167,7 +169,7 @@ class DiLoCo(Stragglers):
     def round_bytes(self) -> list[int]:
         """Bytes that each replica sends in `every` steps."""
         return [
-            self.schedule.fragments * self._exchange_of(self.replicas).nbytes(i)
+            self.schedule.fragments * self._rounds.nbytes(i)
             for i in range(len(self.replicas))
         ]
 
@@ -200,9 +202,9 @@ class DiLoCo(Stragglers):
                 )
             members.append(member)
         self._members = dict(zip(self.replicas, members, strict=True))
-        self._steps_under_way.keep(self.replicas)
+        self._rounds = OuterRounds(members, self._wire)
+        self._begin_anew()
         self.centre = begin_at_newest(self._taking_part())
-        self._exchanges = {}
         self._sent = None
 
     def _make_anew(self) -> None:
@@ -264,7 +266,6 @@ class DiLoCo(Stragglers):
     def _learn(self, length: int, source: Source, pool: Executor) -> list[Made]:
         """Steps of all who are not late, while a fragment travels."""
         self._let_late_begin()
-        under_way = self._steps_under_way
         members = self._taking_part()
         goals = dict(zip(self.replicas, self._goals(length), strict=True))
         eta = self._eta()
@@ -273,7 +274,7 @@ class DiLoCo(Stragglers):
         )
         travels = []
         if self._sent and not self._has_travelled:
-            travels = [pool.submit(self._sent.by.travel, self._sent)]
+            travels = [pool.submit(self._rounds.travel, self._sent)]
         # Before anyone takes a batch; who is new is traced while others learn.
         due = [
             (member, source.example(member.replica))
@@ -285,14 +286,10 @@ class DiLoCo(Stragglers):
             member.local.trace(example)
             left = max(0.0, limit - (time.monotonic() - begin))
             goal = goals[member.replica]
-            under_way.start(
-                member.replica, member.local.run, goal, left, eta, source.batch
-            )
+            self._start(member, goal, left, eta, source.batch)
         self._under_way = length
         # So is their exchange.
-        self._exchange_of(self.replicas).trace(
-            self.schedule.following(self._position)
-        )
+        self._rounds.trace(self.schedule.following(self._position))
         if self._has_old:
             self._release()
             self._has_old = False
@@ -347,9 +344,7 @@ class DiLoCo(Stragglers):
             self._send(self.schedule.last(self._position))
 
     def _send(self, fragment: int) -> None:
-        exchange = self._exchange_of(self._present)
-        exchange.trace(fragment)
-        self._sent = exchange.sent(fragment)
+        self._sent = self._rounds.sent(fragment, self._taking_part())
         self._has_travelled = False
         self._sent_at = self._position
 
@@ -358,12 +353,13 @@ class DiLoCo(Stragglers):
             return
         sent, self._sent = self._sent, None
         if not self._has_travelled:
-            sent.by.travel(sent)
+            self._rounds.travel(sent)
         eta = float(self.outer.learning_rate)
         present = self._taking_part()
-        sent.by.received(sent, eta, kept, present)
-        if present != sent.by.members:
-            # Who was late when this was sent has not got it.
+        receivers = [m for m in present if m.replica in sent.samples]
+        self._rounds.received(sent, receivers, eta, kept)
+        if len(receivers) < len(present):
+            # Who was late when it was sent has not got it.
             self.centre = begin_at_newest(present)
 
     def _finish(self, last: bool) -> None:

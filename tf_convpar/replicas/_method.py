@@ -305,11 +305,15 @@ class Method(Survivors):
                 self.model.reset_metrics()
                 form = self.replicas[0].form
                 self._zero_metrics = form.metrics.read(form.measured)
-                for replica in self._present:
-                    replica.metrics.assign(self._zero_metrics)
+                self._reset_metrics()
                 return
             except tf.errors.OpError as error:
                 self._go_on_without_lost(source, error)
+
+    def _reset_metrics(self) -> None:
+        """Lets all replicas' metrics begin anew."""
+        for replica in self.replicas:
+            replica.metrics.assign(self._zero_metrics)
 
     def _settle(self, source: Source, last: bool) -> None:
         """Ends an epoch: the model has the centre's weights."""

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from collections.abc import Collection
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -24,7 +24,10 @@ import tensorflow as tf
 from tf_convpar.cluster.joining import step
 from tf_convpar.replicas._all_reduce import AllReduce
 from tf_convpar.replicas._member import Member
+from tf_convpar.replicas._replica import Replica
 from tf_convpar.replicas._wire import Wire
+
+_Result = TypeVar("_Result")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,22 +36,20 @@ class Sent:
 
     Attributes:
         fragment: Its number.
-        samples: From how many each had learned when it was sent.
-        by: The exchange of those who sent it.
+        samples: From how many each had learned who sent it, when it did.
     """
 
     fragment: int
-    samples: list[int]
-    by: OuterRounds
+    samples: dict[Replica, int]
 
 
 class OuterRounds:
     """The exchange of fragments between members.
 
     ```python
-    sent = rounds.sent(fragment)
+    sent = rounds.sent(fragment, members)
     rounds.travel(sent)  # may run beside members' steps
-    rounds.received(sent, eta=0.7, kept=0.0)
+    rounds.received(sent, members, eta=0.7, kept=0.0)
     ```
 
     What lies between these calls is in the members' mailboxes. Only what
@@ -82,50 +83,51 @@ class OuterRounds:
         counts = tf.TensorSpec([len(self.members)], tf.float32)
         self._mean.get_concrete_function(counts, fragment)
 
-    def sent(self, fragment: int) -> Sent:
-        """Takes the members' differences, as they are now."""
-        _of_all(self.members, lambda member: member.mailbox.fill(fragment))
-        return Sent(fragment, [m.samples for m in self.members], self)
+    def sent(self, fragment: int, senders: Sequence[Member]) -> Sent:
+        """Takes members' differences, as they are now.
+
+        Args:
+            fragment: Its number.
+            senders: Those who have learned; others may be late.
+        """
+        _of_all(senders, lambda member: member.mailbox.fill(fragment))
+        return Sent(fragment, {m.replica: m.samples for m in senders})
 
     def travel(self, sent: Sent) -> None:
-        """Brings the outer gradient to each member's device."""
+        """Brings the outer gradient to the device of each who sent."""
+        senders = [m for m in self.members if m.replica in sent.samples]
         counts = np.asarray(
             [
-                now - member.exchanged[sent.fragment]
-                for member, now in zip(self.members, sent.samples, strict=True)
+                sent.samples[m.replica] - m.exchanged[sent.fragment]
+                for m in senders
             ],
             "float32",
         )
-        counts = tf.constant(counts / max(1.0, float(counts.sum())))
-        with step():
-            self._mean(counts, sent.fragment).numpy()
+        counts /= max(1.0, float(counts.sum()))
+        if len(senders) == len(self.members):
+            with step():
+                self._mean(tf.constant(counts), sent.fragment).numpy()
+            return
+        # A function for these would be sent to all tasks first, and wait for
+        # one that hangs. So they meet here, in float32.
+        parts = _of_all(senders, lambda m: m.mailbox.difference.numpy())
+        mean = np.tensordot(counts, parts, axes=1)
+        _of_all(senders, lambda m: m.mailbox.mean.assign(mean))
 
     def received(
-        self,
-        sent: Sent,
-        eta: float,
-        kept: float,
-        present: Collection[Member] | None = None,
+        self, sent: Sent, receivers: Sequence[Member], eta: float, kept: float
     ) -> None:
-        """Steps the common weights, and moves the members to them.
+        """Steps the common weights, and moves members to them.
 
         Args:
             sent: What has travelled.
+            receivers: Those who sent it and are not late now.
             eta: The outer learning rate.
             kept: How much a member keeps of its own weights (`m`).
-            present: Members who do so, if not all: some may be late now.
         """
-        receivers = [
-            (member, now)
-            for member, now in zip(self.members, sent.samples, strict=True)
-            if present is None or member in present
-        ]
-        _of_all(
-            [member for member, _ in receivers],
-            lambda member: member.mailbox.use(sent.fragment, eta, kept),
-        )
-        for member, now in receivers:
-            member.exchanged[sent.fragment] = now
+        _of_all(receivers, lambda m: m.mailbox.use(sent.fragment, eta, kept))
+        for member in receivers:
+            member.exchanged[sent.fragment] = sent.samples[member.replica]
 
     def nbytes(self, member: int) -> int:
         """Bytes that a member sends for one fragment."""
@@ -148,7 +150,9 @@ class OuterRounds:
         return tf.constant(True)
 
 
-def _of_all(members: Sequence[Member], call: Callable[[Member], None]) -> None:
+def _of_all(
+    members: Sequence[Member], call: Callable[[Member], _Result]
+) -> list[_Result]:
     """Something that members do, all at once.
 
     Raises:
@@ -156,5 +160,4 @@ def _of_all(members: Sequence[Member], call: Callable[[Member], None]) -> None:
     """
     with ThreadPoolExecutor(max(1, len(members))) as pool:
         runs = [pool.submit(call, member) for member in members]
-    for run in runs:
-        run.result()
+    return [run.result() for run in runs]

@@ -18,6 +18,8 @@ from tf_convpar.replicas._replica import Replica
 
 # Seconds for which a replica is waited for in any case: messages take some.
 _LEAST_S = 2.0
+# Seconds between looks who is silent.
+_LOOK_EVERY_S = 0.5
 # What calls raise whose task, or the way to it, is lost.
 _LOST = (tf.errors.UnavailableError, tf.errors.AbortedError)
 
@@ -28,7 +30,7 @@ class StepsUnderWay:
     ```python
     with under_way.threads(len(replicas)):
         for replica in replicas:
-            under_way.start(replica, local[replica].run, goal, ...)
+            under_way.start(replica, lambda: local.run(goal, ...))
         made, error = under_way.ended(patience=0.25)
     ```
 
@@ -53,29 +55,31 @@ class StepsUnderWay:
             concurrent.futures.wait(self._runs.values())
             self._runs.clear()
 
-    def start(
-        self, replica: Replica, steps: Callable[..., Made], *arguments: Any
-    ) -> None:
+    def start(self, replica: Replica, steps: Callable[[], Made]) -> None:
         """Lets a thread call for a replica's steps."""
         if not self._runs:
             self._begun = time.monotonic()
-        self._runs[replica] = self._pool.submit(steps, *arguments)
+        self._runs[replica] = self._pool.submit(steps)
 
     def ended(
-        self, patience: float
+        self,
+        patience: float,
+        is_silent: Callable[[Replica], bool] = lambda replica: False,
     ) -> tuple[dict[Replica, Made], BaseException | None]:
         """What replicas have made that are not late; waits for them.
 
         Args:
             patience: What they may take longer than the first who ends, as a
                 part of its time. If it has no limit, nobody is ever late.
+            is_silent: Whether a replica's task does not answer just now. Such
+                ones may take no longer.
 
         Returns:
             That, and an error of other steps. It is none where a replica is
             lost and another one made its steps: who is lost is late.
         """
         runs = self._runs
-        self._wait(patience)
+        self._wait(patience, is_silent)
         over = {r: run for r, run in runs.items() if run.done()}
         lost = {
             replica
@@ -97,22 +101,24 @@ class StepsUnderWay:
                 made[replica] = over[replica].result()
         return made, error
 
-    def _wait(self, patience: float) -> None:
-        left = set(self._runs.values())
+    def _wait(
+        self, patience: float, is_silent: Callable[[Replica], bool]
+    ) -> None:
         latest = math.inf
-        while left:
-            seconds = latest - time.monotonic()
-            over, left = concurrent.futures.wait(
-                left,
-                None if math.isinf(seconds) else max(0.0, seconds),
+        while left := {r for r, run in self._runs.items() if not run.done()}:
+            now = time.monotonic()
+            if math.isinf(latest) and any(
+                map(_has_stepped, self._runs.values())
+            ):
+                latest = now + patience * (now - self._begun) + _LEAST_S
+            is_over = math.isfinite(latest) and all(map(is_silent, left))
+            if is_over or now > latest:
+                return
+            concurrent.futures.wait(
+                [self._runs[replica] for replica in left],
+                _LOOK_EVERY_S,
                 concurrent.futures.FIRST_COMPLETED,
             )
-            if not over:
-                return
-            well = (run.result() for run in over if not run.exception())
-            if math.isinf(latest) and any(made.steps for made in well):
-                seconds = time.monotonic() - self._begun
-                latest = self._begun + (1 + patience) * seconds + _LEAST_S
 
     def is_late(self, replica: Replica) -> bool:
         """Whether it is waited for no longer."""
@@ -149,3 +155,9 @@ class StepsUnderWay:
     def wait(self) -> None:
         """Waits until those who are late have ended, or failed."""
         concurrent.futures.wait(self._late.values())
+
+
+def _has_stepped(run: concurrent.futures.Future[Made]) -> bool:
+    if not run.done() or run.exception():
+        return False
+    return bool(run.result().steps)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Any
 
 from tf_convpar.cluster.joining import members
+from tf_convpar.cluster.spec import Task
+from tf_convpar.machines import task_of
 from tf_convpar.replicas._data import Source
 from tf_convpar.replicas._kept_rounds import KeptRounds
 from tf_convpar.replicas._local_steps import Made
 from tf_convpar.replicas._member import Member
 from tf_convpar.replicas._member import begin_at_newest
-from tf_convpar.replicas._outer_rounds import OuterRounds
 from tf_convpar.replicas._replica import Replica
 from tf_convpar.replicas._steps_under_way import StepsUnderWay
-from tf_convpar.replicas._wire import Wire
+
+# Rounds, and seconds at most, for which who does not answer is not taken for
+# lost.
+_AWAY_ROUNDS, _AWAY_S = 2, 30.0
 
 
 class Stragglers(KeptRounds):
@@ -29,7 +33,6 @@ class Stragglers(KeptRounds):
         model: As for `Replicated`, as are all others.
         patience: The longest that a replica makes others wait for its steps, as
             a part of their time.
-        wire: How differences travel.
         **kwargs: As for `KeptRounds`.
     """
 
@@ -38,15 +41,15 @@ class Stragglers(KeptRounds):
         model: Any,
         *given: Any,
         patience: float,
-        wire: Wire,
         **kwargs: Any,
     ) -> None:
         super().__init__(model, *given, **kwargs)
         self.patience = patience
-        self._wire = wire
         self._steps_under_way = StepsUnderWay()
-        # Of all replicas, and of those who were present when others were late.
-        self._exchanges: dict[tuple[Replica, ...], OuterRounds] = {}
+        # Whose metrics are still of an earlier epoch.
+        self._has_old_metrics: set[Replica] = set()
+        # Whether the next round's calls are the first ones of their functions.
+        self._is_first = True
 
     @property
     def _present(self) -> list[Replica]:
@@ -57,31 +60,56 @@ class Stragglers(KeptRounds):
         """All who are not late."""
         return [self._members[replica] for replica in self._present]
 
-    def _exchange_of(self, replicas: Sequence[Replica]) -> OuterRounds:
-        """That of some replicas."""
-        key = tuple(replicas)
-        if key not in self._exchanges:
-            taking_part = [self._members[replica] for replica in key]
-            self._exchanges[key] = OuterRounds(taking_part, self._wire)
-        return self._exchanges[key]
-
     def _ended(self) -> tuple[dict[Replica, Made], BaseException | None]:
         """What those have made who are not late."""
-        made, error = self._steps_under_way.ended(self.patience)
+        # TensorFlow prepares functions when they are first called, one after
+        # another, for as long as it takes.
+        patience = math.inf if self._is_first else self.patience
         found = members()
+        made, error = self._steps_under_way.ended(
+            patience,
+            lambda replica: bool(
+                found and task_of(replica.device) in _names(found.silent())
+            ),
+        )
+        self._is_first = False
         if found and math.isfinite(self.patience):
             # Others do without who hangs. It may be back in the next round.
-            found.patience_s = max(
-                (own.seconds for own in made.values()), default=0.0
-            )
+            round_s = max((own.seconds for own in made.values()), default=0.0)
+            found.patience_s = min(_AWAY_ROUNDS * round_s, _AWAY_S)
         return made, error
+
+    def _begin_anew(self) -> None:
+        """All calls are the first ones, of functions that are made anew."""
+        self._steps_under_way.keep(self.replicas)
+        self._is_first = True
+        found = members()
+        if found:
+            found.patience_s = 0.0
+
+    def _reset_metrics(self) -> None:
+        # Where a replica steps: to do it here would wait for one that hangs.
+        self._has_old_metrics = set(self.replicas)
+
+    def _start(self, member: Member, *limits: Any) -> None:
+        """Lets a member step; `limits` are those of `LocalSteps.run`."""
+        replica = member.replica
+        is_reset = replica in self._has_old_metrics
+        self._has_old_metrics.discard(replica)
+
+        def run() -> Made:
+            if is_reset:
+                replica.metrics.assign(self._zero_metrics)
+            return member.local.run(*limits)
+
+        self._steps_under_way.start(replica, run)
 
     def _let_late_begin(self) -> None:
         """Who was late, and has ended its steps, begins at the newest."""
         back = self._steps_under_way.back()
         for replica, made in back.items():
             self._members[replica].passed += made.steps
-            replica.metrics.assign(self._zero_metrics)
+            self._has_old_metrics.add(replica)
         if back:
             self.centre = begin_at_newest(self._taking_part())
 
@@ -90,3 +118,7 @@ class Stragglers(KeptRounds):
         if error:
             raise error
         super()._take_back(source)
+
+
+def _names(tasks: Collection[Task]) -> set[tuple[str, int]]:
+    return {(task.job, task.index) for task in tasks}
