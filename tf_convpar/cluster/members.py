@@ -129,12 +129,14 @@ class Members:
                 self._hanging.clear()
 
     def silent(self) -> set[Task]:
-        """Workers that left the last question without an answer.
+        """Workers that do not answer just now, but are not given up yet.
 
-        None if all did: then it is this process that was not there.
+        None if all are silent: then it is this process that was not there.
         """
         silent = self._watch.silent if self._watch else set()
-        return set() if silent == self._present().keys() else silent
+        if silent == self._present().keys():
+            return set()
+        return silent - self._hanging
 
     def _present(self) -> dict[Task, int]:
         return {

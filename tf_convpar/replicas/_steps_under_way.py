@@ -135,10 +135,13 @@ class StepsUnderWay:
             del self._late[replica]
         return back
 
-    def failed(self) -> BaseException | None:
-        """Why one who is late will not come back by itself, if it is known."""
-        errors = [run.exception() for run in self._late.values() if run.done()]
-        return next((error for error in errors if error), None)
+    def failed(self) -> dict[Replica, BaseException]:
+        """Those who were late and will not come back by themselves, and why."""
+        return {
+            replica: error
+            for replica, run in self._late.items()
+            if run.done() and (error := run.exception())
+        }
 
     def keep(self, replicas: Collection[Replica]) -> None:
         """Forgets the late of whom nothing more will come.

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from typing import Any
 
 from tf_convpar.cluster.joining import members
-from tf_convpar.cluster.spec import Task
 from tf_convpar.machines import task_of
 from tf_convpar.replicas._data import Source
 from tf_convpar.replicas._kept_rounds import KeptRounds
@@ -68,9 +66,7 @@ class Stragglers(KeptRounds):
         found = members()
         made, error = self._steps_under_way.ended(
             patience,
-            lambda replica: bool(
-                found and task_of(replica.device) in _names(found.silent())
-            ),
+            self._is_silent,
         )
         self._is_first = False
         if found and math.isfinite(self.patience):
@@ -113,12 +109,17 @@ class Stragglers(KeptRounds):
         if back:
             self.centre = begin_at_newest(self._taking_part())
 
+    def _is_silent(self, replica: Replica) -> bool:
+        """Whether its task does not answer just now, but may yet."""
+        found = members()
+        silent = found.silent() if found else set()
+        task = task_of(replica.device)
+        return any((t.job, t.index) == task for t in silent)
+
     def _take_back(self, source: Source) -> None:
-        error = self._steps_under_way.failed()
-        if error:
-            raise error
+        # One that is lost leaves when it is back: to change the cluster, and
+        # what is made of its members, once is enough.
+        for replica, error in self._steps_under_way.failed().items():
+            if not self._is_silent(replica):
+                raise error
         super()._take_back(source)
-
-
-def _names(tasks: Collection[Task]) -> set[tuple[str, int]]:
-    return {(task.job, task.index) for task in tasks}
