@@ -135,13 +135,13 @@ class StepsUnderWay:
             del self._late[replica]
         return back
 
-    def failed(self) -> dict[Replica, BaseException]:
-        """Those who were late and will not come back by themselves, and why."""
-        return {
-            replica: error
+    def failed(self) -> list[Replica]:
+        """Those who were late, and will not come back by themselves."""
+        return [
+            replica
             for replica, run in self._late.items()
-            if run.done() and (error := run.exception())
-        }
+            if run.done() and run.exception()
+        ]
 
     def keep(self, replicas: Collection[Replica]) -> None:
         """Forgets the late of whom nothing more will come.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 from tf_convpar.cluster.joining import members
@@ -64,10 +65,7 @@ class Stragglers(KeptRounds):
         # another, for as long as it takes.
         patience = math.inf if self._is_first else self.patience
         found = members()
-        made, error = self._steps_under_way.ended(
-            patience,
-            self._is_silent,
-        )
+        made, error = self._steps_under_way.ended(patience, self._is_silent)
         self._is_first = False
         if found and math.isfinite(self.patience):
             # Others do without who hangs. It may be back in the next round.
@@ -105,7 +103,10 @@ class Stragglers(KeptRounds):
         back = self._steps_under_way.back()
         for replica, made in back.items():
             self._members[replica].passed += made.steps
-            self._has_old_metrics.add(replica)
+        self._let_begin(back)
+
+    def _let_begin(self, back: Collection[Replica]) -> None:
+        self._has_old_metrics.update(back)
         if back:
             self.centre = begin_at_newest(self._taking_part())
 
@@ -119,7 +120,15 @@ class Stragglers(KeptRounds):
     def _take_back(self, source: Source) -> None:
         # One that is lost leaves when it is back: to change the cluster, and
         # what is made of its members, once is enough.
-        for replica, error in self._steps_under_way.failed().items():
-            if not self._is_silent(replica):
-                raise error
+        failed = [
+            replica
+            for replica in self._steps_under_way.failed()
+            if not self._is_silent(replica)
+        ]
+        if failed and self._leave_lost_out():
+            self._place(source)
+        elif failed:
+            # Their tasks are what they were: a connection failed.
+            self._steps_under_way.keep(self.replicas)
+            self._let_begin(failed)
         super()._take_back(source)
