@@ -294,7 +294,7 @@ class DiLoCo(Stragglers):
             self._release()
             self._has_old = False
         try:
-            made_by, error = self._ended()
+            made_by, error = self._ended(limit)
         finally:
             wait(travels)
         for replica, made in made_by.items():
@@ -358,6 +358,8 @@ class DiLoCo(Stragglers):
         present = self._taking_part()
         receivers = [m for m in present if m.replica in sent.samples]
         self._rounds.received(sent, receivers, eta, kept)
+        if receivers:
+            self.centre = receivers[0].common
         if len(receivers) < len(present):
             # Who was late when it was sent has not got it.
             self.centre = begin_at_newest(present)

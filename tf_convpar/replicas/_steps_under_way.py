@@ -64,6 +64,7 @@ class StepsUnderWay:
     def ended(
         self,
         patience: float,
+        allowed_s: float = 0.0,
         is_silent: Callable[[Replica], bool] = lambda replica: False,
     ) -> tuple[dict[Replica, Made], BaseException | None]:
         """What replicas have made that are not late; waits for them.
@@ -71,6 +72,7 @@ class StepsUnderWay:
         Args:
             patience: What they may take longer than the first who ends, as a
                 part of its time. If it has no limit, nobody is ever late.
+            allowed_s: Seconds that any of them may take.
             is_silent: Whether a replica's task does not answer just now. Such
                 ones may take no longer.
 
@@ -79,7 +81,7 @@ class StepsUnderWay:
             lost and another one made its steps: who is lost is late.
         """
         runs = self._runs
-        self._wait(patience, is_silent)
+        self._wait(patience, allowed_s, is_silent)
         over = {r: run for r, run in runs.items() if run.done()}
         lost = {
             replica
@@ -102,7 +104,10 @@ class StepsUnderWay:
         return made, error
 
     def _wait(
-        self, patience: float, is_silent: Callable[[Replica], bool]
+        self,
+        patience: float,
+        allowed_s: float,
+        is_silent: Callable[[Replica], bool],
     ) -> None:
         latest = math.inf
         while left := {r for r, run in self._runs.items() if not run.done()}:
@@ -110,7 +115,8 @@ class StepsUnderWay:
             if math.isinf(latest) and any(
                 map(_has_stepped, self._runs.values())
             ):
-                latest = now + patience * (now - self._begun) + _LEAST_S
+                seconds = (1 + patience) * (now - self._begun)
+                latest = self._begun + max(seconds, allowed_s) + _LEAST_S
             is_over = math.isfinite(latest) and all(map(is_silent, left))
             if is_over or now > latest:
                 return

@@ -59,13 +59,24 @@ class Stragglers(KeptRounds):
         """All who are not late."""
         return [self._members[replica] for replica in self._present]
 
-    def _ended(self) -> tuple[dict[Replica, Made], BaseException | None]:
-        """What those have made who are not late."""
+    def _ended(
+        self, limit: float
+    ) -> tuple[dict[Replica, Made], BaseException | None]:
+        """What those have made who are not late.
+
+        Args:
+            limit: Seconds after which they begin no step any more.
+        """
         # TensorFlow prepares functions when they are first called, one after
         # another, for as long as it takes.
         patience = math.inf if self._is_first else self.patience
         found = members()
-        made, error = self._steps_under_way.ended(patience, self._is_silent)
+        step_s = max(own.pace or 0.0 for own in self._members.values())
+        made, error = self._steps_under_way.ended(
+            patience,
+            limit + step_s if math.isfinite(limit) else step_s,
+            self._is_silent,
+        )
         self._is_first = False
         if found and math.isfinite(self.patience):
             # Others do without who hangs. It may be back in the next round.
