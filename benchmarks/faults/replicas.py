@@ -98,6 +98,8 @@ class Tasks:
             entry[1](*entry[2])
         for index, process in enumerate(self.running):
             if process.poll() is not None:
+                # -9 is our doing; anything else is a fault of ours.
+                print(f"node {index} ended: {process.returncode}", flush=True)
                 self.running[index] = self.start(index)
 
 
