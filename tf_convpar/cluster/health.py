@@ -55,7 +55,7 @@ class Watch:
         worked: Function that returns when a task was last busy, if known: a
             busy task that does not answer does not hang.
         least_s: Function that returns the fewest seconds after which a task
-            hangs.
+            hangs; those of slow tasks may be more.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Watch:
         *,
         starting: bool = False,
         worked: Callable[[Task], float] = lambda task: 0.0,
-        least_s: Callable[[], float] = lambda: 0.0,
+        least_s: Callable[[Task], float] = lambda task: 0.0,
     ) -> None:
         self._asked = asked
         self._worked = worked
@@ -103,7 +103,6 @@ class Watch:
 
     def _ask(self) -> None:
         usual = deadline_s(self._durations)
-        deadline = max(self._least_s(), usual)
         asked = self._asked()
         start = time.monotonic()
         for task, process in asked.items():
@@ -126,6 +125,7 @@ class Watch:
             silent.add(task)
             silent_s = now - self._answered[task][1]
             idle_s = min(silent_s, now - worked[task])
+            deadline = max(self._least_s(task), usual)
             if task in self._silent and idle_s >= deadline:
                 self._report(task, silent_s)
         if not silent:

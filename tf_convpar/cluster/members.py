@@ -60,9 +60,9 @@ class Members:
     Attributes:
         absent: Workers that left and have not joined again, or not yet.
         steps: The chief's steps, which it must tell of.
-        patience_s: Seconds without an answer that are no reason to give up a
-            worker, and without the end of a step: others work meanwhile. It is
-            0 when `watched` begins.
+        patience_s: For some workers (job and index) seconds without an answer
+            that are no reason to give them up, as others work meanwhile. It is
+            empty when `watched` begins.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Members:
         self._hanging: set[Task] = set()
         self.absent: list[Task] = list(absent)
         self.steps = Steps(launches.tell)
-        self.patience_s = 0.0
+        self.patience_s: dict[tuple[str, int], float] = {}
         self._watch: Watch | None = None
         # Tasks that left because they and others did not reach one another, and
         # the question whether they do again.
@@ -97,7 +97,7 @@ class Members:
         on the network, or somebody kills it.
         """
         over = threading.Event()
-        self.patience_s = 0.0
+        self.patience_s = {}
         launches.tell()
 
         def keep_cutting() -> None:
@@ -107,7 +107,8 @@ class Members:
 
         def look() -> None:
             while not over.wait(_LOOK_EVERY_S):
-                if self.steps.stand_still(self.patience_s):
+                longest = max(self.patience_s.values(), default=0.0)
+                if self.steps.stand_still(longest):
                     self._separate(over)
                     # It may only be a long one.
                     over.wait(_ANSWER_S)
@@ -117,7 +118,7 @@ class Members:
             self._present,
             self._give_up,
             worked=lambda task: self.steps.got_on_until(),
-            least_s=lambda: self.patience_s,
+            least_s=lambda t: self.patience_s.get((t.job, t.index), 0.0),
         ) as self._watch:
             cutting.start()
             threading.Thread(target=look, daemon=True).start()

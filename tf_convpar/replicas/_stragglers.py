@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from collections.abc import Iterable
 from typing import Any
 
 from tf_convpar.cluster.joining import members
@@ -47,6 +48,8 @@ class Stragglers(KeptRounds):
         self._steps_under_way = StepsUnderWay()
         # Whose metrics are still of an earlier epoch.
         self._has_old_metrics: set[Replica] = set()
+        # Seconds for which others do without one that does not answer.
+        self._away_s = 0.0
         # Whether the next round's calls are the first ones of their functions.
         self._is_first = True
 
@@ -70,7 +73,8 @@ class Stragglers(KeptRounds):
         # TensorFlow prepares functions when they are first called, one after
         # another, for as long as it takes.
         patience = math.inf if self._is_first else self.patience
-        found = members()
+        # Whoever does not answer while others step holds nobody up.
+        self._excuse(self.replicas if math.isfinite(patience) else ())
         step_s = max(own.pace or 0.0 for own in self._members.values())
         made, error = self._steps_under_way.ended(
             patience,
@@ -78,19 +82,24 @@ class Stragglers(KeptRounds):
             self._is_silent,
         )
         self._is_first = False
-        if found and math.isfinite(self.patience):
-            # Others do without who hangs. It may be back in the next round.
-            round_s = max((own.seconds for own in made.values()), default=0.0)
-            found.patience_s = min(_AWAY_ROUNDS * round_s, _AWAY_S)
+        round_s = max((own.seconds for own in made.values()), default=0.0)
+        self._away_s = min(_AWAY_ROUNDS * round_s, _AWAY_S)
+        self._excuse(filter(self._steps_under_way.is_late, self.replicas))
         return made, error
+
+    def _excuse(self, replicas: Iterable[Replica]) -> None:
+        """Gives time to the tasks of some replicas, and to no others."""
+        found = members()
+        if found:
+            found.patience_s = {
+                task_of(replica.device): self._away_s for replica in replicas
+            }
 
     def _begin_anew(self) -> None:
         """All calls are the first ones, of functions that are made anew."""
         self._steps_under_way.keep(self.replicas)
         self._is_first = True
-        found = members()
-        if found:
-            found.patience_s = 0.0
+        self._excuse(filter(self._steps_under_way.is_late, self.replicas))
 
     def _reset_metrics(self) -> None:
         # Where a replica steps: to do it here would wait for one that hangs.
