@@ -85,8 +85,10 @@ def cluster(shares, rate, latency_s=None):
 
     `rate` is that of their links, each way, as `tc` writes it, such as
     `"1gbit"`; None is for no limit. With a latency, each packet takes so many
-    seconds more, one way. Cores are kept busy; see `_company`.
+    seconds more, one way. Cores are kept busy; see `_company`. A benchmark that
+    is terminated ends all of it, as one that is interrupted.
     """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     name = f"convpar-{uuid.uuid4().hex[:6]}"
     cores = cores_for(shares)
     with contextlib.ExitStack() as stack:

@@ -11,7 +11,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 
@@ -164,8 +163,6 @@ def measured(case, options, progress):
 
 def main():
     options = arguments()
-    # However this program ends, it has to take the cluster away.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     console = rich.console.Console(stderr=True)
     if os.geteuid():
         sys.exit(

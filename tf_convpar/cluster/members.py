@@ -132,7 +132,7 @@ class Members:
     def silent(self) -> set[Task]:
         """Workers that do not answer just now, but are not given up yet.
 
-        None if all are silent: then it is this process that was not there.
+        Nobody, if all are silent: then it is this process that was not there.
         """
         silent = self._watch.silent if self._watch else set()
         if silent == self._present().keys():
