@@ -8,6 +8,7 @@ import pytest
 import replica_cases
 import tensorflow as tf
 from cases import by_turns
+from cases import slow
 from replica_cases import DEVICES
 from replica_cases import data
 from replica_cases import network
@@ -18,6 +19,7 @@ from tf_convpar.placement import BLOCK
 from tf_convpar.replicas import _shares
 from tf_convpar.replicas import _steps_under_way
 from tf_convpar.replicas._data import Source
+from tf_convpar.replicas._local_steps import Made
 from tf_convpar.replicas._wire import wire_of
 
 # As float32 has it, since rates travel so.
@@ -122,7 +124,9 @@ def close(method, reference):
         )
 
 
-@pytest.mark.parametrize("wire", ["float32", "bfloat16", "int8", "int4"])
+@pytest.mark.parametrize(
+    "wire", ["float32", slow("bfloat16"), slow("int8"), "int4"]
+)
 def test_diloco(wire):
     method, source, made = run(12, (1, 2, 3), every=4, wire=wire)
     assert made == [4, 4, 4]
@@ -230,6 +234,15 @@ def test_the_first_step_says_how_fast_each_is(monkeypatch):
     paces = [member.pace for member in method._members.values()]
     by_pace = [(1 / pace) / sum(1 / p for p in paces) for pace in paces]
     np.testing.assert_allclose(method.shares, by_pace, rtol=1e-6)
+
+
+def test_a_step_by_itself_hardly_counts_beside_those_of_a_round():
+    method, _, _ = run(8, every=4)
+    member = next(iter(method._members.values()))
+    member.pace, member.paced_steps = None, 0
+    for steps, pace, known in ((1, 10, 10), (49, 1, 1.18), (1, 2, 1.59)):
+        member.note(Made(steps, steps * pace, 0))
+        assert member.pace == pytest.approx(known)
 
 
 @pytest.mark.parametrize("wire", ["float32", "int8"])

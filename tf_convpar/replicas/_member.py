@@ -16,7 +16,8 @@ from tf_convpar.replicas._mailbox import Mailbox
 from tf_convpar.replicas._replica import Replica
 from tf_convpar.replicas._report import ReplicaReport
 
-# What the newest measurement of a step's time counts beside earlier ones.
+# What the newest measurement of a step's time counts at least beside earlier
+# ones.
 _NEWEST = 0.5
 
 
@@ -34,6 +35,7 @@ class Member:
             exchanged.
         passed: Its steps since it was given data.
         pace: Seconds of a step, as of late; None until one is measured.
+        paced_steps: Of how many steps the newest measurement is.
         seconds: Of the calls in which it made its steps.
     """
 
@@ -45,6 +47,7 @@ class Member:
     exchanged: list[int] = dataclasses.field(default_factory=list)
     passed: int = 0
     pace: float | None = None
+    paced_steps: int = 0
     seconds: list[float] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -63,7 +66,11 @@ class Member:
         if made.steps:
             pace = made.seconds / made.steps
             before = pace if self.pace is None else self.pace
-            self.pace = before + _NEWEST * (pace - before)
+            # Its very first step, in which functions are prepared, hardly
+            # counts beside those of a round.
+            newest = made.steps / (made.steps + self.paced_steps)
+            self.pace = before + max(_NEWEST, newest) * (pace - before)
+            self.paced_steps = made.steps
 
     def learned(self, fragment: int) -> int:
         """Samples since a fragment was exchanged."""
