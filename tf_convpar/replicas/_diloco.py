@@ -38,7 +38,9 @@ from tf_convpar.replicas._schedule import steps_by_share
 from tf_convpar.replicas._stragglers import Stragglers
 from tf_convpar.replicas._wire import wire_of
 
-# How long others wait for a replica, as a part of the time of its steps.
+# How long others wait for a replica, as a part of the time of its steps, where
+# speeds are measured. Where shares are given they wait until it has ended, so
+# that a training is the same each time.
 _PATIENCE = 0.25
 
 
@@ -116,13 +118,16 @@ class DiLoCo(Stragglers):
         backup_every: int = 1,
         **kwargs: Any,
     ) -> None:
+        if patience is not None and not patience >= 0:
+            raise ValueError(
+                f"Expected patience of at least 0. Received: {patience!r}."
+            )
+        shares = kwargs.get("shares")
+        self._measures = shares is None or isinstance(shares, str)
+        if patience is None:
+            patience = _PATIENCE if self._measures else math.inf
         super().__init__(
-            model,
-            backup_dir,
-            backup_every,
-            # Where speeds are measured; else a training is the same each time.
-            patience=math.inf if patience is None else patience,
-            **kwargs,
+            model, backup_dir, backup_every, patience=patience, **kwargs
         )
         self.schedule = Schedule.of(every, fragments, delay)
         if not 0 <= kept < 1:
@@ -134,10 +139,6 @@ class DiLoCo(Stragglers):
                 'Expected unequal to be "batches" or "steps". Received: '
                 f"{unequal!r}."
             )
-        if patience is not None and not patience >= 0:
-            raise ValueError(
-                f"Expected patience of at least 0. Received: {patience!r}."
-            )
         if outer is None:
             outer = keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)
         if has_schedule(outer):
@@ -147,9 +148,6 @@ class DiLoCo(Stragglers):
             )
         self.outer, self.kept, self.unequal = outer, kept, unequal
         self._wire = wire_of(wire)
-        self._measures = not isinstance(self.shares, list)
-        if patience is None and self._measures:
-            self.patience = _PATIENCE
         # The exchange under way.
         self._sent: Sent | None = None
         self._sent_at = 0
