@@ -37,10 +37,10 @@ from tf_convpar.sharding import Graph
 # How often an exchange of DiLoCo goes over the weights of its fragment: their
 # difference, the sum over replicas, the outer step, and the move to the result.
 _PASSES_OF_AN_EXCHANGE = 4
-# As often as a step of SyncSGD goes over all of them to code and decode. Its
-# ops took half of an update by SGD with momentum (3.9 and 7.4 ns a weight, on
-# one processor); not to promise too much, a whole one is counted. Steps beside
-# which this was tried were not measured yet.
+# As often as it goes over them again to code and decode, where fewer bits than
+# float32 travel; so does a step of SyncSGD. The ops took half of an update by
+# SGD with momentum (3.9 and 7.4 ns a weight, on one processor); not to promise
+# too much, a whole one is counted.
 _PASSES_OF_CODING = 1
 
 
@@ -92,8 +92,7 @@ def sync_sgd(replicas: Computing, graph: Graph, arguments: Arguments) -> Way:
     steps = []
     for device, batch in zip(devices, batches, strict=True):
         forward, backward = replicas.passes(device, batch)
-        if arguments.wire != "float32":
-            backward += _PASSES_OF_CODING * replicas.update(device)
+        backward += _passes_of_coding(arguments) * replicas.update(device)
         backward += (1 - unhidden) * _held(device, legs, len(sizes) - 1)
         exchange = last + (1 - unhidden) * busy
         steps.append(beside_backward(forward, backward, exchange, last))
@@ -156,10 +155,16 @@ def diloco(replicas: Computing, arguments: Arguments) -> Way:
     else:
         seconds = max(learns) + travels
     slowest = max(device.update_s for device in devices)
-    seconds += _PASSES_OF_AN_EXCHANGE * length * slowest
+    passes = _PASSES_OF_AN_EXCHANGE + _passes_of_coding(arguments)
+    seconds += passes * length * slowest
     received = round(_received(legs) / between)
     step = seconds / between
     return _way("DiLoCo", names, batches, step, received, OWN_STEPS)
+
+
+def _passes_of_coding(arguments: Arguments) -> int:
+    """How often an exchange goes over the weights to code and decode them."""
+    return 0 if arguments.wire == "float32" else _PASSES_OF_CODING
 
 
 def _way(
