@@ -164,6 +164,7 @@ def test_other_errors_are_not_swallowed(strategy):
         )
 
 
+@pytest.mark.slow
 def test_without_a_fault_training_is_the_same(strategy):
     """Batches, rates and results, with several steps in a call."""
     x, y = data(88)
@@ -324,6 +325,7 @@ def test_rates_of_optimizers_that_are_within_others():
         assert rates_of(model) == [r and pytest.approx(r / 2) for r in expected]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not hasattr(keras.optimizers, "MultiOptimizer"), reason="newer Keras"
 )

@@ -16,7 +16,6 @@ import keras
 import numpy as np
 import pytest
 from cases import but_slow
-from cases import slow
 from recordings import UntilRecorded
 from replica_cases import DEVICES
 from replica_cases import data
@@ -35,7 +34,8 @@ STEPS = 6
 
 
 # Nothing is left to a new one, which is tested below.
-@pytest.mark.parametrize("which", [slow("new"), "same"])
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["new", "same"])
 def test_a_worker_dies_in_the_fit_after_one_that_was_interrupted(which):
     found = forks.found([PROGRAM, which], dict(os.environ))
     before, after = found["threads"]
@@ -280,6 +280,7 @@ def test_a_timeline_waits_for_no_steps_that_never_come(traced, tmp_path):
     assert wait_until(line._recording.done, timeout_s=120.0)
 
 
+@pytest.mark.slow
 def test_a_timeline_after_one_that_was_interrupted(traced, tmp_path):
     """Whose steps were still being recorded."""
     x, y = data(16 * STEPS)

@@ -108,7 +108,7 @@ class Losses(keras.callbacks.Callback):
 
 @pytest.mark.parametrize(
     ("make", "split"),
-    [slow((sequential, True)), (subclass, False), (own, True)],
+    [slow((sequential, True)), slow((subclass, False)), (own, True)],
 )
 def test_variables_that_the_first_step_makes(make, split, strategy, tmp_path):
     x, y = data(16 * STEPS)
@@ -156,6 +156,7 @@ def write(folder, model, place, without=0, **more):
     _file.save(folder, list(state), list(state.values()), place)
 
 
+@pytest.mark.slow
 def test_a_copy_of_another_model_that_the_first_step_builds(strategy, tmp_path):
     x, y = data(32)
     with strategy.scope():

@@ -12,6 +12,7 @@ import forks
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import slow
 from replica_cases import data
 from replica_cases import network
 
@@ -88,11 +89,11 @@ class Scripted:
     [
         ([1.0], 1e-6, []),
         # Within what measurements differ by.
-        ([1, 1, 1, 1.2], 1e-6, []),
+        slow(([1, 1, 1, 1.2], 1e-6, [])),
         # Two looks in a row are asked for.
         ([1, 1, 1, 5, 1, 5, 1, 1], 1e-6, []),
         ([1, 1, 1, 5, 5, 5], 1e-6, [5]),
-        ([1, 1, 1, 5, 5, 1], 1e-6, [5, 7]),
+        slow(([1, 1, 1, 5, 5, 1], 1e-6, [5, 7])),
         ([1, 1, 1, 5, 5, 1], "1h", [5]),
     ],
 )

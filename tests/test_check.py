@@ -310,6 +310,7 @@ def test_it_fails_where_a_test_or_a_tool_does(folder):
     assert "2 kept" not in said and "1 kept, 0 broken" in said
 
 
+@pytest.mark.slow
 def test_no_test_begins_when_the_time_is_up(folder):
     add_line(folder, "tests/test_first.py")
     known = {"tests/test_first.py::test_it": 500.0}

@@ -33,6 +33,7 @@ def model(tmp_path, monkeypatch):
     return str(tmp_path / "model.keras")
 
 
+@pytest.mark.slow
 def test_choices_of_a_model(model, tmp_path, monkeypatch):
     code, report = run_json(
         "algorithms", model, "--batch=6", "--threads=1", "--json"

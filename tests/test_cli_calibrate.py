@@ -67,6 +67,7 @@ def first_json(said):
     return json.JSONDecoder().raw_decode(said[said.index("{\n") :])[0]
 
 
+@pytest.mark.slow
 def test_a_cluster_is_measured(files):
     found = planner.load(files / "calibration.json")
     assert [d.name.split("/")[1] for d in found.devices] == [

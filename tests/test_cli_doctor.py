@@ -60,6 +60,7 @@ def wrong(found):
     return {key for key, finding in found.items() if not finding["well"]}
 
 
+@pytest.mark.slow
 def test_one_machine():
     code, found = doctor(
         TF_ENABLE_ONEDNN_OPTS="0",

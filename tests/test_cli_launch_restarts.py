@@ -52,6 +52,7 @@ def test_worker_that_hangs_or_dies_is_started_again_so_often(program):
         kill_tree(launcher)
 
 
+@pytest.mark.slow
 def test_killed_program_is_started_again_with_its_workers(program):
     launcher = start([*LAUNCH, "-n", "2", "--restarts", "1", program(WAIT)])
     try:

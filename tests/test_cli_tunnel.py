@@ -134,6 +134,7 @@ def test_every_task_is_at_localhost_of_every_machine(launch, ssh):
     assert not pathlib.Path(folder).exists()
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_is_ended(launch, ssh):
     """So it is asked, and answers: it must have answered once."""
     line, *_ = launch

@@ -96,25 +96,21 @@ NO_CHIEF = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "workers"),
     [
         (MIXED, "cluster"),
-        *(
-            pytest.param(options, workers, marks=pytest.mark.slow)
-            for options, workers in (
-                (REGION, "cluster"),
-                (REGION, "one_worker"),
-                (NARROW, "one_worker"),
-                (WIDE_END, "one_worker"),
-                (WIDE_END, "cluster"),
-                (NARROW, "cluster"),
-                (STAR, "one_worker"),
-                (STAR, "cluster"),
-                (MIXED_BACK, "cluster"),
-                (NO_CHIEF, "cluster"),
-            )
-        ),
+        (REGION, "cluster"),
+        (REGION, "one_worker"),
+        (NARROW, "one_worker"),
+        (WIDE_END, "one_worker"),
+        (WIDE_END, "cluster"),
+        (NARROW, "cluster"),
+        (STAR, "one_worker"),
+        (STAR, "cluster"),
+        (MIXED_BACK, "cluster"),
+        (NO_CHIEF, "cluster"),
     ],
 )
 def test_bytes_of_chained_convolutions(options, workers, request):

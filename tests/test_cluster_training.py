@@ -68,6 +68,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "cases",
     [
@@ -111,6 +112,7 @@ def test_what_a_keras_user_does(cluster, tmp_path):
     assert result["devices"] == [tasks, tasks[1:]]
 
 
+@pytest.mark.slow
 def test_a_worker_lost_between_two_calls_raises_at_once():
     with local_workers(1) as local:
         chief = subprocess.Popen(

@@ -41,6 +41,7 @@ def test_strategies_of_others_are_as_they_were():
     assert cures.MIXED not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_what_was_made_before_and_a_lost_worker():
     """In a cluster of two real tasks."""
     found = forks.found([PROGRAM], environment())

@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 import pytest
 import tensorflow as tf
+from cases import slow
 from click.testing import CliRunner
 from PIL import Image
 from processes import CONVPAR
@@ -247,7 +248,9 @@ def test_a_split_that_is_slower_is_told_so(demo):
     [
         ("1,2", "Error: Expected --shards to be 3 numbers"),
         ("1,a,2", "Error: Expected --shards to be 3 numbers"),
-        ("3,-1,3", "Error: Expected `shards` to be one number per device"),
+        slow(
+            ("3,-1,3", "Error: Expected `shards` to be one number per device")
+        ),
     ],
 )
 def test_bad_shards(shards, problem, tmp_path):

@@ -170,7 +170,12 @@ def name_of(page):
 
 RUN = [p for p in PAGES if has_code(p) and p.name not in BUILDS]
 # What tests of the star, and of the launcher, run as well.
-LONG = {"cluster.md", "planning.md", "reproducing-the-papers.md"}
+LONG = {
+    *("cluster.md", "planning.md", "regions.md", "reproducing-the-papers.md"),
+    *("my-model.md", "slow-link.md"),
+    # Its blocks are those of README.
+    "index.md",
+}
 SLOW = [page for page in RUN if "if(fast" in page.read_text()]
 
 

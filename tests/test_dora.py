@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 from by_samples import EVERY
 from by_samples import slopes
+from cases import by_turns
 from test_regions import rule_of
 
 import tf_convpar as convpar
@@ -91,9 +92,14 @@ def network():
 FILTERS = {".*": (6, 4, 2)}
 
 
-@pytest.mark.parametrize("before", [True, False])
-@pytest.mark.parametrize("plan", [FILTERS, EVERY], ids=["filters", "samples"])
-@pytest.mark.parametrize("names", [["second"], ["scores"], ["first", "scores"]])
+@pytest.mark.parametrize(
+    ("names", "plan", "before"),
+    by_turns(
+        [["second"], ["scores"], ["first", "scores"]],
+        [FILTERS, EVERY],
+        [True, False, False],
+    ),
+)
 def test_the_same_as_plain_keras(names, plan, before, strategy):
     """Turned on before or after the model is made parallel."""
     plain = network()

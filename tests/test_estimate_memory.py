@@ -336,6 +336,7 @@ except RuntimeError as error:
 """
 
 
+@pytest.mark.slow
 def test_an_allocator_without_books():
     """It writes none where oneDNN is off."""
     code, output = run(

@@ -95,6 +95,7 @@ def entries(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.slow
 def test_links_stay_and_what_they_lead_to_is_replaced(model, tmp_path):
     (tmp_path / "v1").mkdir()
     (tmp_path / "current").symlink_to("v1")
@@ -114,6 +115,7 @@ def test_links_stay_and_what_they_lead_to_is_replaced(model, tmp_path):
         convpar.export(model, tmp_path / "a")
 
 
+@pytest.mark.slow
 def test_the_current_folder_and_one_that_is_open(model, tmp_path, monkeypatch):
     target = tmp_path / "served"
     target.mkdir(mode=0o751)
@@ -146,6 +148,7 @@ def test_what_somebody_has_put_beside_an_export_stays(model, tmp_path):
     assert not entries(tmp_path / "assets")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "error", [slow(OSError(errno.EBUSY, "busy")), KeyboardInterrupt()]
 )

@@ -97,6 +97,7 @@ def nodes_of(folder):
     ]
 
 
+@pytest.mark.slow
 def test_ways_to_export(tmp_path):
     expected = {}
     for kind in ("filters", "auto"):
@@ -125,6 +126,7 @@ def test_ways_to_export(tmp_path):
         np.testing.assert_allclose(found, values, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_what_is_saved_again_has_the_weights_of_then(tmp_path):
     """And its functions go on as they were, on the model's devices."""
     model = trained("filters")

@@ -105,6 +105,7 @@ def test_what_a_model_traced_goes_with_it(strategy, plan, algorithm):
     assert len(gc.get_objects()) < objects + 2000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("held", [slow(False), True])
 def test_what_a_programs_own_loop_traced_goes_with_it(strategy, held):
     """Though a gradient of its graph may still be asked for, while it is."""
@@ -163,6 +164,7 @@ def test_a_function_outlives_whose_method_it_ran(strategy):
     assert tape.gradient(result, factor) == 3.0
 
 
+@pytest.mark.slow
 def test_steps_are_freed_with_their_variables(strategy):
     x, y = data()
     with strategy.scope():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from cases import by_turns
+from cases import slow
 from models import largest_difference
 
 import tf_convpar as convpar
@@ -53,7 +54,7 @@ class Batches(keras.utils.PyDataset):
         return X[16 * i : 16 * i + 16], Y[16 * i : 16 * i + 16]
 
 
-@pytest.mark.parametrize("data", [shuffled, generated, Batches])
+@pytest.mark.parametrize("data", [shuffled, slow(generated), slow(Batches)])
 def test_nothing_is_taken_out_of_a_dataset(data, strategy):
     histories = []
     for scope in (contextlib.nullcontext(), strategy.scope()):

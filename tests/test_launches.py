@@ -8,6 +8,7 @@ import sys
 import forks
 import psutil
 import pytest
+from cases import slow
 from processes import CONVPAR
 from processes import kill_tree
 from processes import read_until
@@ -64,7 +65,7 @@ REFUSED = (
 @pytest.mark.parametrize(
     ("worker", "chiefs"),
     [
-        (OTHER, {OWN: False, OTHER: True, None: True}),
+        slow((OTHER, {OWN: False, OTHER: True, None: True})),
         (None, {OWN: True}),
     ],
 )
@@ -110,7 +111,7 @@ def id_of(pid):
     return psutil.Process(pid).environ()[launches.VARIABLE]
 
 
-@pytest.mark.parametrize("over_ssh", [False, True])
+@pytest.mark.parametrize("over_ssh", [slow(False), True])
 def test_all_that_a_launch_starts_has_its_id(over_ssh, program, ssh, hosts):
     where = ["-n", "2", "--restarts", "1"]
     if over_ssh:

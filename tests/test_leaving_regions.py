@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import by_turns
 
 import tf_convpar as convpar
 
@@ -47,8 +48,9 @@ def test_layers_that_are_called_alone(models):
         same(b[0], a[0])
 
 
-@pytest.mark.parametrize("graph", [False, True])
-@pytest.mark.parametrize("name", ["first", "normalized", "last"])
+@pytest.mark.parametrize(
+    ("name", "graph"), by_turns(["first", "normalized", "last"], [False, True])
+)
 def test_scores_are_differentiated_by_feature_maps(models, name, graph):
     """As Grad-CAM does: the maps that left are those the scores are made of."""
     found = []

@@ -237,6 +237,7 @@ def both_tasks(**changes):
         yield tasks.values(), begin
 
 
+@pytest.mark.slow
 def test_tasks_are_reached_from_an_address_that_they_are_told():
     other = outside()
     with both_tasks(CONVPAR_LISTEN=other) as (tasks, begin):

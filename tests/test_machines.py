@@ -41,6 +41,7 @@ def limited():
     pytest.skip("no control group of memory can be made here")
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_the_control_group(limited):
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(limited)],

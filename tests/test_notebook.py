@@ -74,6 +74,7 @@ def kernel(tmp_path):
         manager.shutdown_kernel(now=True)
 
 
+@pytest.mark.slow
 def test_the_example():
     notebook = nbformat.read(EXAMPLES / "notebook.ipynb", as_version=4)
     metadata = {"metadata": {"path": EXAMPLES}}

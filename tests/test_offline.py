@@ -77,6 +77,7 @@ def run(*arguments):
     )
 
 
+@pytest.mark.slow
 def test_what_was_packed_is_installed_without_an_index(packed, tmp_path):
     pieces = sorted(packed.glob("*.whl.*"))
     assert len(pieces) == 5

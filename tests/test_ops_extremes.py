@@ -8,6 +8,7 @@ import narrower
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import slow
 
 from tf_convpar import ops
 
@@ -105,7 +106,7 @@ for activation in extremes.ACTIVATIONS:
 """
 
 
-@pytest.mark.parametrize("isa", ["base", "avx2"])
+@pytest.mark.parametrize("isa", [slow("base"), "avx2"])
 def test_products_of_narrower_vectors(isa):
     if not ops.load():
         pytest.skip(ops.build_report().verdict)

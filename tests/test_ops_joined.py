@@ -161,6 +161,7 @@ def model():
     return made
 
 
+@pytest.mark.slow
 def test_models_predict_as_those_of_keras_before_and_after_they_learn():
     plain = model()
     fast = convpar.parallelize(model(), algorithm="auto")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from cases import but_slow
+from cases import by_turns
 from models import largest_difference
 from models import train
 
@@ -143,9 +144,7 @@ def same(model, plain):
             np.testing.assert_allclose(a.numpy(), b.numpy(), 1e-4, 1e-5)
 
 
-@pytest.mark.parametrize(
-    "kind", but_slow(KINDS, [InFunction, Counts, Latest, Elementwise])
-)
+@pytest.mark.parametrize("kind", but_slow(KINDS, [InFunction, Elementwise]))
 def test_fit(kind, strategy, images):
     plain = network(kind(0.05))
     model = network(kind(0.05), strategy)
@@ -173,8 +172,9 @@ def steps(model, images, eager):
     return np.array([run(x[:32], y[:32]) for _ in range(3)])
 
 
-@pytest.mark.parametrize("eager", [True, False])
-@pytest.mark.parametrize("kind", [Counts, ByWidth, InFunction])
+@pytest.mark.parametrize(
+    ("kind", "eager"), by_turns([Counts, ByWidth, InFunction], [True, False])
+)
 def test_loop_of_ones_own(kind, eager, strategy, images):
     plain = network(kind(0.05))
     model = network(kind(0.05), strategy)

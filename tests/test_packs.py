@@ -11,6 +11,7 @@ from by_samples import same
 from by_samples import shaken
 from by_samples import slopes
 from by_samples import split
+from cases import slow
 from graphs_that_ran import nodes_by_device
 
 from tf_convpar.sharding import step_traffic
@@ -56,8 +57,8 @@ OTHER_MESSAGES = 6
         ({".*": "samples"}, "all"),
         ({".*": "samples"}, "own"),
         ({".*": {"split": "samples", "shards": (0, 1, 3)}}, "all"),
-        ("equal", "all"),
-        ({"conv2d_[13]": "samples", "conv2d(|_[245])": (7, 4, 5)}, "all"),
+        slow(("equal", "all")),
+        slow(({"conv2d_[13]": "samples", "conv2d(|_[245])": (7, 4, 5)}, "all")),
     ],
 )
 def test_messages_are_those_that_are_sent(plan, moments, strategy):

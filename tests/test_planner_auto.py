@@ -195,6 +195,7 @@ def test_layers_that_take_no_numbers_are_measured_too(little_time):
     assert len(measured.devices[0].works) == len(graph.calls) == 4
 
 
+@pytest.mark.slow
 def test_layers_that_say_how_they_are_split_stay_so(little_time):
     with two().scope():
         x = keras.Input((16, 16, 3))
@@ -295,6 +296,7 @@ class Averages(L.Layer):
         return self.function(x)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_read_is_measured_or_said(little_time, capsys):
     strategy = convpar.ConvParallelStrategy(
         devices=["CPU:0", "CPU:1"], plan="auto"

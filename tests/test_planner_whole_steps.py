@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import slow
 from plans_of_graphs import any_split
 from plans_of_graphs import calibration_of
 from plans_of_graphs import residual
@@ -82,10 +83,10 @@ def is_split(model):
 @pytest.mark.parametrize(
     ("split", "whole", "stays"),
     [
-        (0.080, 0.100, True),
+        slow((0.080, 0.100, True)),
         (0.094, 0.100, True),
         (0.096, 0.100, False),
-        (0.200, 0.100, False),
+        slow((0.200, 0.100, False)),
         # It does not fit the chief's memory, or not that of a device.
         (0.200, float("inf"), True),
         (float("inf"), 0.100, False),
@@ -288,7 +289,7 @@ def test_real_steps_are_timed_and_leave_nothing_behind(strategy, calibration):
     assert now == drawn
 
 
-@pytest.mark.parametrize("jit", [True, False])
+@pytest.mark.parametrize("jit", [True, slow(False)])
 def test_steps_are_compiled_as_those_of_fit(
     strategy, calibration, monkeypatch, jit
 ):

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import but_slow
 
 import tf_convpar as convpar
 from tf_convpar.sharding._weight_hoisting import HoistedFunction
@@ -211,7 +212,7 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("kind", STEPS)
+@pytest.mark.parametrize("kind", but_slow(STEPS, [Own, OfPairs]))
 def test_steps_of_the_models_own(kind):
     def make():
         keras.utils.set_random_seed(1)

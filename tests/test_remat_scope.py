@@ -51,7 +51,7 @@ CASES = [
 ]
 
 
-QUICK = [("full", "auto"), ("larger", "samples"), ("some", "mixed")]
+QUICK = [("full", "auto"), ("some", "mixed")]
 
 
 @pytest.mark.parametrize(("mode", "plan"), but_slow(CASES, QUICK))

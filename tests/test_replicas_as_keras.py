@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from cases import by_turns
 from replica_cases import DEVICES
 from replica_cases import LOSS
 from replica_cases import data
@@ -28,8 +29,9 @@ class Divergence(L.Layer):
         return x
 
 
-@pytest.mark.parametrize("algorithm", [None, "auto"])
-@pytest.mark.parametrize("kind", ["SyncSGD", "ParallelSGD"])
+@pytest.mark.parametrize(
+    ("kind", "algorithm"), by_turns(["SyncSGD", "ParallelSGD"], [None, "auto"])
+)
 def test_losses_of_layers_count(kind, algorithm):
     x, y = data(64)
     extra = [

@@ -111,10 +111,12 @@ NORMALIZED = (
         slow((keras.optimizers.Adam, 8, {"every": 4})),
         (keras.optimizers.Adam, 8, {"every": 4, "algorithm": "auto"}),
         # The first part of the weights is on its way.
-        (
-            keras.optimizers.Adam,
-            13,
-            {"every": 6, "fragments": 2, "unequal": "steps"},
+        slow(
+            (
+                keras.optimizers.Adam,
+                13,
+                {"every": 6, "fragments": 2, "unequal": "steps"},
+            )
         ),
     ],
 )
@@ -255,12 +257,14 @@ def test_backups_of_another_model_are_refused(other, message, tmp_path):
     assert fit(replicas.DiLoCo(model, **options)).steps[0] == 12
 
 
+@pytest.mark.slow
 def test_another_optimizer_begins_with_slots_of_its_own(tmp_path):
     fit(made(backup_dir=tmp_path), after=8)
     method = made(backup_dir=tmp_path, optimizer=keras.optimizers.Adam)
     assert fit(method).steps[0] == 12
 
 
+@pytest.mark.slow
 def test_one_that_ends_after_its_last_step_is_only_brought_to_its_end(tmp_path):
     """What is on its way, and what was not yet sent, is shared."""
 
@@ -279,6 +283,7 @@ def test_one_that_ends_after_its_last_step_is_only_brought_to_its_end(tmp_path):
     assert_same(again, undisturbed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["dataset", pytest.param("function", marks=pytest.mark.slow)]
 )
@@ -303,6 +308,7 @@ def test_batches_of_the_epoch_are_passed_over(kind, tmp_path):
     assert_same(again, undisturbed)
 
 
+@pytest.mark.slow
 def test_so_are_those_that_the_program_makes(tmp_path):
     def generator():
         for at in range(10**6):

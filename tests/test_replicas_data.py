@@ -111,6 +111,7 @@ def test_steps_of_those_that_do_not_wait():
     assert steps(samples().batch(8), "AsyncSGD") == [24, 24]
 
 
+@pytest.mark.slow
 def test_data_whose_end_nobody_knows():
     x, y = data()
     for given in (

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import slow
 from replica_cases import DEVICES
 from replica_cases import data
 from replica_cases import network
@@ -98,6 +99,7 @@ def test_parallel_sgd_on_one_shard_is_sgd():
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_sync_easgd_gives_the_same_numbers_every_time():
     x, y = data()
     found = []
@@ -161,7 +163,9 @@ def batches(x, y, size=8):
 @pytest.mark.parametrize(
     "kind", ["SyncSGD", pytest.param("AsyncEASGD", marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("form", ["dataset", "generator", "python dataset"])
+@pytest.mark.parametrize(
+    "form", [slow("dataset"), "generator", slow("python dataset")]
+)
 def test_data_of_any_kind(kind, form):
     x, y = data()
     model = network()
@@ -328,6 +332,7 @@ def test_all_that_is_fed_is_learned_from(kind):
     assert len(taken) == 2 * (3 if kind is replicas.SyncSGD else 1)
 
 
+@pytest.mark.slow
 def test_a_message_for_each_variable():
     """They leave one after another, and the numbers are the same."""
     x, y = data()
@@ -357,7 +362,7 @@ def test_a_message_for_each_variable():
     assert [n - 1 for n in sent] == [1, len(model.trainable_variables)]
 
 
-@pytest.mark.parametrize("fed", [False, True])
+@pytest.mark.parametrize("fed", [slow(False), True])
 def test_several_rounds_in_one_call_are_the_same_rounds(fed):
     x, y = data()
     found, ends = [], []

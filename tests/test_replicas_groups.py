@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import slow
 from replica_cases import data
 from replica_cases import network
 
@@ -45,7 +46,7 @@ def check_alike(kind, extra=(), **arguments):
     return method
 
 
-@pytest.mark.parametrize("variant", (1, 3))
+@pytest.mark.parametrize("variant", [1, slow(3)])
 def test_groups_learn_what_single_devices_do(variant):
     method = check_alike(replicas.SyncEASGD, variant=variant)
     for group, replica in zip(GROUPS, method.replicas, strict=True):
@@ -56,7 +57,7 @@ def test_groups_learn_what_single_devices_do(variant):
         assert [s.device[-5:] for s in slots] == group
 
 
-@pytest.mark.parametrize("algorithm", (None, "auto"))
+@pytest.mark.parametrize("algorithm", [None, slow("auto")])
 def test_it_makes_no_difference_in_which_scope(algorithm):
     x, y = data()
 
@@ -84,7 +85,9 @@ def test_it_makes_no_difference_in_which_scope(algorithm):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("kind", (replicas.SyncSGD, replicas.RoundRobinEASGD))
+@pytest.mark.parametrize(
+    "kind", [replicas.SyncSGD, slow(replicas.RoundRobinEASGD)]
+)
 def test_other_methods_with_groups(kind):
     check_alike(kind)
 
@@ -93,7 +96,7 @@ def test_other_methods_with_groups(kind):
     ("kind", "options"),
     [
         (replicas.SyncSGD, {}),
-        (replicas.DiLoCo, {"every": 4, "shares": [2, 1], "fragments": 2}),
+        slow((replicas.DiLoCo, {"every": 4, "shares": [2, 1], "fragments": 2})),
     ],
 )
 def test_replicas_on_one_device_with_algorithms(kind, options):
@@ -116,6 +119,7 @@ def test_moving_averages_are_those_of_the_whole_batch():
     check_alike(replicas.SyncEASGD, [keras.layers.BatchNormalization])
 
 
+@pytest.mark.slow
 def test_random_layers_of_groups_differ():
     extra = [lambda: keras.layers.Dropout(0.5, seed=7)]
     method = check_alike(replicas.SyncEASGD, extra)
@@ -137,6 +141,7 @@ def test_a_group_beside_a_single_device_learns():
     assert model.evaluate(x, y, verbose=0)[0] < 0.8 * before
 
 
+@pytest.mark.slow
 def test_downpour_with_a_group_steps_alone_in_between():
     x, y = data()
     model = network()
@@ -160,6 +165,7 @@ def test_loaded_weights_become_those_of_groups():
         assert not any(np.any(w) for w in replica.model.get_weights())
 
 
+@pytest.mark.slow
 def test_shares_of_groups_are_measured():
     x, y = data()
     method = replicas.SyncSGD(

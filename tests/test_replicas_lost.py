@@ -91,7 +91,7 @@ def test_an_error_names_those_with_whom_the_last_replica_went(
 
 
 @pytest.mark.parametrize(
-    "often", [1, pytest.param(6, marks=pytest.mark.slow), 7]
+    "often", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (6, 7))]
 )
 def test_what_fails_in_passing_is_tried_again(strategy, monkeypatch, often):
     """All are there: a connection failed, or a call left from a hang."""

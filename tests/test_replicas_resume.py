@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from cases import slow
 from replica_cases import DEVICES
 from replica_cases import data
 from replica_cases import network
@@ -60,7 +61,7 @@ class Dies(keras.callbacks.Callback):
             raise InterruptedError
 
 
-@pytest.mark.parametrize("kind", ["SyncEASGD", "AsyncSGD"])
+@pytest.mark.parametrize("kind", ["SyncEASGD", slow("AsyncSGD")])
 def test_backup_and_restore(kind, tmp_path):
     x, y = data()
 

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 import replica_cases
 import tensorflow as tf
+from cases import but_slow
+from cases import slow
 from replica_cases import DEVICES
 from replica_cases import rounded
 
@@ -87,7 +89,7 @@ def trained(wire, algorithm=None, epochs=3, **options):
 
 @pytest.mark.parametrize(
     ("wire", "algorithm"),
-    [("bfloat16", None), ("int8", "auto"), ("int4", None)],
+    [slow(("bfloat16", None)), ("int8", "auto"), slow(("int4", None))],
 )
 def test_learns_what_it_learns_whole(wire, algorithm):
     whole, (loss, accuracy) = trained("float32", algorithm)
@@ -141,7 +143,9 @@ def test_each_fit_repeats():
     assert losses[0] == losses[1]
 
 
-@pytest.mark.parametrize("wire", ["float32", *WIRES])
+@pytest.mark.parametrize(
+    "wire", but_slow(["float32", *WIRES], ["float32", "int4"])
+)
 def test_what_travels_is_as_large_as_is_said(wire):
     """By the graph: what an operation takes from another device."""
     method, _ = trained(wire, epochs=1)

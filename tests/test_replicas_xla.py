@@ -51,7 +51,7 @@ def trained(method, jit_compile, **options):
     [
         ("SyncSGD", {}),
         slow(("SyncSGD", {"wire": "int8"})),
-        ("RoundRobinEASGD", {}),
+        slow(("RoundRobinEASGD", {})),
     ],
 )
 def test_xla_learns_the_same(method, options):

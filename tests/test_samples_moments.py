@@ -1,6 +1,7 @@
 """Batch normalization and noise of samples on several devices."""
 
 import collections
+import itertools
 
 import by_samples
 import keras
@@ -16,6 +17,7 @@ from by_samples import same
 from by_samples import shaken
 from by_samples import slopes
 from by_samples import split
+from cases import but_slow
 from cases import by_turns
 from cases import slow
 from tensorflow.python.ops import op_selector
@@ -233,7 +235,11 @@ def centred(function):
 
 
 @pytest.mark.parametrize(
-    ("case", "ways"), by_turns([*ALONE], ["samples", "filters"])
+    ("case", "ways"),
+    but_slow(
+        itertools.product(ALONE, ["samples", "filters"]),
+        [("all", "samples"), ("sum", "filters")],
+    ),
 )
 def test_what_follows_is_computed_with_it(case, ways, strategy, float64):
     """Gradients through one result of a normalization, and through several."""
@@ -298,9 +304,9 @@ def test_second_derivatives(ways, strategy, float64):
 @pytest.mark.parametrize(
     ("ways", "traced"),
     [
-        ("samples", "slope"),
         ("samples", "model"),
-        ("filters", "slope"),
+        slow(("samples", "slope")),
+        slow(("filters", "slope")),
         slow(("filters", "model")),
     ],
 )

@@ -12,6 +12,7 @@ from by_samples import same
 from by_samples import shaken
 from by_samples import slopes
 from by_samples import split
+from cases import but_slow
 
 import tf_convpar as convpar
 from tf_convpar.placement import SampleLayout
@@ -30,7 +31,7 @@ DRAWN = {
 }
 
 
-@pytest.mark.parametrize("case", DRAWN)
+@pytest.mark.parametrize("case", but_slow(DRAWN, list(DRAWN)[::2]))
 def test_what_is_drawn_is_drawn_alike(case, strategy, float64):
     """Bit for bit, step for step, and not the same in each."""
     x = keras.Input(IMAGE)

@@ -279,7 +279,7 @@ def test_layers_run_where_the_samples_are(shape, make, strategy):
 @pytest.mark.parametrize(
     ("shape", "make"),
     [
-        (ROW, ROWS["masked lstm"]),
+        slow((ROW, ROWS["masked lstm"])),
         slow((ROW, ROWS["both directions"])),
         (IMAGE, IMAGES["max pooling"]),
         slow((IMAGE, IMAGES["global max"])),

@@ -13,6 +13,7 @@ from by_samples import same
 from by_samples import shaken
 from by_samples import slopes
 from by_samples import split
+from cases import slow
 
 import tf_convpar as convpar
 from tf_convpar.placement import Layout
@@ -231,7 +232,7 @@ def test_another_precision_between(strategy):
     np.testing.assert_allclose(ours, theirs, atol=2e-3)
 
 
-@pytest.mark.parametrize("samples", [9, 5])
+@pytest.mark.parametrize("samples", [slow(9), 5])
 def test_another_precision_between_with_batches_of_unknown_size(
     samples, strategy
 ):

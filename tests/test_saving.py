@@ -57,8 +57,7 @@ def continues_alike(model, images, source):
     ("kind", "target"),
     but_slow(
         itertools.product(("weights.h5", "checkpoint"), (0, 1, 2, 4)),
-        [("weights.h5", 0), ("weights.h5", 2)]
-        + [("checkpoint", 1), ("checkpoint", 4)],
+        [("weights.h5", 2), ("checkpoint", 4)],
     ),
 )
 def test_weights_and_slots_move_between_layouts(kind, target, images, source):

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import but_slow
 from models import small_cnn
 from models import train
 
@@ -45,7 +46,9 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", but_slow(WAYS, ["save", "models", "legacy", "weights"])
+)
 def test_files_are_saved_atomically(way, images, tmp_path):
     name, save = WAYS[way]
     path = tmp_path / name

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import by_turns
 from test_fused import needed
 from test_ops_channels import near
 from test_ops_channels import numbers
@@ -73,8 +74,9 @@ def test_normalizations_of_inference_are_a_part_of_kernels():
     near(fused(x, training=True), plain(x, training=True).numpy(), 1e-4)
 
 
-@pytest.mark.parametrize("graph", [False, True])
-@pytest.mark.parametrize("name", ["first", "padded", "strided"])
+@pytest.mark.parametrize(
+    ("name", "graph"), by_turns(["first", "padded", "strided"], [False, True])
+)
 def test_programs_differentiate_by_what_kernels_were_scaled_for(name, graph):
     x = tf.constant(numbers((5, 20, 20, 8), 1))
     found = []

@@ -308,6 +308,7 @@ def ways(calibration):
     )
 
 
+@pytest.mark.slow
 def test_large_clusters_are_planned_at_once():
     layers = Network(
         tuple(

@@ -106,6 +106,7 @@ def test_shards_of_a_layer_go_first(monkeypatch):
     assert not strategy.plan
 
 
+@pytest.mark.slow
 def test_weights_are_drawn_as_without_a_plan():
     drawn = []
     for plan in (None, "auto"):
@@ -132,6 +133,7 @@ def test_what_cannot_be_measured_is_shared_equally(shape, kwargs):
     assert layer._layout.sizes == (16, 16)
 
 
+@pytest.mark.slow
 def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TF_CONVPAR_CACHE", str(tmp_path / "file"))
@@ -158,6 +160,7 @@ def test_a_spoilt_file_of_the_cache_is_measured_again(tmp_path):
         assert _cache.find(file, planner.load) is not None
 
 
+@pytest.mark.slow
 def test_a_plan_and_its_file(tmp_path):
     strategy = devices(None)
     with strategy.scope():

@@ -65,7 +65,7 @@ if hasattr(keras.optimizers, "MultiOptimizer"):
 # Made of what the others are: numbers of one element, and slots of its shape.
 ALIKE = (
     "sgd nesterov amsgrad adamax adagrad adadelta rmsprop centered nadam ftrl "
-    "clipvalue adam adamw ema schedule"
+    "clipvalue adam adamw ema schedule lamb accumulation clipnorm"
 ).split()
 
 

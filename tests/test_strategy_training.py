@@ -7,6 +7,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import by_turns
+from cases import slow
 from models import largest_difference
 from models import small_cnn
 from models import train
@@ -22,8 +24,9 @@ def momentum():
     return keras.optimizers.SGD(0.05, momentum=0.9)
 
 
-@pytest.mark.parametrize("eager", [False, True])
-@pytest.mark.parametrize("scope", [False, True])
+@pytest.mark.parametrize(
+    ("scope", "eager"), by_turns([False, True], [False, True])
+)
 def test_fit_with_and_without_scope_and_graph(scope, eager, strategy, images):
     expected = train(small_cnn(False, momentum()), images, epochs=1)
     if scope:
@@ -37,7 +40,7 @@ def test_fit_with_and_without_scope_and_graph(scope, eager, strategy, images):
     assert len({shard.device for shard in shards}) == 3
 
 
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("policy", ["mixed_float16", slow("mixed_bfloat16")])
 def test_mixed_precision(policy, strategy, images):
     keras.mixed_precision.set_dtype_policy(policy)
     expected = train(small_cnn(False, "adam"), images)
@@ -238,6 +241,7 @@ def test_functional_model_with_shared_layer(strategy, images):
     assert largest_difference(losses, expected) < 1e-5
 
 
+@pytest.mark.slow
 def test_regularizers_and_constraints(strategy, images):
     kwargs = {
         "kernel_regularizer": keras.regularizers.L1L2(1e-3, 1e-2),
