@@ -54,6 +54,8 @@ def test_what_a_step_costs_at_all_is_not_slowness():
         ([(0, 1), (0, 1), (9.5, 1)], [0.5, 0.5, 0]),
         ([(0, 1), (0, 1), (21, 1)], [0.5, 0.5, 0]),
         ([(0, 1), (0, 1), (8, 1)], [0.467, 0.467, 0.067]),
+        # More than a tenth of a third, and less than a tenth of a half.
+        ([(0, 1), (18.4, 1), (100, 1)], [1, 0, 0]),
     ],
 )
 def test_all_end_at_once(costs, expected):

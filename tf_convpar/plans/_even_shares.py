@@ -15,9 +15,9 @@ import numpy as np
 # Equal shares stay where a step with them is longer by at most this part: what
 # other shares seem to gain is then hardly more than noise.
 _ALIKE = 0.1
-# A replica that would get less than this part of an equal share is left out: it
-# brings little, and where weights are averaged, what it learned from a handful
-# of samples would count as others' does.
+# A replica that would get less than this part of an equal share, among those who
+# are left, is left out: it brings little, and where weights are averaged, what
+# it learned from a handful of samples would count as others' does.
 _FEWEST = 0.1
 # Least part of a step of many samples that is attributed to the samples.
 _LEAST = 0.1
@@ -104,7 +104,7 @@ def evened(costs: Sequence[tuple[float, float]], total: int) -> list[float]:
         return [(end(replicas) - costs[i][0]) / costs[i][1] for i in replicas]
 
     left = list(range(len(costs)))
-    while min(counts(left)) < _FEWEST * total / len(costs):
+    while min(counts(left)) < _FEWEST * total / len(left):
         left.pop(int(np.argmin(counts(left))))
     shares = [0.0] * len(costs)
     for i, count in zip(left, counts(left), strict=True):
