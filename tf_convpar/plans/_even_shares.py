@@ -15,9 +15,9 @@ import numpy as np
 # Equal shares stay where a step with them is longer by at most this part: what
 # other shares seem to gain is then hardly more than noise.
 _ALIKE = 0.1
-# A replica that would get less than this part of an equal share, among those who
-# are left, is left out: it brings little, and where weights are averaged, what
-# it learned from a handful of samples would count as others' does.
+# Who would get less than this part of an equal share of those left is left out:
+# it brings little, and where weights are averaged, what it learned from a
+# handful of samples would count as others' does.
 _FEWEST = 0.1
 # Least part of a step of many samples that is attributed to the samples.
 _LEAST = 0.1
