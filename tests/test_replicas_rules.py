@@ -124,6 +124,35 @@ def test_elastic_arrivals(kind, options):
     close([r.weights.numpy() for r in method.replicas], w)
 
 
+@pytest.mark.parametrize(
+    ("kind", "mu"),
+    [("SyncEASGD", 0), ("AsyncEASGD", 0), ("AsyncMEASGD", 0.5)],
+)
+def test_an_elastic_replica_alone_is_its_optimizer(kind, mu):
+    """Unless it is given a force; a pull would halve the rate."""
+    source = Recorded()
+    options = {"momentum": mu} if mu else {}
+    method = getattr(replicas, kind)(quadratic(), devices=["CPU:1"], **options)
+    method._prepare(source, 2)
+    (replica,) = method.replicas
+    if kind == "SyncEASGD":
+        list(method._steps(5, source))
+    else:
+        method._trace(source)
+        for _ in range(5):
+            method._engine.one(0, ETA, lambda _: source.batch(replica))
+    w, v = np.ones(SIZE), np.zeros(SIZE)
+    for _, x in source.given:
+        v = mu * v - ETA * (w - x)
+        w = w + v
+    assert len(source.given) == 5
+    close(centre(method), w)
+    close(replica.weights.numpy(), w)
+    assert method._alpha(ETA) is None
+    forced = getattr(replicas, kind)(quadratic(), rho=4.0, devices=["CPU:1"])
+    assert forced._alpha(ETA) == ETA * 4.0
+
+
 def arrivals(method, source):
     """Steps in an order that is recorded; the batches they got."""
     method._prepare(source, 2)

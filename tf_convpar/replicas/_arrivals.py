@@ -25,6 +25,7 @@ from tf_convpar.placement import on_device
 from tf_convpar.replicas import _equations
 from tf_convpar.replicas._centre import Centre
 from tf_convpar.replicas._replica import Replica
+from tf_convpar.replicas._rounds import Alpha
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,12 +82,10 @@ class ElasticProtocol(Protocol):
 
     Args:
         centre: The centre.
-        alpha: `eta rho` of a learning rate.
+        alpha: `eta rho` of a learning rate; None for a replica alone.
     """
 
-    def __init__(
-        self, centre: Centre, alpha: Callable[[tf.Tensor], tf.Tensor | float]
-    ) -> None:
+    def __init__(self, centre: Centre, alpha: Alpha) -> None:
         super().__init__(centre)
         self.alpha = alpha
 
@@ -96,14 +95,18 @@ class ElasticProtocol(Protocol):
         """Equation (1), or (6) if the optimizer has momentum."""
         before = tf.identity(replica.weights.value)
         replica.descend(replica.gradient(data), eta)
-        replica.pull(before, answer, self.alpha(eta))
+        alpha = self.alpha(eta)
+        if alpha is not None:
+            replica.pull(before, answer, alpha)
         return tf.identity(replica.weights.value)
 
     def serve(self, message: tf.Tensor, eta: tf.Tensor) -> tf.Tensor:
         """Equation (2) of one replica; answers what the centre was before."""
-        centre = self.centre.value()
+        centre, alpha = self.centre.value(), self.alpha(eta)
         self.centre.assign(
-            _equations.centred(centre, message, 1, self.alpha(eta))
+            message
+            if alpha is None
+            else _equations.centred(centre, message, 1, alpha)
         )
         return centre
 

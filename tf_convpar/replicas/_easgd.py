@@ -27,7 +27,8 @@ class _Elastic(Method):
     Args:
         model: As for `Method`.
         rho: The elastic force; None for `0.9 / (P eta)`, whatever the rate and
-            the number of replicas become.
+            the number of replicas become, and for none of one replica alone,
+            which learns as its optimizer would by itself.
         **kwargs: As for `Method`.
 
     Raises:
@@ -51,12 +52,17 @@ class _Elastic(Method):
                 f"{self.rho * eta * replicas:g}."
             )
 
-    def _alpha(self, eta: tf.Tensor) -> tf.Tensor | float:
-        """`eta rho`, the part of their distance that both ends move."""
+    def _alpha(self, eta: tf.Tensor) -> tf.Tensor | float | None:
+        """`eta rho`, the part of their distance that both ends move.
+
+        None for a replica alone, whose weights the centre has.
+        """
         # Of the rate and the replicas that there are now: both may change.
-        if self.rho is None:
-            return _BETA / len(self.devices)
-        return eta * self.rho
+        if self.rho is not None:
+            return eta * self.rho
+        replicas = len(self.devices)
+        # There is nobody to agree with, and a pull would halve the rate.
+        return _BETA / replicas if replicas > 1 else None
 
 
 class SyncEASGD(Synchronous, _Elastic):

@@ -24,6 +24,8 @@ from tf_convpar.replicas import _equations
 from tf_convpar.replicas._centre import Centre
 from tf_convpar.replicas._replica import Replica
 
+Alpha = Callable[[tf.Tensor], tf.Tensor | float | None]
+
 
 class Rounds(abc.ABC):
     """One round after another, each a call of one function.
@@ -117,7 +119,7 @@ class ElasticRounds(Rounds):
         replicas: As for `Rounds`.
         centre: As for `Rounds`.
         chief: As for `Rounds`.
-        alpha: `eta rho` of a learning rate.
+        alpha: `eta rho` of a learning rate; None for a replica alone.
         overlap: Whether weights travel while gradients are computed.
     """
 
@@ -126,7 +128,7 @@ class ElasticRounds(Rounds):
         replicas: Sequence[Replica],
         centre: Centre,
         chief: str,
-        alpha: Callable[[tf.Tensor], tf.Tensor | float],
+        alpha: Alpha,
         overlap: bool,
     ) -> None:
         super().__init__(replicas, centre, chief)
@@ -135,6 +137,12 @@ class ElasticRounds(Rounds):
 
     def exchange(self, gradients: Sequence[list[Any]], eta: tf.Tensor) -> None:
         """Algorithms 2 and 3 of the paper, from line 10 on."""
+        alpha = self.alpha(eta)
+        if alpha is None:
+            (replica,) = self.replicas
+            replica.descend(gradients[0], eta)
+            self.centre.assign(replica.weights.value)
+            return
         devices = [r.device for r in self.replicas]
         before = [
             on_device(tf.identity, r.device)(r.weights.value)
@@ -150,7 +158,6 @@ class ElasticRounds(Rounds):
                 tf.control_dependencies(first),
             ):
                 centre = tf.identity(centre)
-        alpha = self.alpha(eta)
         copies = tree_copies(centre, devices, self.centre.device)
         total = tree_sum(weights, devices, self.centre.device)
         for replica, gradient, weights_before, copy in zip(
