@@ -22,6 +22,7 @@ import grpc
 
 from tf_convpar.cluster.spec import Task
 from tf_convpar.cluster.status import ask
+from tf_convpar.cluster.status import connecting
 
 # Seconds between two rounds of questions.
 _EVERY_S = 1.0
@@ -30,6 +31,10 @@ _EVERY_S = 1.0
 # many spreads of it.
 _LEAST_S = 5.0
 _SPREADS = 10.0
+# A task that still accepts connections is busy: TensorFlow answers with the
+# threads that also prepare functions, which takes seconds where there are few
+# processors. It hangs after so many times as long.
+_BUSY_TIMES = 6.0
 # Number of last answers, and of last steps, that tell the usual time.
 _REMEMBERED = 60
 
@@ -43,7 +48,8 @@ class Watch:
     ```
 
     Two questions in a row must stay without an answer, so that nobody is
-    judged because this process itself was stopped for a while.
+    judged because this process itself was stopped for a while. Who answers no
+    question but accepts a new connection is busy, and gets more time.
 
     Args:
         asked: Function that returns the tasks that should answer now, each with
@@ -112,7 +118,11 @@ class Watch:
             if not self._starting:
                 self._answered[task] = process, start
         # Two in a row make up the usual deadline.
-        answers = ask(asked, usual / 2, patient=False, channels=self._channels)
+        with connecting(self._silent & asked.keys()) as accepting:
+            answers = ask(
+                asked, usual / 2, patient=False, channels=self._channels
+            )
+            busy = accepting()
         worked = {task: self._worked(task) for task in asked}
         now = time.monotonic()
         silent = set()
@@ -126,6 +136,8 @@ class Watch:
             silent_s = now - self._answered[task][1]
             idle_s = min(silent_s, now - worked[task])
             deadline = max(self._least_s(task), usual)
+            if task in busy:
+                deadline *= _BUSY_TIMES
             if task in self._silent and idle_s >= deadline:
                 self._report(task, silent_s)
         if not silent:

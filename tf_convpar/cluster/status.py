@@ -1,11 +1,14 @@
 """Asks tasks whether they answer and what devices they have."""
 
+import contextlib
 import dataclasses
 import logging
 import socket
 import threading
 import time
+from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -240,6 +243,35 @@ def channel_to(task: Task) -> grpc.Channel:
             ("grpc.max_receive_message_length", -1),
         ],
     )
+
+
+@contextlib.contextmanager
+def connecting(tasks: Iterable[Task]) -> Iterator[Callable[[], set[Task]]]:
+    """Opens a new connection to each task meanwhile.
+
+    ```python
+    with connecting(silent) as accepting:
+        ask(silent, timeout_s=2.5)
+        busy = accepting()  # those of them that run, and do not answer
+    ```
+
+    gRPC's own threads accept it; TensorFlow's answer calls. Those of a process
+    that is stopped, or cut off, do neither.
+
+    Args:
+        tasks: The tasks to connect to.
+
+    Yields:
+        A function that returns the tasks that have accepted.
+    """
+    channels = {task: channel_to(task) for task in tasks}
+    ready = {t: grpc.channel_ready_future(c) for t, c in channels.items()}
+    try:
+        yield lambda: {task for task, future in ready.items() if future.done()}
+    finally:
+        for task, channel in channels.items():
+            ready[task].cancel()
+            channel.close()
 
 
 class _Reasons:
