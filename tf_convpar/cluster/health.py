@@ -33,7 +33,7 @@ _LEAST_S = 5.0
 _SPREADS = 10.0
 # A task that still accepts connections is busy: TensorFlow answers with the
 # threads that also prepare functions, which takes seconds where there are few
-# processors. It hangs after so many times as long.
+# processors. It counts as one that hangs after so many times the deadline.
 _BUSY_TIMES = 6.0
 # Number of last answers, and of last steps, that tell the usual time.
 _REMEMBERED = 60

@@ -27,8 +27,8 @@ class _Elastic(Method):
     Args:
         model: As for `Method`.
         rho: The elastic force; None for `0.9 / (P eta)`, whatever the rate and
-            the number of replicas become, and for none of one replica alone,
-            which learns as its optimizer would by itself.
+            the number of replicas become. One replica alone then has no force:
+            it learns as its optimizer would by itself.
         **kwargs: As for `Method`.
 
     Raises:

@@ -24,6 +24,7 @@ from tf_convpar.replicas import _equations
 from tf_convpar.replicas._centre import Centre
 from tf_convpar.replicas._replica import Replica
 
+# `eta rho` of a learning rate; None where a replica is alone.
 Alpha = Callable[[tf.Tensor], tf.Tensor | float | None]
 
 
