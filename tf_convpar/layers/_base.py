@@ -21,8 +21,10 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
+from tf_convpar import ops
 from tf_convpar._compat.keras import in_stateless_scope
 from tf_convpar._compat.keras import is_adapted
 from tf_convpar._compat.keras import stored
@@ -99,10 +101,12 @@ class ConvParallel(OneDevice):
             maps = self._maps(inputs)
         if not self._activates_shards():
             return self.activation(maps.joined())
-        if self.activation is not None:
+        if self.activation not in (None, keras.activations.linear):
             maps = maps.with_shards(
                 [
-                    on_device(self.activation, device)(part)
+                    part
+                    if self._fused_activation(device) != "linear"
+                    else on_device(self.activation, device)(part)
                     for part, device in zip(
                         maps.shards, maps.layout.devices, strict=True
                     )
@@ -212,7 +216,7 @@ class ConvParallel(OneDevice):
         weights = [stored(getattr(self, n)).sharded_value() for n in names]
         layout = weights[0].layout
         maps = self._on_devices(
-            compute,
+            self._with_activation(compute),
             layout.devices,
             inputs,
             [weight.shards for weight in weights],
@@ -238,7 +242,9 @@ class ConvParallel(OneDevice):
         layout = dataclasses.replace(layout, wire=wire)
         images = in_shards(inputs, layout)
         maps: Sequence[tf.Tensor] = images.shards
-        for compute, names in self._stages():
+        *first, (last, last_names) = self._stages()
+        stages = [*first, (self._with_activation(last), last_names)]
+        for compute, names in stages:
             copies = [
                 copies_of(
                     getattr(self, name), layout.devices, layout.owner, wire
@@ -249,6 +255,19 @@ class ConvParallel(OneDevice):
                 compute, layout.devices, maps, copies, itertools.repeat(0)
             )
         return images.with_shards(maps, layout)
+
+    def _with_activation(
+        self, compute: Callable[..., tf.Tensor]
+    ) -> Callable[..., tf.Tensor]:
+        """The last stage with the activation in its pass, where it has one."""
+
+        def run(*operands: tf.Tensor, device: str, **where: Any) -> tf.Tensor:
+            activation = self._fused_activation(device)
+            if activation != "linear":
+                where["epilogue"] = ops.Epilogue(activation=activation)
+            return compute(*operands, device=device, **where)
+
+        return run
 
     def _on_devices(
         self,

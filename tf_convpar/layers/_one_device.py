@@ -88,8 +88,7 @@ class OneDevice(InShards):
         first_call = source
         if not source.in_one_pass:
             first_call = Source(inputs, activations=self._activations(device))
-        name = op_activation(self.activation) or "linear"
-        fused = name if name in first_call.activations else "linear"
+        fused = self._activation_among(first_call.activations)
         outputs = run(
             first_call.inputs,
             weights,
@@ -144,6 +143,15 @@ class OneDevice(InShards):
             self._run_shard, compute, device=device, first=0
         )
         return on_device(part, device, input_first=True)
+
+    def _activation_among(self, computed: Collection[str]) -> str:
+        """The layer's activation if it is one of these, else `"linear"`."""
+        name = op_activation(self.activation)
+        return name if name in computed else "linear"
+
+    def _fused_activation(self, device: str) -> str:
+        """The activation that the last stage computes; `"linear"` if none."""
+        return self._activation_among(self._activations(device))
 
     def _activations(self, device: str) -> Collection[str]:
         """Activations that the last stage computes, in training too."""

@@ -11,6 +11,7 @@ from ._activation_gradients import biased_gradient as biased_gradient
 from ._activation_gradients import passed_back as passed_back
 from ._activations import ACTIVATIONS as ACTIVATIONS
 from ._bias import bias_gradient as bias_gradient
+from ._bias import copied as copied
 from ._bias import leave_balanced as leave_balanced
 from ._blocks import BLOCK as BLOCK
 from ._blocks import SCALE_BYTES as SCALE_BYTES

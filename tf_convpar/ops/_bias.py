@@ -2,7 +2,8 @@
 
 import tensorflow as tf
 
-# Attribute of gradients that sum up to 0 in each channel.
+# Attribute of gradients that sum up to 0 in each channel, on one device or over
+# all that share a batch.
 _BALANCED = "_convpar_balanced"
 
 
@@ -10,13 +11,29 @@ def leave_balanced(gradients: tf.Tensor) -> None:
     """Notes on gradients that they sum up to 0 in each channel.
 
     They do behind a normalization by the maps' own mean: whatever is added to
-    all of a channel is taken off again.
+    all of a channel is taken off again. If it is the mean of samples on several
+    devices, the gradients of all devices sum up to 0, and so do the sums that
+    these make of them.
 
     ```python
     leave_balanced(dx)
     ```
     """
     setattr(gradients, _BALANCED, True)
+
+
+def copied(gradients: tf.Tensor) -> tf.Tensor:
+    """A copy of gradients on the device in scope, with their note.
+
+    ```python
+    with tf.device(device):
+        dx = copied(dx)
+    ```
+    """
+    copy = tf.identity(gradients)
+    if getattr(gradients, _BALANCED, False):
+        leave_balanced(copy)
+    return copy
 
 
 def bias_gradient(gradients: tf.Tensor) -> tf.Tensor:

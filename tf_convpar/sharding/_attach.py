@@ -35,14 +35,21 @@ class OnShards(Attached):
         rule: The rule by which it works on shards.
         expected: Layouts of its inputs. Shards that lie otherwise are joined.
             That happens to a layer that is called at several places.
+        op_call: What computes the layer on a CPU, as `op_call` has it; None
+            for the `call` of its class.
     """
 
     def __init__(
-        self, layer: Any, rule: Rule, expected: Sequence[Layout]
+        self,
+        layer: Any,
+        rule: Rule,
+        expected: Sequence[Layout],
+        op_call: Callable[..., Any] | None = None,
     ) -> None:
         self._layer = layer
         self.rule = rule
         self.expected = expected
+        self.op_call = op_call
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Does what the layer's `call` does, on shards if they are expected."""
@@ -85,6 +92,7 @@ class OnSamples(Attached):
         layout: Layout of the samples.
         first: Whether it does so even if all of its inputs are on the chief.
             If not, the layer's own `call` runs there.
+        op_call: As for `OnShards`.
     """
 
     def __init__(
@@ -93,11 +101,13 @@ class OnSamples(Attached):
         rule: SampleRule,
         layout: SampleLayout,
         first: bool = False,
+        op_call: Callable[..., Any] | None = None,
     ) -> None:
         self._layer = layer
         self.rule = rule
         self.layout = layout
         self.first = first
+        self.op_call = op_call
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Does what the layer's `call` does, on samples if some are given."""

@@ -43,6 +43,7 @@ from tf_convpar.sharding._normalized_sums import MOST_TERMS
 from tf_convpar.sharding._normalized_sums import Statistics
 from tf_convpar.sharding._normalized_sums import Term
 from tf_convpar.sharding._normalized_sums import combined
+from tf_convpar.sharding._pointwise_layers import activated_in_one_pass
 from tf_convpar.sharding._pointwise_layers import merged
 from tf_convpar.sharding._pointwise_layers import normalized_groups
 from tf_convpar.sharding._pointwise_layers import normalized_pixels
@@ -202,7 +203,7 @@ class Fused(Attached):
             return fusable.run(Epilogue(activation=name))
         terms = getattr(inputs, _NOTE, None)
         if terms is None:
-            return None
+            return activated_in_one_pass(self._layer, inputs)
         if len(terms) > 1 and name != "relu":
             return None  # What it was given would have to be kept as well.
         result = combined(terms, name)

@@ -83,6 +83,7 @@ def with_moments(
                     *(term, dy, by_moments, one_of_n / _pixels(x, axis)),
                     *(exchange.pending, axis, native),
                 )
+                ops.leave_balanced(dx)
                 return dx, *(
                     weight_gradients
                     if gives_weight_gradients

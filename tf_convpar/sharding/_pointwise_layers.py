@@ -22,6 +22,7 @@ from tf_convpar.layers import join
 from tf_convpar.layers import joined_of
 from tf_convpar.layers import leave_joined
 from tf_convpar.ops import Epilogue
+from tf_convpar.sharding._fusable import activation_of
 from tf_convpar.sharding._fusable import fuses
 from tf_convpar.sharding._fusable import pixels
 
@@ -29,7 +30,7 @@ from tf_convpar.sharding._fusable import pixels
 # which the op needs none: it then reads a large kernel as it lies.
 _MOST_KEPT, _FEW = 4 << 20, 4
 # Activations of several passes.
-_LONG = ("silu", "gelu")
+LONG_ACTIVATIONS = ("silu", "gelu")
 
 
 def merged(layer: Any, inputs: Any) -> tf.Tensor | None:
@@ -184,12 +185,28 @@ def product_in_training(layer: Any, inputs: Any) -> Fusable | None:
     bias = tf.convert_to_tensor(layer.bias)
 
     def run(epilogue: Epilogue) -> tf.Tensor:
-        if epilogue.activation in _LONG:
+        if epilogue.activation in LONG_ACTIVATIONS:
             return ops.biased(maps, bias, epilogue.activation)
         value: Any = keras.activations.get(epilogue.activation)
         return value(keras.ops.add(maps, layer.bias))
 
     return Fusable(run)
+
+
+def activated_in_one_pass(layer: Any, inputs: Any) -> tf.Tensor | None:
+    """Computes an `Activation` that TensorFlow needs several passes for.
+
+    Args:
+        layer: An `Activation` layer.
+        inputs: Its input, of any kind.
+
+    Returns:
+        Its result; None where that is left to Keras.
+    """
+    name = activation_of(layer)
+    if name not in LONG_ACTIVATIONS or not _fits(layer, inputs):
+        return None
+    return ops.biased(inputs, tf.zeros(inputs.shape[-1]), name)
 
 
 def _fits(layer: Any, inputs: Any) -> bool:

@@ -33,31 +33,42 @@ class Pooled(Attached):
 
     def __call__(self, inputs: Any) -> Any:
         """Does what the layer's own `call` does."""
-        layer, maps = self._layer, joined(inputs)
-        # The window of a mean of all is the image.
-        whole = isinstance(layer, _L.GlobalAveragePooling2D)
-        if not is_merged() and not (whole and None in maps.shape[1:3]):
-            if is_inference() and maps.dtype == tf.float32 and ops.load():
-                return self._in_inference(maps)
-            if isinstance(layer, _L.MaxPooling2D):
-                return ops.max_pool(
-                    maps, layer.pool_size, layer.strides[0], layer.padding
-                )
-        return type(layer).call(layer, maps)
+        if is_merged():
+            return type(self._layer).call(self._layer, joined(inputs))
+        return pooled(self._layer, joined(inputs))
 
-    def _in_inference(self, images: tf.Tensor) -> Any:
-        layer = self._layer
-        if isinstance(layer, _L.GlobalAveragePooling2D):
-            means = ops.pool(images, images.shape[1:3], 1, kind="average")
-            shape = [-1, *([1, 1] if layer.keepdims else []), means.shape[-1]]
-            return tf.reshape(means, shape)
-        window = layer.pool_size, layer.strides[0], layer.padding
-        if isinstance(layer, _L.AveragePooling2D):
-            return ops.pool(images, *window, kind="average")
-        if layer.padding == "valid":
-            images, zeros = unpadded(images)
-            return ops.pool(images, *window, zeros)
-        return ops.pool(images, *window)
+
+def pooled(layer: Any, maps: tf.Tensor) -> Any:
+    """Computes a layer that `pools`, by ops where they are faster.
+
+    Args:
+        layer: A layer of maxima or means.
+        maps: Its input.
+    """
+    # The window of a mean of all is the image.
+    whole = isinstance(layer, _L.GlobalAveragePooling2D)
+    if not (whole and None in maps.shape[1:3]):
+        if is_inference() and maps.dtype == tf.float32 and ops.load():
+            return _in_inference(layer, maps)
+        if isinstance(layer, _L.MaxPooling2D):
+            return ops.max_pool(
+                maps, layer.pool_size, layer.strides[0], layer.padding
+            )
+    return type(layer).call(layer, maps)
+
+
+def _in_inference(layer: Any, images: tf.Tensor) -> Any:
+    if isinstance(layer, _L.GlobalAveragePooling2D):
+        means = ops.pool(images, images.shape[1:3], 1, kind="average")
+        shape = [-1, *([1, 1] if layer.keepdims else []), means.shape[-1]]
+        return tf.reshape(means, shape)
+    window = layer.pool_size, layer.strides[0], layer.padding
+    if isinstance(layer, _L.AveragePooling2D):
+        return ops.pool(images, *window, kind="average")
+    if layer.padding == "valid":
+        images, zeros = unpadded(images)
+        return ops.pool(images, *window, zeros)
+    return ops.pool(images, *window)
 
 
 def pools(layer: Any, shape: Any) -> bool:

@@ -23,6 +23,7 @@ from tf_convpar.sharding._attach import OnShards
 from tf_convpar.sharding._attach import attach
 from tf_convpar.sharding._fusable import fuses
 from tf_convpar.sharding._fused_normalization import Fused
+from tf_convpar.sharding._layer_ops import op_call
 from tf_convpar.sharding._placement_rules import leading
 from tf_convpar.sharding._placement_rules import works_on_channels
 from tf_convpar.sharding._placement_rules import works_on_samples
@@ -35,8 +36,8 @@ class Regions:
 
     Args:
         copy: Function that returns the new layer for one of the model's.
-        fuses: Whether layers on the chief take part in what
-            `_fused_normalization` does.
+        fuses: Whether ops of this package compute layers, and layers on the
+            chief take part in what `_fused_normalization` does.
         moments: By which moments samples are normalized: `"all"` or `"own"`.
     """
 
@@ -103,7 +104,11 @@ class Regions:
             on_samples = works_on_samples(node, self._moments)
             if on_samples is None:
                 return None
-            attach(new_layer, OnSamples(new_layer, on_samples, by_samples[0]))
+            call = self._op_call(layer, node)
+            attach(
+                new_layer,
+                OnSamples(new_layer, on_samples, by_samples[0], op_call=call),
+            )
             return by_samples[0]
         if id(node) in self._leads_to:
             layout = self._lead(new_layer, node)
@@ -122,7 +127,8 @@ class Regions:
                 new_layer.call = Pooled(new_layer)
             return None
         rule, output = on_channels
-        attach(new_layer, OnShards(new_layer, rule, input_layouts))
+        call = self._op_call(layer, node)
+        attach(new_layer, OnShards(new_layer, rule, input_layouts, call))
         weight_layouts = dict(rule.place(layer, input_layouts))
         if weight_layouts:
             self._to_place.append((new_layer, weight_layouts))
@@ -139,5 +145,14 @@ class Regions:
             return None
         layout = first.samples_layout(node.outputs[0].shape)
         if layout is not None:
-            attach(new_layer, OnSamples(new_layer, rule, layout, first=True))
+            call = self._op_call(node.operation, node)
+            attach(
+                new_layer,
+                OnSamples(new_layer, rule, layout, first=True, op_call=call),
+            )
         return layout
+
+    def _op_call(self, layer: Any, node: Any) -> Callable[..., Any] | None:
+        """What computes a layer by ops on CPUs; None for the layer's own."""
+        shapes = [tensor.shape for tensor in node.input_tensors]
+        return op_call(layer, shapes) if self._fuses else None

@@ -15,6 +15,7 @@ import tensorflow as tf
 from tf_convpar.placement import Layout
 from tf_convpar.placement import Move
 from tf_convpar.placement import ShardedTensor
+from tf_convpar.placement import device_type
 from tf_convpar.placement import on_device
 
 Shape = Sequence[int | None]
@@ -96,9 +97,32 @@ class Rule:
         """
         (x,) = inputs
         layout = self.output(layer, [x.layout], x.shape)
-        run = functools.partial(type(layer).call, layer, **kwargs)
         output_layout = layout if isinstance(layout, Layout) else x.layout
-        return on_shards(run, output_layout, x.shards)
+        return ShardedTensor(
+            [
+                on_device(
+                    functools.partial(call_on(device, layer), layer, **kwargs),
+                    device,
+                )(shard)
+                for device, shard in zip(
+                    output_layout.devices, x.shards, strict=True
+                )
+            ],
+            output_layout,
+        )
+
+
+def call_on(device: str, layer: Any) -> Callable[..., Any]:
+    """How a device computes a layer: by the `call` of its class, or by an op.
+
+    Args:
+        device: Name of the device.
+        layer: The layer, or operation. What is attached to it may know an op
+            for CPUs.
+    """
+    by_op = getattr(vars(layer).get("call"), "op_call", None)
+    on_cpu = device_type(device) == "CPU"
+    return by_op if by_op is not None and on_cpu else type(layer).call
 
 
 def on_shards(

@@ -23,6 +23,7 @@ from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import copies_of
 from tf_convpar.placement import in_shards
 from tf_convpar.placement import on_device
+from tf_convpar.sharding.rules._rule import call_on
 
 _L = keras.layers
 # An assumed batch size, by which either weights or feature maps are the fewer
@@ -131,7 +132,7 @@ class SampleRule:
         Returns:
             What the layer returns, each tensor in shards of samples.
         """
-        return each_alone(layer, type(layer).call, layout, args, kwargs)
+        return each_alone(layer, layout, args, kwargs)
 
     def on_one(
         self,
@@ -175,10 +176,8 @@ def sent(
     return Move(tuple(shape), place, wanted, layout.owner, width, returns)
 
 
-def each_alone(
-    layer: Any, call: Any, layout: SampleLayout, args: Any, kwargs: Any
-) -> Any:
-    """Runs `call(layer, ...)` on each device, on the samples there."""
+def each_alone(layer: Any, layout: SampleLayout, args: Any, kwargs: Any) -> Any:
+    """Computes a layer on each device, on the samples there."""
     flat = keras.tree.flatten((args, kwargs))
     sharded = [in_shards(x, layout) if is_cut(x) else None for x in flat]
     weights = getattr(layer, "weights", [])
@@ -186,6 +185,8 @@ def each_alone(
     structure: Any = None
 
     def outputs_on(i: int) -> list[tf.Tensor]:
+        call = call_on(layout.devices[i], layer)
+
         def run(*tensors: tf.Tensor) -> list[tf.Tensor]:
             nonlocal structure
             remaining = iter(tensors)

@@ -77,4 +77,4 @@ class OperationOnSamples(SampleRule):
         self, layer: Any, layout: SampleLayout, args: Any, kwargs: Any
     ) -> Any:
         """Runs the operation on each device, on the samples there."""
-        return each_alone(layer, type(layer).call, layout, args, kwargs)
+        return each_alone(layer, layout, args, kwargs)
