@@ -146,7 +146,7 @@ class OneDevice(InShards):
 
     def _activation_among(self, computed: Collection[str]) -> str:
         """The layer's activation if it is one of these, else `"linear"`."""
-        name = op_activation(self.activation)
+        name = op_activation(self.activation) or "linear"
         return name if name in computed else "linear"
 
     def _fused_activation(self, device: str) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tf_convpar._compat.keras import get_keras_mask
 from tf_convpar._compat.keras import in_stateless_scope
@@ -18,9 +20,13 @@ from tf_convpar.layers import takes_shards
 from tf_convpar.placement import Layout
 from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import ShardedTensor
+from tf_convpar.placement import device_type
+from tf_convpar.sharding._lazy_sum import WithActivation
 from tf_convpar.sharding._lazy_sum import in_one_pass
+from tf_convpar.sharding.rules import OpCall
 from tf_convpar.sharding.rules import Rule
 from tf_convpar.sharding.rules import SampleRule
+from tf_convpar.sharding.rules import each_alone
 
 
 class OnShards(Attached):
@@ -35,8 +41,8 @@ class OnShards(Attached):
         rule: The rule by which it works on shards.
         expected: Layouts of its inputs. Shards that lie otherwise are joined.
             That happens to a layer that is called at several places.
-        op_call: What computes the layer on a CPU, as `op_call` has it; None
-            for the `call` of its class.
+        op_call: What computes the layer on a CPU; None for the `call` of its
+            class.
     """
 
     def __init__(
@@ -44,7 +50,7 @@ class OnShards(Attached):
         layer: Any,
         rule: Rule,
         expected: Sequence[Layout],
-        op_call: Callable[..., Any] | None = None,
+        op_call: OpCall | None = None,
     ) -> None:
         self._layer = layer
         self.rule = rule
@@ -101,7 +107,7 @@ class OnSamples(Attached):
         rule: SampleRule,
         layout: SampleLayout,
         first: bool = False,
-        op_call: Callable[..., Any] | None = None,
+        op_call: OpCall | None = None,
     ) -> None:
         self._layer = layer
         self.rule = rule
@@ -120,9 +126,29 @@ class OnSamples(Attached):
             result = in_one_pass(self._layer, inputs)
             if result is not None:
                 return result
-            return self.rule.call(self._layer, self.layout, args, kwargs)
+            result = self.rule.call(self._layer, self.layout, args, kwargs)
+            activations = self._activations()
+            if not activations:
+                return result
+            return WithActivation(
+                result,
+                lambda name: each_alone(
+                    *(self._layer, self.layout, args, kwargs), activation=name
+                ),
+                activations,
+            )
         args, kwargs = joined((args, kwargs))
         return type(self._layer).call(self._layer, *args, **kwargs)
+
+    def _activations(self) -> Collection[str]:
+        """The activations that may be computed in the layer's pass.
+
+        In a graph, the result without them is not computed then.
+        """
+        on_cpus = all(device_type(d) == "CPU" for d in self.layout.devices)
+        if self.op_call is None or not on_cpus or tf.executing_eagerly():
+            return ()
+        return self.op_call.activations
 
 
 class _RematerializedCall(Attached):

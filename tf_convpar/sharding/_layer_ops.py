@@ -1,12 +1,13 @@
-"""Layers that one op of this package computes, whatever is around them.
+"""Layers that one op of this package computes on a processor.
 
 On one device a layer is also fused with its neighbours, by `Fused`. On shards
-each device computes its part of a layer by itself; what needs no neighbour is
-the same op there.
+each device computes its part of a layer by itself, with an activation that
+follows if the op has it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_convpar.ops import NOTHING
+from tf_convpar import ops
 from tf_convpar.ops import Epilogue
 from tf_convpar.sharding._fusable import activation_of
 from tf_convpar.sharding._fusable import fuses
@@ -26,61 +27,62 @@ from tf_convpar.sharding._pointwise_layers import product_in_training
 from tf_convpar.sharding._pointwise_layers import rescaled
 from tf_convpar.sharding._pooling import pooled
 from tf_convpar.sharding._pooling import pools
+from tf_convpar.sharding.rules import OpCall
 
 _L = keras.layers
 
 
-def op_call(layer: Any, shapes: Sequence[Any]) -> Callable[..., Any] | None:
-    """What computes a layer by ops, in the place of its class's `call`.
-
-    ```python
-    call = op_call(layer, [x.shape])
-    y = call(layer, x)
-    ```
+def op_call_of(
+    layer: Any, shapes: Sequence[Any], sole_user: bool = False
+) -> OpCall | None:
+    """What computes a layer by ops; None where Keras' own code does.
 
     Args:
         layer: A layer of a graph.
         shapes: Shapes of its inputs.
-
-    Returns:
-        A function of the layer and of the arguments of its `call`, for float32
-        on a CPU; None where Keras' own code computes the layer.
+        sole_user: Whether one other layer alone uses the result, which then
+            may be computed together with it.
     """
     if len(shapes) != 1:
         return None
     if pools(layer, shapes[0]):
-        return pooled
-    method = _METHODS.get(type(layer))
-    if method is None or not fuses(layer, shapes):
+        return OpCall(lambda layer, maps, activation: pooled(layer, maps))
+    known = _CALLS.get(type(layer))
+    if known is None or not fuses(layer, shapes):
         return None
-
-    def call(layer: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        result = method(layer, inputs)
-        if result is None:
-            result = type(layer).call(layer, inputs, *args, **kwargs)
-        return result
-
-    return call
+    takes_more = sole_user and _is_linear(layer)
+    return known if takes_more else dataclasses.replace(known, activations=())
 
 
-def _in_groups(layer: Any, inputs: Any) -> tf.Tensor | None:
+def _is_linear(layer: Any) -> bool:
+    activation = getattr(layer, "activation", None)
+    return activation in (None, keras.activations.linear)
+
+
+def _in_groups(layer: Any, inputs: Any, activation: str) -> tf.Tensor | None:
     fusable = normalized_groups(layer, inputs)
-    return None if fusable is None else fusable.run(NOTHING)
+    if fusable is None:
+        return None
+    return fusable.run(Epilogue(activation=activation))
 
 
-def _multiplied(layer: Any, inputs: Any) -> tf.Tensor | None:
-    name = activation_of(layer)
+def _multiplied(layer: Any, inputs: Any, activation: str) -> tf.Tensor | None:
+    name = activation if _is_linear(layer) else activation_of(layer)
     fusable = product_in_training(layer, inputs)
     if name not in LONG_ACTIVATIONS or fusable is None:
         return None
     return fusable.run(Epilogue(activation=name))
 
 
-_METHODS: dict[type, Callable[[Any, Any], tf.Tensor | None]] = {
-    _L.Activation: activated_in_one_pass,
-    _L.Dense: _multiplied,
-    _L.GroupNormalization: _in_groups,
-    _L.LayerNormalization: normalized_pixels,
-    _L.Normalization: rescaled,
-    _L.Rescaling: rescaled,
+def _by(method: Callable[[Any, Any], tf.Tensor | None]) -> OpCall:
+    return OpCall(lambda layer, inputs, activation: method(layer, inputs))
+
+
+_CALLS: dict[type, OpCall] = {
+    _L.Activation: _by(activated_in_one_pass),
+    _L.Dense: OpCall(_multiplied, LONG_ACTIVATIONS),
+    _L.GroupNormalization: OpCall(_in_groups, tuple(ops.ACTIVATIONS)),
+    _L.LayerNormalization: _by(normalized_pixels),
+    _L.Normalization: _by(rescaled),
+    _L.Rescaling: _by(rescaled),
 }

@@ -7,6 +7,8 @@ any other layer the maps themselves are computed, on first use.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,6 +60,28 @@ class LazySum(ShardedTensor):
         return self._like.shape
 
 
+class WithActivation(ShardedTensor):
+    """Shards whose op also computes an activation that follows.
+
+    In a graph the shards themselves are computed only if they are used.
+
+    Args:
+        shards: The shards.
+        activated: Computes them with an activation, by its name.
+        activations: Names of the activations that the op knows.
+    """
+
+    def __init__(
+        self,
+        shards: ShardedTensor,
+        activated: Callable[[str], ShardedTensor],
+        activations: Collection[str],
+    ) -> None:
+        super().__init__(shards.shards, shards.layout, shards.counts)
+        self.activated = activated
+        self.activations = activations
+
+
 def normalized_shards(
     x: ShardedTensor, terms: Sequence[Term], axis: int, dtype: str
 ) -> ShardedTensor:
@@ -81,7 +105,7 @@ def normalized_shards(
 
 
 def in_one_pass(layer: Any, inputs: Sequence[Any]) -> ShardedTensor | None:
-    """A sum or an activation of a `LazySum`, in one pass.
+    """A sum of a `LazySum` or an activation, in the pass of the layer before.
 
     Args:
         layer: A layer, or an operation.
@@ -90,18 +114,21 @@ def in_one_pass(layer: Any, inputs: Sequence[Any]) -> ShardedTensor | None:
     Returns:
         Its result, or None where the layer computes that otherwise.
     """
-    if not any(isinstance(x, LazySum) for x in inputs):
-        return None
-    if type(layer) is keras.layers.Add:
+    lazy = any(isinstance(x, LazySum) for x in inputs)
+    if lazy and type(layer) is keras.layers.Add:
         return _added(inputs)
     if type(layer) not in (keras.layers.ReLU, keras.layers.Activation):
         return None
     name = activation_of(layer)
     (x,) = inputs
-    # Of a sum, what other activations were given would have to be kept.
-    if name is None or (len(x.terms[0]) > 1 and name != "relu"):
+    if name is None:
         return None
-    return activated(x, name)
+    if isinstance(x, WithActivation) and name in x.activations:
+        return x.activated(name)
+    # Of a sum, what other activations were given would have to be kept.
+    if lazy and (len(x.terms[0]) == 1 or name == "relu"):
+        return activated(x, name)
+    return None
 
 
 def _added(inputs: Sequence[Any]) -> LazySum | None:

@@ -23,12 +23,13 @@ from tf_convpar.sharding._attach import OnShards
 from tf_convpar.sharding._attach import attach
 from tf_convpar.sharding._fusable import fuses
 from tf_convpar.sharding._fused_normalization import Fused
-from tf_convpar.sharding._layer_ops import op_call
+from tf_convpar.sharding._layer_ops import op_call_of
 from tf_convpar.sharding._placement_rules import leading
 from tf_convpar.sharding._placement_rules import works_on_channels
 from tf_convpar.sharding._placement_rules import works_on_samples
 from tf_convpar.sharding._pooling import Pooled
 from tf_convpar.sharding._pooling import pools
+from tf_convpar.sharding.rules import OpCall
 
 
 class Regions:
@@ -104,7 +105,7 @@ class Regions:
             on_samples = works_on_samples(node, self._moments)
             if on_samples is None:
                 return None
-            call = self._op_call(layer, node)
+            call = self._op_call(node)
             attach(
                 new_layer,
                 OnSamples(new_layer, on_samples, by_samples[0], op_call=call),
@@ -127,7 +128,7 @@ class Regions:
                 new_layer.call = Pooled(new_layer)
             return None
         rule, output = on_channels
-        call = self._op_call(layer, node)
+        call = self._op_call(node)
         attach(new_layer, OnShards(new_layer, rule, input_layouts, call))
         weight_layouts = dict(rule.place(layer, input_layouts))
         if weight_layouts:
@@ -145,14 +146,17 @@ class Regions:
             return None
         layout = first.samples_layout(node.outputs[0].shape)
         if layout is not None:
-            call = self._op_call(node.operation, node)
+            call = self._op_call(node)
             attach(
                 new_layer,
                 OnSamples(new_layer, rule, layout, first=True, op_call=call),
             )
         return layout
 
-    def _op_call(self, layer: Any, node: Any) -> Callable[..., Any] | None:
+    def _op_call(self, node: Any) -> OpCall | None:
         """What computes a layer by ops on CPUs; None for the layer's own."""
+        if not self._fuses:
+            return None
         shapes = [tensor.shape for tensor in node.input_tensors]
-        return op_call(layer, shapes) if self._fuses else None
+        uses = sum(self._uses[id(tensor)] for tensor in node.outputs)
+        return op_call_of(node.operation, shapes, sole_user=uses == 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tf_convpar.sharding.rules._op_call import OpCall as OpCall
 from tf_convpar.sharding.rules._rule import CHIEF as CHIEF
 from tf_convpar.sharding.rules._rule import Rule as Rule
 from tf_convpar.sharding.rules.activation import Activations
@@ -24,6 +25,7 @@ from tf_convpar.sharding.rules.each_sample import Einsum
 from tf_convpar.sharding.rules.each_sample import OfTheUser
 from tf_convpar.sharding.rules.each_sample import Recurrent
 from tf_convpar.sharding.rules.each_sample import SampleRule as SampleRule
+from tf_convpar.sharding.rules.each_sample import each_alone as each_alone
 from tf_convpar.sharding.rules.merging import Concatenate
 from tf_convpar.sharding.rules.merging import Elementwise
 from tf_convpar.sharding.rules.moments import MomentsOfAll

@@ -15,8 +15,8 @@ import tensorflow as tf
 from tf_convpar.placement import Layout
 from tf_convpar.placement import Move
 from tf_convpar.placement import ShardedTensor
-from tf_convpar.placement import device_type
 from tf_convpar.placement import on_device
+from tf_convpar.sharding.rules._op_call import call_on
 
 Shape = Sequence[int | None]
 
@@ -110,19 +110,6 @@ class Rule:
             ],
             output_layout,
         )
-
-
-def call_on(device: str, layer: Any) -> Callable[..., Any]:
-    """How a device computes a layer: by the `call` of its class, or by an op.
-
-    Args:
-        device: Name of the device.
-        layer: The layer, or operation. What is attached to it may know an op
-            for CPUs.
-    """
-    by_op = getattr(vars(layer).get("call"), "op_call", None)
-    on_cpu = device_type(device) == "CPU"
-    return by_op if by_op is not None and on_cpu else type(layer).call
 
 
 def on_shards(

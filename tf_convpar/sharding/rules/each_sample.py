@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import copies_of
 from tf_convpar.placement import in_shards
 from tf_convpar.placement import on_device
-from tf_convpar.sharding.rules._rule import call_on
+from tf_convpar.sharding.rules._op_call import call_on
 
 _L = keras.layers
 # An assumed batch size, by which either weights or feature maps are the fewer
@@ -176,8 +177,18 @@ def sent(
     return Move(tuple(shape), place, wanted, layout.owner, width, returns)
 
 
-def each_alone(layer: Any, layout: SampleLayout, args: Any, kwargs: Any) -> Any:
-    """Computes a layer on each device, on the samples there."""
+def each_alone(
+    layer: Any, layout: SampleLayout, args: Any, kwargs: Any, **op_options: Any
+) -> Any:
+    """Computes a layer on each device, on the samples there.
+
+    Args:
+        layer: The built layer.
+        layout: Layout of the samples.
+        args: Positional arguments, whose tensors may lie anywhere.
+        kwargs: Keyword arguments, likewise.
+        **op_options: Arguments of the op that computes the layer (`OpCall`).
+    """
     flat = keras.tree.flatten((args, kwargs))
     sharded = [in_shards(x, layout) if is_cut(x) else None for x in flat]
     weights = getattr(layer, "weights", [])
@@ -185,7 +196,9 @@ def each_alone(layer: Any, layout: SampleLayout, args: Any, kwargs: Any) -> Any:
     structure: Any = None
 
     def outputs_on(i: int) -> list[tf.Tensor]:
-        call = call_on(layout.devices[i], layer)
+        call = functools.partial(
+            call_on(layout.devices[i], layer), **op_options
+        )
 
         def run(*tensors: tf.Tensor) -> list[tf.Tensor]:
             nonlocal structure

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -33,8 +32,8 @@ from tf_convpar.sharding._normalized_sums import Term
 from tf_convpar.sharding.rules.each_sample import SampleRule
 from tf_convpar.sharding.rules.each_sample import sent
 from tf_convpar.sharding.rules.normalization import MOVING
-from tf_convpar.sharding.rules.normalization import by_moving
 from tf_convpar.sharding.rules.normalization import moved_on
+from tf_convpar.sharding.rules.normalization import moving_term
 from tf_convpar.sharding.rules.normalization import own_term
 from tf_convpar.sharding.rules.normalization import widened_on
 
@@ -143,7 +142,15 @@ class MomentsOfAll(SampleRule):
             for name in names
         ]
         if not learns:
-            return _by_moving(layer, axis, x, names, weights)
+            moving_terms = [
+                moving_term(
+                    layer, shard, dict(zip(names, here, strict=True)), device
+                )
+                for device, shard, *here in zip(
+                    layout.devices, x.shards, *weights, strict=True
+                )
+            ]
+            return normalized_shards(x, moving_terms, axis, layer.compute_dtype)
         terms, moments = self._terms(layer, axis, x, names, weights)
         _learn(layer, layout, moments)
         return normalized_shards(x, terms, axis, layer.compute_dtype)
@@ -298,25 +305,6 @@ def _of_all(
         )
         terms.append(Term(maps, tuple(weights_here), statistics))
     return terms, exchange.moments[keeper]
-
-
-def _by_moving(
-    layer: Any,
-    axis: int,
-    x: ShardedTensor,
-    names: Sequence[str],
-    weights: Sequence[Sequence[tf.Tensor]],
-) -> ShardedTensor:
-    """Normalizes samples on each device by moving statistics."""
-    run = functools.partial(by_moving, layer, axis, names)
-    return x.with_shards(
-        [
-            on_device(run, device)(*maps_and_weights)
-            for device, *maps_and_weights in zip(
-                x.layout.devices, x.shards, *weights, strict=True
-            )
-        ]
-    )
 
 
 def _learn(layer: Any, layout: SampleLayout, moments: tf.Tensor) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +20,6 @@ from tf_convpar.sharding._normalized_sums import Statistics
 from tf_convpar.sharding._normalized_sums import Term
 from tf_convpar.sharding.rules._rule import Rule
 from tf_convpar.sharding.rules._rule import Shape
-from tf_convpar.sharding.rules._rule import on_shards
 
 MOVING = ("moving_mean", "moving_variance")
 _WEIGHTS = (*MOVING, "gamma", "beta")
@@ -71,9 +69,11 @@ class BatchNormalization(Rule):
             {n: values[n][i] for n in names} for i in range(len(devices))
         ]
         if not learns:
-            run = functools.partial(by_moving, layer, axis, names)
-            operands = [values[name] for name in names]
-            return on_shards(run, x.layout, x.shards, *operands)
+            moving_terms = [
+                moving_term(layer, x.shards[i], weights_on[i], device)
+                for i, device in enumerate(devices)
+            ]
+            return normalized_shards(x, moving_terms, axis, layer.compute_dtype)
         terms = []
         for i, device in enumerate(devices):
             term = own_term(layer, x.shards[i], axis, weights_on[i], device)
@@ -134,22 +134,22 @@ def moved_on(
     return moved
 
 
-def by_moving(
-    layer: Any,
-    axis: int,
-    names: Sequence[str],
-    x: tf.Tensor,
-    *weights: tf.Tensor,
-) -> tf.Tensor:
-    """Normalizes maps by moving statistics, on the current device."""
-    values = dict(zip(names, weights, strict=True))
-    mean, variance = (values.pop(name) for name in MOVING)
-    return normalized(layer, widened(x), axis, values, mean, variance)
+def moving_term(
+    layer: Any, x: tf.Tensor, weights_here: Mapping[str, tf.Tensor], device: str
+) -> Term:
+    """Maps on a device that are normalized by moving statistics.
 
-
-def widened(x: tf.Tensor) -> tf.Tensor:
-    """Maps in float32 or wider, as in Keras, since narrower floats overflow."""
-    return tf.cast(x, _wide_dtype(x))
+    The arguments are those of `own_term`.
+    """
+    names = tuple(name for name in ("gamma", "beta") if name in weights_here)
+    x, *weights = widened_on(
+        device, x, *(weights_here[n] for n in (*names, *MOVING))
+    )
+    moments = on_device(lambda *moving: tf.stack(moving), device)(
+        *weights[len(names) :]
+    )
+    statistics = Statistics(moments, layer.epsilon, False, names)
+    return Term(x, tuple(weights[: len(names)]), statistics)
 
 
 def _wide_dtype(x: tf.Tensor) -> str:
@@ -160,34 +160,15 @@ def _wide_dtype(x: tf.Tensor) -> str:
 def widened_on(
     device: str, x: tf.Tensor, *weights: tf.Tensor
 ) -> list[tf.Tensor]:
-    """Maps as `widened`, and weights in their dtype, on a device."""
+    """Maps, and weights in their dtype, on a device: float32 or wider.
+
+    Narrower floats overflow in sums of squares, so Keras widens them too.
+    """
     if all(tensor.dtype == _wide_dtype(x) for tensor in (x, *weights)):
         return [x, *weights]
 
     def run(x: tf.Tensor, *weights: tf.Tensor) -> list[tf.Tensor]:
-        x = widened(x)
-        return [x, *(tf.cast(weight, x.dtype) for weight in weights)]
+        wide = _wide_dtype(x)
+        return [tf.cast(tensor, wide) for tensor in (x, *weights)]
 
     return list(on_device(run, device)(x, *weights))
-
-
-def normalized(
-    layer: Any,
-    x: tf.Tensor,
-    axis: int,
-    weights: Mapping[str, tf.Tensor],
-    mean: tf.Tensor,
-    variance: tf.Tensor,
-) -> tf.Tensor:
-    """Normalizes widened maps as Keras does, by given statistics."""
-    weights = {name: tf.cast(value, x.dtype) for name, value in weights.items()}
-    y = keras.ops.batch_normalization(
-        x,
-        tf.cast(mean, x.dtype),
-        tf.cast(variance, x.dtype),
-        axis,
-        offset=weights.get("beta"),
-        scale=weights.get("gamma"),
-        epsilon=layer.epsilon,
-    )
-    return tf.cast(y, layer.compute_dtype)
