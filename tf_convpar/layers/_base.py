@@ -32,6 +32,7 @@ from tf_convpar.layers._activations import is_elementwise_activation
 from tf_convpar.layers._activations import is_per_sample_activation
 from tf_convpar.layers._files import is_merged
 from tf_convpar.layers._one_device import OneDevice
+from tf_convpar.layers._one_device import Stage
 from tf_convpar.layers._one_device import takes_shards
 from tf_convpar.placement import AnyLayout
 from tf_convpar.placement import Move
@@ -101,17 +102,14 @@ class ConvParallel(OneDevice):
             maps = self._maps(inputs)
         if not self._activates_shards():
             return self.activation(maps.joined())
-        if self.activation not in (None, keras.activations.linear):
-            maps = maps.with_shards(
-                [
-                    part
-                    if self._fused_activation(device) != "linear"
-                    else on_device(self.activation, device)(part)
-                    for part, device in zip(
-                        maps.shards, maps.layout.devices, strict=True
-                    )
-                ]
-            )
+        maps = maps.with_shards(
+            [
+                self._activated_on(device, part)
+                for device, part in zip(
+                    maps.layout.devices, maps.shards, strict=True
+                )
+            ]
+        )
         return maps if self._in_region and takes_shards() else maps.joined()
 
     def rematerialized_call(
@@ -242,9 +240,7 @@ class ConvParallel(OneDevice):
         layout = dataclasses.replace(layout, wire=wire)
         images = in_shards(inputs, layout)
         maps: Sequence[tf.Tensor] = images.shards
-        *first, (last, last_names) = self._stages()
-        stages = [*first, (self._with_activation(last), last_names)]
-        for compute, names in stages:
+        for compute, names in self._stages_on_shards():
             copies = [
                 copies_of(
                     getattr(self, name), layout.devices, layout.owner, wire
@@ -255,6 +251,11 @@ class ConvParallel(OneDevice):
                 compute, layout.devices, maps, copies, itertools.repeat(0)
             )
         return images.with_shards(maps, layout)
+
+    def _stages_on_shards(self) -> list[Stage]:
+        """The stages, of which the last may have the activation in its pass."""
+        *first, (last, names) = self._stages()
+        return [*first, (self._with_activation(last), names)]
 
     def _with_activation(
         self, compute: Callable[..., tf.Tensor]
@@ -268,6 +269,13 @@ class ConvParallel(OneDevice):
             return compute(*operands, device=device, **where)
 
         return run
+
+    def _activated_on(self, device: str, maps: tf.Tensor) -> tf.Tensor:
+        """Feature maps of the last stage with the layer's activation."""
+        linear = self.activation in (None, keras.activations.linear)
+        if linear or self._fused_activation(device) != "linear":
+            return maps
+        return on_device(self.activation, device)(maps)
 
     def _on_devices(
         self,

@@ -13,6 +13,7 @@ from tf_convpar.sharding._keras_graph import graph_of as graph_of
 from tf_convpar.sharding._keras_graph import is_graph as is_graph
 from tf_convpar.sharding._keras_graph import nodes as nodes
 from tf_convpar.sharding._keras_graph import shape_for as shape_for
+from tf_convpar.sharding._layer_ops import op_call_of as op_call_of
 from tf_convpar.sharding._merge import merge as merge
 from tf_convpar.sharding._model_graph import Call as Call
 from tf_convpar.sharding._model_graph import Graph as Graph

@@ -290,19 +290,20 @@ class Works:
 
     def _is_fused(self, call: Call) -> bool:
         """Whether this package's ops compute a layer that is on the chief."""
-        on_cpu = (
-            self._algorithm == "auto" and device_type(self._device) == "CPU"
-        )
         normalizes = isinstance(call.layer, keras.layers.BatchNormalization)
         return bool(
-            on_cpu
+            self._fuses()
             and normalizes
-            and ops.load()
             and _rule(call) is not None
             and sharding.fuses(
                 call.layer, [x.shape for x in call.node.input_tensors]
             )
         )
+
+    def _fuses(self) -> bool:
+        """Whether ops of this package compute layers of Keras."""
+        on_cpu = device_type(self._device) == "CPU"
+        return self._algorithm == "auto" and on_cpu and ops.load()
 
     def _known_after(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Tensors that are known once the given ones are computed."""
@@ -328,7 +329,7 @@ class Works:
             )
             twin: Any = sharding.planned(layer, **overrides)
             y = inputs[0]
-            for compute, names in twin._stages():
+            for compute, names in twin._stages_on_shards():
                 y = twin._run_shard(
                     compute,
                     y,
@@ -336,7 +337,7 @@ class Works:
                     device=self._device,
                     first=0,
                 )
-            return y if layer.activation is None else layer.activation(y)
+            return twin._activated_on(self._kind, y)
         input_values = {
             id(x): value
             for x, value in zip(call.node.input_tensors, inputs, strict=True)
@@ -350,6 +351,10 @@ class Works:
         with keras.StatelessScope(
             state, collect_losses=True, initialize_variables=False
         ):
+            shapes = [x.shape for x in call.node.input_tensors]
+            op_call = sharding.op_call_of(layer, shapes)
+            if op_call is not None and self._fuses():
+                return op_call(layer, *args, **kwargs)
             return type(layer).call(layer, *args, **kwargs)
 
     def _on_one(
