@@ -21,8 +21,8 @@ from tf_convpar.placement import Layout
 from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import device_type
-from tf_convpar.sharding._lazy_sum import WithActivation
-from tf_convpar.sharding._lazy_sum import in_one_pass
+from tf_convpar.sharding._lazy_shards import WithActivation
+from tf_convpar.sharding._lazy_shards import in_one_pass
 from tf_convpar.sharding.rules import OpCall
 from tf_convpar.sharding.rules import Rule
 from tf_convpar.sharding.rules import SampleRule

@@ -5,8 +5,10 @@ import torchvision
 from torch import nn
 
 ZOO = {
+    "ConvNeXtTiny": "convnext_tiny",
     "DenseNet121": "densenet121",
     "EfficientNetB0": "efficientnet_b0",
+    "InceptionV3": "inception_v3",
     "MobileNetV2": "mobilenet_v2",
     "ResNet50": "resnet50",
     "VGG16": "vgg16",
@@ -24,7 +26,10 @@ def build(name, pixels, classes):
             f"Expected one of {sorted(ZOO)}, 'unet', or the kernels of two "
             f"layers such as '50:500'. Received: model={name!r}."
         )
-    model = getattr(torchvision.models, ZOO[name])(num_classes=classes)
+    # Keras' InceptionV3 has no auxiliary classifier.
+    options = {"aux_logits": False} if name == "InceptionV3" else {}
+    make = getattr(torchvision.models, ZOO[name])
+    model = make(num_classes=classes, **options)
     if name == "VGG16":
         # Keras' model has no dropout. It flattens the pixels that there are,
         # which need not be 7x7.

@@ -22,8 +22,8 @@ from tf_convpar.placement import copies_of
 from tf_convpar.placement import in_shards
 from tf_convpar.placement import on_device
 from tf_convpar.placement import parts_of_samples
-from tf_convpar.sharding._lazy_sum import activated_on
-from tf_convpar.sharding._lazy_sum import normalized_shards
+from tf_convpar.sharding._lazy_shards import activated_on
+from tf_convpar.sharding._lazy_shards import normalized_shards
 from tf_convpar.sharding._moments import moments_of_all
 from tf_convpar.sharding._moments import with_moments
 from tf_convpar.sharding._normalized_sums import Exchange

@@ -15,7 +15,7 @@ from tf_convpar._compat.keras import stored
 from tf_convpar.placement import Layout
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import on_device
-from tf_convpar.sharding._lazy_sum import normalized_shards
+from tf_convpar.sharding._lazy_shards import normalized_shards
 from tf_convpar.sharding._normalized_sums import Statistics
 from tf_convpar.sharding._normalized_sums import Term
 from tf_convpar.sharding.rules._rule import Rule

@@ -1,8 +1,9 @@
-"""Sums of sharded feature maps that are computed with the layer after them.
+"""Sharded feature maps that are computed with the layer after them.
 
 A normalization on shards returns the terms of its result. A sum or an
 activation of it is computed of these terms, in one pass on each device. For
-any other layer the maps themselves are computed, on first use.
+any other layer the maps themselves are computed, on first use. Other layers
+return their result with a way to compute it together with an activation.
 """
 
 from __future__ import annotations
