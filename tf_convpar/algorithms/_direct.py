@@ -119,8 +119,13 @@ def run(
     channels_last: bool = True,
 ) -> tf.Tensor:
     """TensorFlow's convolution, in either data format."""
+    sizes = [x.shape[0], *geometry.output, geometry.filters]
+    if 0 in sizes and channels_last:
+        # oneDNN gives what is empty the shape of the images.
+        nothing = tf.reshape(x, [-1])[:0] + tf.reshape(kernel, [-1])[:0]
+        return tf.reshape(nothing, [tf.shape(x)[0], *sizes[1:]])
     spatial = {1: "W", 2: "HW", 3: "DHW"}[len(geometry.window)]
-    maps = tf.nn.convolution(
+    maps: tf.Tensor = tf.nn.convolution(
         x,
         kernel,
         strides=list(geometry.strides),
@@ -128,9 +133,6 @@ def run(
         dilations=list(geometry.dilation),
         data_format=f"N{spatial}C" if channels_last else f"NC{spatial}",
     )
-    if x.shape[0] == 0 and channels_last:
-        # oneDNN returns no images of the size of those that it was given.
-        return tf.reshape(maps, [0, *geometry.output, geometry.filters])
     return maps
 
 
