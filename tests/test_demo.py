@@ -71,7 +71,8 @@ def test_both_trainings_are_alike(demo):
     assert split["differs"] == pytest.approx(
         np.max(np.abs(one - other) / np.maximum(one, other))
     )
-    assert 0 < split["differs"] < 1e-4
+    # On some processors no bit differs.
+    assert split["differs"] < 1e-4
     # Losses of steps, of different batches, of a network that learns.
     assert len(set(one)) == STEPS
     assert np.mean(one[-3:]) < np.mean(one[:3])
