@@ -204,8 +204,15 @@ def test_dilated_windows_in_images_of_unknown_size(images):
 
 @pytest.mark.parametrize("algorithm", ["winograd", "fft", "auto"])
 def test_a_window_that_fits_into_no_image(algorithm):
-    x, kernel = tf.zeros((1, 2, 2, 3)), tf.zeros((3, 3, 3, 4))
-    assert convolve(x, kernel, algorithm=algorithm).shape == (1, 0, 0, 4)
+    x, kernel = tf.ones((1, 2, 2, 3)), tf.ones((3, 3, 3, 4))
+    with tf.GradientTape() as tape:
+        tape.watch([x, kernel])
+        y = convolve(x, kernel, algorithm=algorithm)
+    assert y.shape == (1, 0, 0, 4)
+    for source, slope in zip(
+        (x, kernel), tape.gradient(y, [x, kernel]), strict=True
+    ):
+        np.testing.assert_array_equal(slope, np.zeros(source.shape))
 
 
 def test_auto_branches_on_a_batch_unknown_when_traced(monkeypatch):
