@@ -65,3 +65,6 @@ from tf_convpar.placement._vector_pieces import (
 )
 from tf_convpar.placement._vector_pieces import piece_sizes as piece_sizes
 from tf_convpar.placement._vector_pieces import wire_bytes as wire_bytes
+from tf_convpar.placement._vector_slices import (
+    consecutive_slices as consecutive_slices,
+)

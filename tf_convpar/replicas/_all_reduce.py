@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tf_convpar.placement import BLOCK
+from tf_convpar.placement import consecutive_slices
 from tf_convpar.placement import exchange_messages
 from tf_convpar.placement import ordered_sum
 from tf_convpar.placement import piece_sizes
@@ -52,7 +53,7 @@ class AllReduce:
             left: For each piece what rounding leaves, as `Wire.encode` takes
                 it.
         """
-        pieces = tf.split(vector, self.sizes)
+        pieces = consecutive_slices(vector, self.sizes)
         lefts: Sequence[Left | None] = left or [None] * len(pieces)
         return [
             self.wire.encode(piece, of)

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from tf_convpar.machines import task_of
+from tf_convpar.placement import consecutive_slices
 from tf_convpar.placement import piece_sizes
 from tf_convpar.replicas._replica import PackedState
 from tf_convpar.replicas._replica import copied
@@ -56,7 +57,7 @@ class Centre:
 
     def cut(self, vector: tf.Tensor) -> list[tf.Tensor]:
         """A vector in pieces."""
-        return list(tf.split(vector, self.sizes))
+        return consecutive_slices(vector, self.sizes)
 
     def filled(self, vector: tf.Tensor) -> tf.Tensor:
         """A vector of all weights, as long as all pieces."""

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_convpar.placement import consecutive_slices
+
 
 class Packing:
     """How the values of some variables lie in a vector, one after another.
@@ -67,7 +69,7 @@ class Packing:
 
     def cut(self, vector: tf.Tensor) -> list[tf.Tensor]:
         """The part of each variable, still flat."""
-        return list(tf.split(vector, self.sizes)) if self.sizes else []
+        return consecutive_slices(vector, self.sizes)
 
     def unpack(self, vector: tf.Tensor) -> list[tf.Tensor]:
         """The values that lie in a vector."""
@@ -108,7 +110,8 @@ def _regrouped(
         end = begin + length
         inner = sorted(cut for cut in cuts if begin < cut < end)
         if inner:
-            crumbs += tf.split(part, np.diff([begin, *inner, end]).tolist())
+            lengths_within = np.diff([begin, *inner, end]).tolist()
+            crumbs += consecutive_slices(part, lengths_within)
         elif length:
             crumbs.append(part)
         begin = end

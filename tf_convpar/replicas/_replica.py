@@ -21,6 +21,7 @@ from tf_convpar._compat.keras import loss_of
 from tf_convpar._compat.keras import model_supports_jit
 from tf_convpar.machines import cpu_of
 from tf_convpar.machines import kind_of
+from tf_convpar.placement import consecutive_slices
 from tf_convpar.replicas import _equations
 from tf_convpar.replicas._packed import Packing
 from tf_convpar.strategy.fused_updates import fuse_updates_of
@@ -249,7 +250,7 @@ class OnOneDevice(Replica):
     def weights_in_pieces(self, sizes: Sequence[int]) -> list[tf.Tensor]:
         """Of one vector."""
         with tf.device(self.device):
-            return list(tf.split(self.weights.value, list(sizes)))
+            return consecutive_slices(self.weights.value, sizes)
 
     def assign_pieces(
         self, pieces: Sequence[tf.Tensor], sizes: Sequence[int]
