@@ -39,6 +39,15 @@ def batch_normalized(x):
     return block(x, 8, L.BatchNormalization, "relu")
 
 
+def separable(x):
+    """As MobileNetV2 and Xception: depthwise, normalized, with a sum."""
+    y = L.DepthwiseConv2D(3, padding="same", use_bias=False)(x)
+    y = L.ReLU(6)(L.BatchNormalization()(y))
+    y = L.Conv2D(4, 1, use_bias=False)(y)
+    y = L.Add()([x, L.BatchNormalization()(y)])
+    return L.BatchNormalization()(L.SeparableConv2D(6, 3)(y))
+
+
 def group_normalized(x):
     return block(x, 8, lambda: L.GroupNormalization(2), "silu")
 
@@ -74,11 +83,14 @@ def network(body):
     return keras.Model(inputs, L.Dense(3)(x))
 
 
-def kinds_of(model, samples):
-    """How many ops of each kind a training step has on each device."""
+def kinds_of(model, samples, learns=True):
+    """How many ops of each kind a step has on each device."""
     model.compile(keras.optimizers.SGD(0.01), "mse", jit_compile=False)
     x, y = numbers((samples, 12, 12, 4)), numbers((samples, 3))
-    run = nodes_by_device(lambda: model.fit(x, y, samples, verbose=0))
+    if learns:
+        run = nodes_by_device(lambda: model.fit(x, y, samples, verbose=0))
+    else:
+        run = nodes_by_device(lambda: model.predict(x, samples, verbose=0))
     return [
         collections.Counter(node.op for node in nodes if node.op not in TRAVEL)
         for _, nodes in sorted(run.items())
@@ -110,7 +122,30 @@ def test_shards_run_what_one_device_runs(body, moments, strategy):
 
 
 @pytest.mark.parametrize(
-    "body", [batch_normalized, group_normalized, plain, pixel_normalized]
+    ("body", "plan", "convolutions", "passes"),
+    [
+        (batch_normalized, "samples", 4, 0),
+        (batch_normalized, "filters", 4, 0),
+        (separable, "samples", 5, 0),
+        # The maps of a separable layer by filters are gathered between stages.
+        (separable, "filters", 5, 1),
+    ],
+)
+def test_inference_normalizes_within_convolutions(
+    body, plan, convolutions, passes, strategy
+):
+    model = network(body)
+    parallel = split(model, strategy, {".*": plan}, algorithm="auto")
+    for kinds in kinds_of(parallel, 3 * EACH, learns=False):
+        convolves = ("TfConvpar>Convolution", "TfConvpar>Depthwise")
+        assert sum(kinds[kind] for kind in convolves) == convolutions
+        assert kinds["TfConvpar>ScaleChannels"] == passes
+        assert not {"Relu", "Relu6", "FusedBatchNormV3"} & set(kinds)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [batch_normalized, group_normalized, plain, pixel_normalized, separable],
 )
 @pytest.mark.parametrize("plan", ["samples", "filters"])
 def test_ops_on_shards_change_no_result(body, plan, strategy):

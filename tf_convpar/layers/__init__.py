@@ -14,6 +14,7 @@ from tf_convpar.layers._channel_scaling import is_inference as is_inference
 from tf_convpar.layers._channel_scaling import leave_unpadded as leave_unpadded
 from tf_convpar.layers._channel_scaling import note_of as note_of
 from tf_convpar.layers._channel_scaling import unpadded as unpadded
+from tf_convpar.layers._channel_scaling import with_epilogue as with_epilogue
 from tf_convpar.layers._chief import chief as chief
 from tf_convpar.layers._concatenated_inputs import is_joined as is_joined
 from tf_convpar.layers._concatenated_inputs import join as join

@@ -30,6 +30,8 @@ from tf_convpar._compat.keras import is_adapted
 from tf_convpar._compat.keras import stored
 from tf_convpar.layers._activations import is_elementwise_activation
 from tf_convpar.layers._activations import is_per_sample_activation
+from tf_convpar.layers._channel_scaling import is_inference
+from tf_convpar.layers._channel_scaling import leave_note
 from tf_convpar.layers._files import is_merged
 from tf_convpar.layers._one_device import OneDevice
 from tf_convpar.layers._one_device import Stage
@@ -58,18 +60,24 @@ class ConvParallel(OneDevice):
         raise NotImplementedError
 
     def join_region(
-        self, input_shape: Any, incoming: AnyLayout | None
+        self,
+        input_shape: Any,
+        incoming: AnyLayout | None,
+        recomputable: bool = False,
     ) -> AnyLayout | None:
         """Lets feature maps stay in shards; to be called before `build`.
 
         Args:
             input_shape: Shape of the layer's input.
             incoming: Layout of its input; None if that is on the chief.
+            recomputable: Whether one other layer alone uses the maps, and may
+                be computed with them.
 
         Returns:
             Layout of its feature maps; None if they will be on the chief.
         """
         self._lay_out(input_shape, incoming)
+        self._recomputable = recomputable
         return self.maps_layout(input_shape)
 
     def samples_layout(self, input_shape: Any) -> SampleLayout | None:
@@ -213,13 +221,17 @@ class ConvParallel(OneDevice):
         """
         weights = [stored(getattr(self, n)).sharded_value() for n in names]
         layout = weights[0].layout
+        shards = [weight.shards for weight in weights]
+        firsts = list(itertools.accumulate(layout.sizes, initial=0))
         maps = self._on_devices(
             self._with_activation(compute),
             layout.devices,
             inputs,
-            [weight.shards for weight in weights],
-            itertools.accumulate(layout.sizes, initial=0),
+            shards,
+            firsts,
         )
+        if len(self._stages()) == 1:
+            self._leave_notes(maps, layout.devices, inputs, shards, firsts)
         axis = self._channel_axis()
         sizes = tuple(y.shape[axis] for y in maps)
         wire = self._wire_dtype_for(maps[0].dtype).name
@@ -239,18 +251,52 @@ class ConvParallel(OneDevice):
         wire = self._wire_dtype_for(inputs.dtype).name
         layout = dataclasses.replace(layout, wire=wire)
         images = in_shards(inputs, layout)
+        devices, firsts = layout.devices, [0] * len(layout.devices)
         maps: Sequence[tf.Tensor] = images.shards
+        weights = []
         for compute, names in self._stages_on_shards():
             copies = [
-                copies_of(
-                    getattr(self, name), layout.devices, layout.owner, wire
-                )
+                copies_of(getattr(self, name), devices, layout.owner, wire)
                 for name in names
             ]
-            maps = self._on_devices(
-                compute, layout.devices, maps, copies, itertools.repeat(0)
-            )
+            maps = self._on_devices(compute, devices, maps, copies, firsts)
+            weights += copies
+        self._leave_notes(maps, devices, images.shards, weights, firsts)
         return images.with_shards(maps, layout)
+
+    def _leave_notes(
+        self,
+        maps: Sequence[tf.Tensor],
+        devices: Sequence[str],
+        inputs: Sequence[tf.Tensor],
+        weights: Sequence[Sequence[tf.Tensor]],
+        firsts: Sequence[int],
+    ) -> None:
+        """Notes on each device's maps how to recompute them scaled.
+
+        Args:
+            maps: The feature maps of each device.
+            devices: Names of the devices.
+            inputs: The input of each, for all stages.
+            weights: For each weight of all stages, its tensor on each device.
+            firsts: The first filter of each device.
+        """
+        last = self.data_format == "channels_last"
+        linear = self.activation in (None, keras.activations.linear)
+        notes = self._recomputable and takes_shards() and is_inference()
+        if not (notes and last and linear):
+            return
+        for device, y, x, first, *operands in zip(
+            devices, maps, inputs, firsts, *weights, strict=False
+        ):
+            count = len(operands) - bool(self.use_bias)
+            kernels, bias = operands[:count], operands[count:]
+            shape = self._factors_shape(kernels[-1])
+            if shape is None:
+                return
+            source = self._source(x, device, kernels[-1])
+            run = functools.partial(self._in_stages, device, first_filter=first)
+            leave_note(y, run, source, kernels, bias, shape)
 
     def _stages_on_shards(self) -> list[Stage]:
         """The stages, of which the last may have the activation in its pass."""

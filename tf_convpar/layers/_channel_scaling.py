@@ -37,11 +37,12 @@ class Fusable:
     Attributes:
         run: Takes an `Epilogue`, of which it computes what the other attributes
             say. As the note of `note_of` it computes a factor and a bias too.
+            Of shards it takes what is added in shards, and returns shards.
         activations: Names of the activations that it computes.
         adds: Whether it adds other feature maps.
     """
 
-    run: Callable[[Epilogue], tf.Tensor]
+    run: Callable[[Epilogue], Any]
     activations: Collection[str] = tuple(ops.ACTIVATIONS)
     adds: bool = False
 
@@ -175,3 +176,17 @@ def note_of(maps: Any) -> Fusable | None:
     """How to recompute feature maps with an epilogue, if a note says so."""
     note: Fusable | None = getattr(maps, _NOTE, None)
     return note
+
+
+def with_epilogue(fusable: Fusable, **attributes: Any) -> Fusable:
+    """A `Fusable` with an epilogue that later layers add to.
+
+    Args:
+        fusable: Recomputes the result.
+        **attributes: Attributes of the `Epilogue`.
+    """
+
+    def run(epilogue: Epilogue) -> Any:
+        return fusable.run(dataclasses.replace(epilogue, **attributes))
+
+    return dataclasses.replace(fusable, run=run)

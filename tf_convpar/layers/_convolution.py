@@ -73,9 +73,11 @@ class Convolution(ConvParallel):
             zeros,
         )
 
-    def _source(self, inputs: tf.Tensor, device: str) -> Source:
+    def _source(
+        self, inputs: tf.Tensor, device: str, kernel: tf.Tensor
+    ) -> Source:
         windows = self._windows(self.data_format == "channels_last")
-        source = self._source_in_one_pass(inputs, device, self.kernel, windows)
+        source = self._source_in_one_pass(inputs, device, kernel, windows)
         if not source.in_one_pass:
             return source
         image, zeros = unpadded(inputs)
@@ -93,8 +95,8 @@ class Convolution(ConvParallel):
         """Whether each pixel of the feature maps is of one of the images."""
         return max(*self.kernel_size, *self.strides) == 1
 
-    def _factors_shape(self) -> list[int]:
-        return [self.filters]
+    def _factors_shape(self, kernel: tf.Tensor) -> list[int]:
+        return list(kernel.shape[-1:])
 
     def _reach(self) -> int:
         """The number of steps that causal padding adds before the first."""

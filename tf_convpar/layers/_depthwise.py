@@ -65,8 +65,8 @@ class Depthwise(ConvParallel):
     def _stages(self) -> list[Stage]:
         return [(self._convolve, self._with_bias())]
 
-    def _factors_shape(self) -> list[int]:
-        return list(self.kernel.shape[-2:])
+    def _factors_shape(self, kernel: tf.Tensor) -> list[int]:
+        return list(kernel.shape[-2:])
 
     def _call_on_chief(self, inputs: tf.Tensor) -> Any:
         return call_on_chief(self, inputs, super()._call_on_chief)
@@ -95,8 +95,9 @@ class Depthwise(ConvParallel):
         y = depthwise(self, x, kernel, channels_last, algorithm)
         return add_bias(y, bias, channels_last)
 
-    def _source(self, inputs: tf.Tensor, device: str) -> Source:
-        kernel = tf.convert_to_tensor(self.kernel)
+    def _source(
+        self, inputs: tf.Tensor, device: str, kernel: tf.Tensor
+    ) -> Source:
         auto = self._algorithm_on(device) == "auto"
         if not (auto and is_own_depthwise(inputs, kernel, **_windows(self))):
             return Source(inputs)

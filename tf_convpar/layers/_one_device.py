@@ -81,9 +81,13 @@ class OneDevice(InShards):
         run = functools.partial(self._in_stages, device)
         last = self.data_format == "channels_last"
         fuses = takes_shards() and is_inference() and last
-        shape = self._factors_shape() if fuses else None
+        count = len(names) - bool(self.use_bias)
+        kernels, bias = weights[:count], weights[count:]
+        shape = self._factors_shape(kernels[-1]) if fuses else None
         source = (
-            Source(inputs) if shape is None else self._source(inputs, device)
+            Source(inputs)
+            if shape is None
+            else self._source(inputs, device, kernels[-1])
         )
         first_call = source
         if not source.in_one_pass:
@@ -100,8 +104,6 @@ class OneDevice(InShards):
         if self.activation not in (None, keras.activations.linear):
             return self.activation(outputs)
         if shape is not None:
-            count = len(names) - bool(self.use_bias)
-            kernels, bias = weights[:count], weights[count:]
             leave_note(outputs, run, source, kernels, bias, shape)
         return outputs
 
@@ -112,6 +114,7 @@ class OneDevice(InShards):
         weights: Sequence[tf.Tensor],
         epilogue: Epilogue | None = None,
         zeros: Sequence[int] = (0, 0, 0, 0),
+        first_filter: int = 0,
     ) -> tf.Tensor:
         """Computes all stages, one after the other.
 
@@ -123,6 +126,7 @@ class OneDevice(InShards):
             epilogue: Epilogue of the last stage, whose bias is a weight here;
                 None if that stage takes none.
             zeros: Zeros around its images.
+            first_filter: The number of the first filter among the layer's.
         """
         *first, (last, _) = self._stages()
         for compute, names in first:
@@ -132,15 +136,20 @@ class OneDevice(InShards):
         if any(zeros):
             last = functools.partial(last, zeros=zeros)
         if epilogue is None:
-            return self._placed(last, device)(x, *weights)
+            return self._placed(last, device, first_filter)(x, *weights)
         run = _with_epilogue(last, len(weights), epilogue)
-        return self._placed(run, device)(x, *weights, *epilogue.tensors())
+        return self._placed(run, device, first_filter)(
+            x, *weights, *epilogue.tensors()
+        )
 
     def _placed(
-        self, compute: Callable[..., tf.Tensor], device: str
+        self,
+        compute: Callable[..., tf.Tensor],
+        device: str,
+        first_filter: int = 0,
     ) -> Callable[..., tf.Tensor]:
         part = functools.partial(
-            self._run_shard, compute, device=device, first=0
+            self._run_shard, compute, device=device, first=first_filter
         )
         return on_device(part, device, input_first=True)
 
@@ -157,22 +166,33 @@ class OneDevice(InShards):
         """Activations that the last stage computes, in training too."""
         return ()
 
-    def _source(self, inputs: tf.Tensor, device: str) -> Source:
-        """Inputs and epilogue by which inference recomputes the layer."""
+    def _source(
+        self, inputs: tf.Tensor, device: str, kernel: tf.Tensor
+    ) -> Source:
+        """Inputs and epilogue by which inference recomputes the layer.
+
+        Args:
+            inputs: The inputs.
+            device: Name of the device.
+            kernel: The last stage's.
+        """
         return Source(inputs)
 
     def _source_in_one_pass(
-        self, inputs: tf.Tensor, device: str, kernel: Any, windows: Windows
+        self,
+        inputs: tf.Tensor,
+        device: str,
+        kernel: tf.Tensor,
+        windows: Windows,
     ) -> Source:
         """A source that takes a whole epilogue, if the last stage does."""
-        kernel = tf.convert_to_tensor(kernel)
         auto = self._algorithm_on(device) == "auto"
         if auto and in_one_pass(inputs, kernel, windows, device):
             return Source(inputs, activations=ops.ACTIVATIONS, in_one_pass=True)
         return Source(inputs, activations=self._activations(device))
 
-    def _factors_shape(self) -> list[int] | None:
-        """The shape in which factors of all feature maps scale the kernel."""
+    def _factors_shape(self, kernel: tf.Tensor) -> list[int] | None:
+        """The shape in which factors of feature maps scale their kernel."""
         return None
 
     def _with_bias(self, kernel: str = "kernel") -> list[str]:

@@ -128,8 +128,8 @@ class Separable(ConvParallel):
             self._pointwise, copies, self._with_bias("pointwise_kernel")
         )
 
-    def _factors_shape(self) -> list[int]:
-        return [self.filters]
+    def _factors_shape(self, kernel: tf.Tensor) -> list[int]:
+        return list(kernel.shape[-1:])
 
     def _call_on_chief(self, inputs: tf.Tensor) -> Any:
         return call_on_chief(self, inputs, super()._call_on_chief)
@@ -174,11 +174,11 @@ class Separable(ConvParallel):
         ones = [1] * self.rank
         return Windows(ones, dilation_rate=ones, channels_last=channels_last)
 
-    def _source(self, inputs: tf.Tensor, device: str) -> Source:
+    def _source(
+        self, inputs: tf.Tensor, device: str, kernel: tf.Tensor
+    ) -> Source:
         windows = self._pointwise_windows(self.data_format == "channels_last")
-        return self._source_in_one_pass(
-            inputs, device, self.pointwise_kernel, windows
-        )
+        return self._source_in_one_pass(inputs, device, kernel, windows)
 
 
 def _in_proportion(layout: Layout, total: int) -> Layout:

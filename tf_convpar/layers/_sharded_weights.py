@@ -82,6 +82,8 @@ class InShards(keras.layers.Layer):
         self.algorithm = algorithm
         # In a region, feature maps stay in shards for the next layer.
         self._in_region = False
+        # Whether a normalization may be computed with it in inference.
+        self._recomputable = False
         # Layouts of the weights, and of the samples if these are split.
         self._layout: Layout | None = None
         self._samples: SampleLayout | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Collection
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,13 +14,15 @@ from tf_convpar._compat.keras import in_stateless_scope
 from tf_convpar._compat.keras import set_keras_mask
 from tf_convpar.layers import Attached
 from tf_convpar.layers import ConvParallel
+from tf_convpar.layers import Fusable
 from tf_convpar.layers import is_merged
 from tf_convpar.layers import takes_shards
+from tf_convpar.ops import Epilogue
 from tf_convpar.placement import Layout
 from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import device_type
-from tf_convpar.sharding._lazy_shards import WithActivation
+from tf_convpar.sharding._lazy_shards import Recomputable
 from tf_convpar.sharding._lazy_shards import in_one_pass
 from tf_convpar.sharding.rules import OpCall
 from tf_convpar.sharding.rules import Rule
@@ -43,6 +44,8 @@ class OnShards(Attached):
             That happens to a layer that is called at several places.
         op_call: What computes the layer on a CPU; None for the `call` of its
             class.
+        sole_user: Whether one other layer alone uses the result, which then
+            may be computed together with it.
     """
 
     def __init__(
@@ -51,11 +54,13 @@ class OnShards(Attached):
         rule: Rule,
         expected: Sequence[Layout],
         op_call: OpCall | None = None,
+        sole_user: bool = False,
     ) -> None:
         self._layer = layer
         self.rule = rule
         self.expected = expected
         self.op_call = op_call
+        self._sole_user = sole_user
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Does what the layer's `call` does, on shards if they are expected."""
@@ -68,11 +73,11 @@ class OnShards(Attached):
                 other_arguments = (args,)
             if self._as_expected(inputs):
                 result = in_one_pass(self._layer, inputs)
-                if result is not None:
-                    return result
-                return self.rule.call(
-                    self._layer, inputs, *other_arguments, **kwargs
-                )
+                if result is None:
+                    result = self.rule.call(
+                        self._layer, inputs, *other_arguments, **kwargs
+                    )
+                return result if self._sole_user else _as_it_is(result)
         args, kwargs = joined((args, kwargs))
         return type(self._layer).call(self._layer, *args, **kwargs)
 
@@ -108,12 +113,14 @@ class OnSamples(Attached):
         layout: SampleLayout,
         first: bool = False,
         op_call: OpCall | None = None,
+        sole_user: bool = False,
     ) -> None:
         self._layer = layer
         self.rule = rule
         self.layout = layout
         self.first = first
         self.op_call = op_call
+        self._sole_user = sole_user
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Does what the layer's `call` does, on samples if some are given."""
@@ -124,31 +131,34 @@ class OnSamples(Attached):
         as_plain = is_merged() or in_stateless_scope() or not takes_shards()
         if on_samples and not as_plain:
             result = in_one_pass(self._layer, inputs)
-            if result is not None:
-                return result
-            result = self.rule.call(self._layer, self.layout, args, kwargs)
-            activations = self._activations()
-            if not activations:
-                return result
-            return WithActivation(
-                result,
-                lambda name: each_alone(
-                    *(self._layer, self.layout, args, kwargs), activation=name
-                ),
-                activations,
-            )
+            if result is None:
+                result = self._result(args, kwargs)
+            return result if self._sole_user else _as_it_is(result)
         args, kwargs = joined((args, kwargs))
         return type(self._layer).call(self._layer, *args, **kwargs)
 
-    def _activations(self) -> Collection[str]:
-        """The activations that may be computed in the layer's pass.
-
-        In a graph, the result without them is not computed then.
-        """
+    def _result(self, args: Any, kwargs: Any) -> Any:
+        result = self.rule.call(self._layer, self.layout, args, kwargs)
         on_cpus = all(device_type(d) == "CPU" for d in self.layout.devices)
-        if self.op_call is None or not on_cpus or tf.executing_eagerly():
-            return ()
-        return self.op_call.activations
+        # In a graph, the result without an activation is not computed then.
+        fuses = on_cpus and not tf.executing_eagerly()
+        if not fuses or self.op_call is None or not self.op_call.activations:
+            return result
+
+        def run(epilogue: Epilogue) -> Any:
+            return each_alone(
+                *(self._layer, self.layout, args, kwargs),
+                activation=epilogue.activation,
+            )
+
+        return Recomputable(result, Fusable(run, self.op_call.activations))
+
+
+def _as_it_is(result: Any) -> Any:
+    """A result that is not computed again with what follows."""
+    if isinstance(result, Recomputable):
+        return result.with_shards(result.shards)
+    return result
 
 
 class _RematerializedCall(Attached):

@@ -30,7 +30,7 @@ _PLAIN_FORMS: dict[Any, Any] = {
 PARALLEL_ARGUMENTS = ("shards", "wire_dtype", "algorithm", "split")
 _LAYOUT_ATTRIBUTES = (
     *("_layout", "_samples", "_depthwise_layout", "_in_region"),
-    "_asked_jit",
+    *("_recomputable", "_asked_jit"),
 )
 
 

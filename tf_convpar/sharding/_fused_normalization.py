@@ -10,7 +10,6 @@ only what is needed in a step.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -35,6 +34,7 @@ from tf_convpar.layers import leave_unpadded
 from tf_convpar.layers import note_of
 from tf_convpar.layers import op_activation
 from tf_convpar.layers import takes_shards
+from tf_convpar.layers import with_epilogue
 from tf_convpar.ops import NOTHING
 from tf_convpar.ops import Epilogue
 from tf_convpar.sharding._attach import joined
@@ -130,7 +130,7 @@ class Fused(Attached):
         if self._sole_user_of_all and not learns and convolution is not None:
             factor, bias = term.affine()
             return _recomputable(
-                _with_epilogue(convolution, factor=factor, bias=bias)
+                with_epilogue(convolution, factor=factor, bias=bias)
             )
         return _noted([term])
 
@@ -160,7 +160,7 @@ class Fused(Attached):
         for maps, other, sole_user in reversed([*pairs]):
             fusable: Fusable | None = getattr(maps, _FUSABLE, None)
             if sole_user and fusable is not None and fusable.adds:
-                added = _with_epilogue(fusable, added=other)
+                added = with_epilogue(fusable, added=other)
                 return _recomputable(Fusable(added.run))
         return None
 
@@ -225,20 +225,6 @@ def without_note(x: Any) -> Any:
     if mask is not None:
         set_keras_mask(copy, mask)
     return copy
-
-
-def _with_epilogue(fusable: Fusable, **attributes: Any) -> Fusable:
-    """A `Fusable` with an epilogue that later layers add to.
-
-    Args:
-        fusable: Recomputes the result.
-        **attributes: Attributes of the `Epilogue`.
-    """
-
-    def run(epilogue: Epilogue) -> tf.Tensor:
-        return fusable.run(dataclasses.replace(epilogue, **attributes))
-
-    return dataclasses.replace(fusable, run=run)
 
 
 def _recomputable(fusable: Fusable) -> tf.Tensor:

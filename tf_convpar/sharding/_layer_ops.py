@@ -32,16 +32,12 @@ from tf_convpar.sharding.rules import OpCall
 _L = keras.layers
 
 
-def op_call_of(
-    layer: Any, shapes: Sequence[Any], sole_user: bool = False
-) -> OpCall | None:
+def op_call_of(layer: Any, shapes: Sequence[Any]) -> OpCall | None:
     """What computes a layer by ops; None where Keras' own code does.
 
     Args:
         layer: A layer of a graph.
         shapes: Shapes of its inputs.
-        sole_user: Whether one other layer alone uses the result, which then
-            may be computed together with it.
     """
     if len(shapes) != 1:
         return None
@@ -50,8 +46,9 @@ def op_call_of(
     known = _CALLS.get(type(layer))
     if known is None or not fuses(layer, shapes):
         return None
-    takes_more = sole_user and _is_linear(layer)
-    return known if takes_more else dataclasses.replace(known, activations=())
+    if _is_linear(layer):
+        return known
+    return dataclasses.replace(known, activations=())
 
 
 def _is_linear(layer: Any) -> bool:

@@ -3,13 +3,13 @@
 A normalization on shards returns the terms of its result. A sum or an
 activation of it is computed of these terms, in one pass on each device. For
 any other layer the maps themselves are computed, on first use. Other layers
-return their result with a way to compute it together with an activation.
+return their result with a way to compute it together with what follows; in
+inference a convolution computes the normalization after it, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Collection
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +17,11 @@ import keras
 import tensorflow as tf
 
 from tf_convpar import ops
+from tf_convpar.layers import Fusable
+from tf_convpar.layers import note_of
+from tf_convpar.layers import with_epilogue
+from tf_convpar.ops import NOTHING
+from tf_convpar.ops import Epilogue
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import on_device
 from tf_convpar.sharding._fusable import activation_of
@@ -61,26 +66,19 @@ class LazySum(ShardedTensor):
         return self._like.shape
 
 
-class WithActivation(ShardedTensor):
-    """Shards whose op also computes an activation that follows.
+class Recomputable(ShardedTensor):
+    """Shards that may be computed together with the layers after them.
 
     In a graph the shards themselves are computed only if they are used.
 
     Args:
         shards: The shards.
-        activated: Computes them with an activation, by its name.
-        activations: Names of the activations that the op knows.
+        fusable: Computes them with what follows.
     """
 
-    def __init__(
-        self,
-        shards: ShardedTensor,
-        activated: Callable[[str], ShardedTensor],
-        activations: Collection[str],
-    ) -> None:
+    def __init__(self, shards: ShardedTensor, fusable: Fusable) -> None:
         super().__init__(shards.shards, shards.layout, shards.counts)
-        self.activated = activated
-        self.activations = activations
+        self.fusable = fusable
 
 
 def normalized_shards(
@@ -96,6 +94,9 @@ def normalized_shards(
     """
     maps = x.with_shards([term.maps for term in terms])
     if axis == maps.ndim - 1 and maps.dtype == dtype:
+        within = _within_convolution(maps, terms)
+        if within is not None:
+            return within
         return LazySum([[term] for term in terms], maps)
     return x.with_shards(
         [
@@ -105,8 +106,44 @@ def normalized_shards(
     )
 
 
+def _within_convolution(
+    maps: ShardedTensor, terms: Sequence[Term]
+) -> Recomputable | None:
+    """A normalization in inference, computed by the convolution before it.
+
+    None if that has left no notes on its feature maps.
+    """
+    notes = [note_of(term.maps) for term in terms]
+    fusables = []
+    for device, term, note in zip(
+        maps.layout.devices, terms, notes, strict=True
+    ):
+        learns = term.statistics is not None and term.statistics.learns
+        if note is None or learns:
+            return None
+        with tf.device(device):
+            factor, bias = term.affine(ops.native_on("Affine", device))
+        fusables.append(with_epilogue(note, factor=factor, bias=bias))
+
+    def run(epilogue: Epilogue) -> ShardedTensor:
+        added = epilogue.added
+        others = [None] * len(fusables) if added is None else added.shards
+        shards = []
+        for device, fusable, other in zip(
+            maps.layout.devices, fusables, others, strict=True
+        ):
+            with tf.device(device):
+                part = dataclasses.replace(epilogue, added=other)
+                shards.append(fusable.run(part))
+        return maps.with_shards(shards)
+
+    activations = set.intersection(*(set(f.activations) for f in fusables))
+    whole = Fusable(run, activations, all(f.adds for f in fusables))
+    return Recomputable(run(NOTHING), whole)
+
+
 def in_one_pass(layer: Any, inputs: Sequence[Any]) -> ShardedTensor | None:
-    """A sum of a `LazySum` or an activation, in the pass of the layer before.
+    """A sum or an activation, in the pass of the layer before.
 
     Args:
         layer: A layer, or an operation.
@@ -116,31 +153,50 @@ def in_one_pass(layer: Any, inputs: Sequence[Any]) -> ShardedTensor | None:
         Its result, or None where the layer computes that otherwise.
     """
     lazy = any(isinstance(x, LazySum) for x in inputs)
-    if lazy and type(layer) is keras.layers.Add:
-        return _added(inputs)
+    if type(layer) is keras.layers.Add:
+        added = _added_to_convolution(inputs)
+        return _added(inputs) if lazy and added is None else added
     if type(layer) not in (keras.layers.ReLU, keras.layers.Activation):
         return None
     name = activation_of(layer)
     (x,) = inputs
     if name is None:
         return None
-    if isinstance(x, WithActivation) and name in x.activations:
-        return x.activated(name)
+    if isinstance(x, Recomputable) and name in x.fusable.activations:
+        result: ShardedTensor = x.fusable.run(Epilogue(activation=name))
+        return result
     # Of a sum, what other activations were given would have to be kept.
     if lazy and (len(x.terms[0]) == 1 or name == "relu"):
         return activated(x, name)
     return None
 
 
-def _added(inputs: Sequence[Any]) -> LazySum | None:
+def _added_to_convolution(inputs: Sequence[Any]) -> Recomputable | None:
+    """Recomputes one of two inputs with the other added to it."""
+    if len(inputs) != 2 or not _are_alike(inputs):
+        return None
+    for x, other in ((inputs[1], inputs[0]), (inputs[0], inputs[1])):
+        if isinstance(x, Recomputable) and x.fusable.adds:
+            # Nothing more can be added.
+            fusable = Fusable(with_epilogue(x.fusable, added=other).run)
+            return Recomputable(fusable.run(NOTHING), fusable)
+    return None
+
+
+def _are_alike(inputs: Sequence[Any]) -> bool:
+    """Whether all are shards of one shape, dtype and layout."""
     first, *_ = inputs
-    alike = all(
+    return all(
         isinstance(x, ShardedTensor)
         and x.layout.matches(first.layout)
         and (x.shape, x.dtype) == (first.shape, first.dtype)
         for x in inputs
     )
-    if not alike:
+
+
+def _added(inputs: Sequence[Any]) -> LazySum | None:
+    first, *_ = inputs
+    if not _are_alike(inputs):
         return None
     terms = [
         [term for part in parts for term in part]

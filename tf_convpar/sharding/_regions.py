@@ -99,7 +99,8 @@ class Regions:
         """Tells a new layer how its input lies; returns its output's layout."""
         if isinstance(new_layer, ConvParallel):
             shape = node.input_tensors[0].shape
-            return new_layer.join_region(shape, inputs[0])
+            alone = self._fuses and self._is_sole_user(node)
+            return new_layer.join_region(shape, inputs[0], recomputable=alone)
         by_samples = [x for x in inputs if isinstance(x, SampleLayout)]
         if by_samples:
             on_samples = works_on_samples(node, self._moments)
@@ -108,7 +109,11 @@ class Regions:
             call = self._op_call(node)
             attach(
                 new_layer,
-                OnSamples(new_layer, on_samples, by_samples[0], op_call=call),
+                OnSamples(
+                    *(new_layer, on_samples, by_samples[0]),
+                    op_call=call,
+                    sole_user=self._is_sole_user(node),
+                ),
             )
             return by_samples[0]
         if id(node) in self._leads_to:
@@ -129,7 +134,8 @@ class Regions:
             return None
         rule, output = on_channels
         call = self._op_call(node)
-        attach(new_layer, OnShards(new_layer, rule, input_layouts, call))
+        alone = self._is_sole_user(node)
+        attach(new_layer, OnShards(new_layer, rule, input_layouts, call, alone))
         weight_layouts = dict(rule.place(layer, input_layouts))
         if weight_layouts:
             self._to_place.append((new_layer, weight_layouts))
@@ -149,7 +155,10 @@ class Regions:
             call = self._op_call(node)
             attach(
                 new_layer,
-                OnSamples(new_layer, rule, layout, first=True, op_call=call),
+                OnSamples(
+                    *(new_layer, rule, layout, True, call),
+                    sole_user=self._is_sole_user(node),
+                ),
             )
         return layout
 
@@ -158,5 +167,8 @@ class Regions:
         if not self._fuses:
             return None
         shapes = [tensor.shape for tensor in node.input_tensors]
-        uses = sum(self._uses[id(tensor)] for tensor in node.outputs)
-        return op_call_of(node.operation, shapes, sole_user=uses == 1)
+        return op_call_of(node.operation, shapes)
+
+    def _is_sole_user(self, node: Any) -> bool:
+        """Whether one other layer alone uses a layer's result."""
+        return sum(self._uses[id(tensor)] for tensor in node.outputs) == 1
