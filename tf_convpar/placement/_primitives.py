@@ -1,7 +1,7 @@
 """The three primitives that carry all placement.
 
 Each has a gradient that is its own mirror image. Nothing else in the package
-opens a device scope around the arithmetic of a model.
+opens a device scope around the arithmetic of a training step.
 
 Why `tf.custom_gradient`: TensorFlow places a gradient op on whatever device is
 current when the gradient is taken, not on the device of the op it belongs to.

@@ -1,4 +1,4 @@
-"""Which layers on one device can be fused with their neighbours."""
+"""Which layers on one device this package computes, often with neighbours."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _L = keras.layers
 
 
 def fuses(layer: Any, shapes: Sequence[Any]) -> bool:
-    """Whether a layer on one device can be fused with its neighbours.
+    """Whether `Fused` can compute a layer on one device.
 
     Args:
         layer: A layer of a graph.
@@ -46,6 +46,12 @@ def fuses(layer: Any, shapes: Sequence[Any]) -> bool:
     if type(layer) is _L.Dense:
         adapted = is_adapted(layer) or layer.quantization_mode is not None
         return not adapted
+    if type(layer) is _L.GlobalAveragePooling2D:
+        known = None not in shapes[0][1:]
+        return known and bool(layer.data_format == "channels_last")
+    if type(layer) in (_L.MaxPooling2D, _L.AveragePooling2D):
+        square = layer.strides[0] == layer.strides[1]
+        return square and bool(layer.data_format == "channels_last")
     if type(layer) is _L.Add:
         return True
     if type(layer) is _L.Concatenate:

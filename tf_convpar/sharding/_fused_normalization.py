@@ -50,6 +50,7 @@ from tf_convpar.sharding._pointwise_layers import normalized_pixels
 from tf_convpar.sharding._pointwise_layers import product
 from tf_convpar.sharding._pointwise_layers import product_in_training
 from tf_convpar.sharding._pointwise_layers import rescaled
+from tf_convpar.sharding._pooling import pooled
 
 _L = keras.layers
 # Where a normalized tensor has the terms of which it is the sum; and where any
@@ -90,11 +91,14 @@ class Fused(Attached):
         layer = self._layer
         ways: dict[type, Callable[..., Any]] = {
             _L.Add: self._added,
+            _L.AveragePooling2D: functools.partial(pooled, layer),
             _L.BatchNormalization: self._normalized,
             _L.Concatenate: functools.partial(merged, layer),
             _L.Dense: self._multiplied,
+            _L.GlobalAveragePooling2D: functools.partial(pooled, layer),
             _L.GroupNormalization: self._in_groups,
             _L.LayerNormalization: functools.partial(normalized_pixels, layer),
+            _L.MaxPooling2D: functools.partial(pooled, layer),
             _L.Multiply: functools.partial(merged, layer),
             _L.Normalization: functools.partial(rescaled, layer),
             _L.Rescaling: functools.partial(rescaled, layer),

@@ -26,7 +26,6 @@ from tf_convpar.sharding._pointwise_layers import normalized_pixels
 from tf_convpar.sharding._pointwise_layers import product_in_training
 from tf_convpar.sharding._pointwise_layers import rescaled
 from tf_convpar.sharding._pooling import pooled
-from tf_convpar.sharding._pooling import pools
 from tf_convpar.sharding.rules import OpCall
 
 _L = keras.layers
@@ -41,8 +40,6 @@ def op_call_of(layer: Any, shapes: Sequence[Any]) -> OpCall | None:
     """
     if len(shapes) != 1:
         return None
-    if pools(layer, shapes[0]):
-        return OpCall(lambda layer, maps, activation: pooled(layer, maps))
     known = _CALLS.get(type(layer))
     if known is None or not fuses(layer, shapes):
         return None
@@ -77,9 +74,12 @@ def _by(method: Callable[[Any, Any], tf.Tensor | None]) -> OpCall:
 
 _CALLS: dict[type, OpCall] = {
     _L.Activation: _by(activated_in_one_pass),
+    _L.AveragePooling2D: _by(pooled),
     _L.Dense: OpCall(_multiplied, LONG_ACTIVATIONS),
+    _L.GlobalAveragePooling2D: _by(pooled),
     _L.GroupNormalization: OpCall(_in_groups, tuple(ops.ACTIVATIONS)),
     _L.LayerNormalization: _by(normalized_pixels),
+    _L.MaxPooling2D: _by(pooled),
     _L.Normalization: _by(rescaled),
     _L.Rescaling: _by(rescaled),
 }

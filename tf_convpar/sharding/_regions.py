@@ -27,8 +27,6 @@ from tf_convpar.sharding._layer_ops import op_call_of
 from tf_convpar.sharding._placement_rules import leading
 from tf_convpar.sharding._placement_rules import works_on_channels
 from tf_convpar.sharding._placement_rules import works_on_samples
-from tf_convpar.sharding._pooling import Pooled
-from tf_convpar.sharding._pooling import pools
 from tf_convpar.sharding.rules import OpCall
 
 
@@ -129,8 +127,6 @@ class Regions:
                 new_layer.call = Fused(
                     new_layer, [count == 1 for count in used]
                 )
-            elif self._fuses and not input_layouts and pools(layer, shapes[0]):
-                new_layer.call = Pooled(new_layer)
             return None
         rule, output = on_channels
         call = self._op_call(node)
