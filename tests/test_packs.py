@@ -14,6 +14,7 @@ from by_samples import split
 from cases import slow
 from graphs_that_ran import nodes_by_device
 
+import tf_convpar as convpar
 from tf_convpar.sharding import step_traffic
 
 L = keras.layers
@@ -95,6 +96,32 @@ def test_messages_and_ops_of_a_step(strategy):
         assert not kinds["Slice"] + kinds["TfConvpar>ConcatShards"]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ResNet50",
+        *map(slow, ("MobileNetV2", "DenseNet121", "EfficientNetB0")),
+    ],
+)
+def test_ops_of_a_whole_model(name, strategy):
+    application = getattr(keras.applications, name)
+    model = application(weights=None, input_shape=(64, 64, 3), classes=5)
+    one = convpar.parallelize(model, algorithm="auto")
+    how = {"split": "samples", "shards": (1, 1, 0)}
+    parallel = split(
+        model, strategy, {".*": how}, algorithm="auto", moments="own"
+    )
+    assert most_ops(parallel, 8) <= 1.3 * most_ops(one, 4)
+
+
+def most_ops(model, samples):
+    """Ops of a training step on the device that has most."""
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    x, y = numbers((samples, 64, 64, 3)), np.zeros(samples)
+    nodes = nodes_by_device(lambda: model.fit(x, y, samples, verbose=0))
+    return max(map(len, nodes.values()))
+
+
 def wide(filters):
     return keras.Sequential(
         [
@@ -109,10 +136,10 @@ def wide(filters):
 def test_a_large_kernel_comes_in_pieces(strategy):
     """What everybody waits for may be behind a message, which is short."""
     sent = []
-    for filters in (90, 900):
+    for filters in (90, 3600):
         parallel = split(wide(filters), strategy, {".*": "samples"})
         sent.append([k["_Send"] for k in counted(parallel).values()])
-    # 1.44 MB in three pieces: of each third of it, to two others and back.
+    # 5.76 MB in three pieces: of each third of it, to two others and back.
     assert [b - a for a, b in zip(*sent, strict=True)] == [8, 8, 8]
 
 

@@ -33,10 +33,11 @@ from tf_convpar.placement._send_order import everywhere_in_turn
 from tf_convpar.placement._send_order import in_turn
 from tf_convpar.placement._sharded_tensor import ShardedTensor
 
-# Bytes of the weights in the first pack, and in later ones. A weight that is
-# larger is sent in pieces of as many. What all devices wait for may come behind
-# that: 4 ms on Gigabit Ethernet.
-_FIRST, PACK_BYTES = 1 << 16, 1 << 19
+# Bytes of the weights in the first pack, and the most in later ones. A weight
+# that is larger is sent in pieces of as many. Half a megabyte would keep what
+# all devices wait for from coming behind 8 ms of Gigabit Ethernet, but costs
+# more than it saves: each message takes time of both ends.
+_FIRST, PACK_BYTES = 1 << 16, 1 << 21
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
