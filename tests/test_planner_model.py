@@ -103,7 +103,7 @@ def test_what_is_planned_to_move_is_what_moves(name, settings, strategy):
 
 
 def test_weights_are_as_many_messages_as_there_are_packs():
-    """Of 2.4 MB, which come in packs of half a megabyte, or in pieces."""
+    """Of 2.4 MB, which come in packs of up to 2 MB, or in pieces."""
     x = y = keras.Input((8, 8, 64))
     for _ in range(16):
         y = keras.layers.Conv2D(64, 3, padding="same", use_bias=False)(y)
@@ -126,7 +126,7 @@ def test_weights_are_as_many_messages_as_there_are_packs():
         )
 
     # Each device sends one and is sent one.
-    packs = 16 * 9 * 64 * 64 * 4 / 2**19
+    packs = 16 * 9 * 64 * 64 * 4 / 2**21
     assert seconds(1.0) - seconds(0.0) == pytest.approx(2 * packs)
 
 

@@ -97,7 +97,7 @@ class Regions:
         """Tells a new layer how its input lies; returns its output's layout."""
         if isinstance(new_layer, ConvParallel):
             shape = node.input_tensors[0].shape
-            alone = self._fuses and self._is_sole_user(node)
+            alone = self._fuses and self._has_sole_user(node)
             return new_layer.join_region(shape, inputs[0], recomputable=alone)
         by_samples = [x for x in inputs if isinstance(x, SampleLayout)]
         if by_samples:
@@ -110,7 +110,7 @@ class Regions:
                 OnSamples(
                     *(new_layer, on_samples, by_samples[0]),
                     op_call=call,
-                    sole_user=self._is_sole_user(node),
+                    sole_user=self._has_sole_user(node),
                 ),
             )
             return by_samples[0]
@@ -130,7 +130,7 @@ class Regions:
             return None
         rule, output = on_channels
         call = self._op_call(node)
-        alone = self._is_sole_user(node)
+        alone = self._has_sole_user(node)
         attach(new_layer, OnShards(new_layer, rule, input_layouts, call, alone))
         weight_layouts = dict(rule.place(layer, input_layouts))
         if weight_layouts:
@@ -153,7 +153,7 @@ class Regions:
                 new_layer,
                 OnSamples(
                     *(new_layer, rule, layout, True, call),
-                    sole_user=self._is_sole_user(node),
+                    sole_user=self._has_sole_user(node),
                 ),
             )
         return layout
@@ -165,6 +165,6 @@ class Regions:
         shapes = [tensor.shape for tensor in node.input_tensors]
         return op_call_of(node.operation, shapes)
 
-    def _is_sole_user(self, node: Any) -> bool:
+    def _has_sole_user(self, node: Any) -> bool:
         """Whether one other layer alone uses a layer's result."""
         return sum(self._uses[id(tensor)] for tensor in node.outputs) == 1
