@@ -272,7 +272,7 @@ class ConvParallel(OneDevice):
         weights: Sequence[Sequence[tf.Tensor]],
         firsts: Sequence[int],
     ) -> None:
-        """Notes on each device's maps how to recompute them scaled.
+        """Leaves notes on maps of how to recompute them scaled.
 
         Args:
             maps: The feature maps of each device.

@@ -34,9 +34,10 @@ from tf_convpar.placement._send_order import in_turn
 from tf_convpar.placement._sharded_tensor import ShardedTensor
 
 # Bytes of the weights in the first pack, and the most in later ones. A weight
-# that is larger is sent in pieces of as many. Half a megabyte would keep what
-# all devices wait for from coming behind 8 ms of Gigabit Ethernet, but costs
-# more than it saves: each message takes time of both ends.
+# that is larger is sent in pieces of as many. With smaller ones, what all
+# devices wait for would go ahead sooner (of two devices each sends half of a
+# pack, 8 ms of Gigabit Ethernet), but messages would take more of both ends'
+# time than that saves (`benchmarks/cluster`).
 _FIRST, PACK_BYTES = 1 << 16, 1 << 21
 
 
