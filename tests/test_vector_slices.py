@@ -41,3 +41,8 @@ def test_a_shared_part_keeps_its_values_when_the_variable_steps():
 
     np.testing.assert_array_equal(step(), np.ones(32))
     np.testing.assert_array_equal(variable, np.zeros(64))
+
+
+def test_sizes_of_another_length_are_refused():
+    with pytest.raises(ValueError, match="sum to 8.*sum to 7"):
+        consecutive_slices(tf.zeros([8]), [3, 4])

@@ -29,8 +29,16 @@ def consecutive_slices(
 
     Returns:
         The parts, in order.
+
+    Raises:
+        ValueError: The sizes sum to another length than the vector's.
     """
     ends = [0, *itertools.accumulate(sizes)]
+    if vector.shape[0] not in (None, ends[-1]):
+        raise ValueError(
+            f"Expected sizes that sum to {vector.shape[0]}, the length of the "
+            f"vector. Received: sizes that sum to {ends[-1]}."
+        )
     if len(ends) == 2:
         return [vector]
     return [
