@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import forks
 import psutil
@@ -46,6 +47,18 @@ try:
 except RuntimeError as error:
     print("other:", error)
 print(os.environ["TF_GRPC_DEFAULT_OPTIONS"])
+sys.stdout.flush()
+os._exit(0)
+"""
+
+USE = """
+import os, sys
+import tf_convpar.cluster.joining as lib
+
+lib.connect(lib.resolve())
+import tensorflow as tf
+with tf.device("/job:worker/task:0/device:CPU:0"):
+    print(tf.function(lambda x: tf.matmul(x, x))(tf.ones((2, 2))).numpy().sum())
 sys.stdout.flush()
 os._exit(0)
 """
@@ -92,6 +105,22 @@ def test_workers_share_a_cluster_with_the_chief(local):
     for worker in local.workers:
         assert worker.returncode is None
         assert "Ready: /job:worker/task:" in worker.output
+
+
+def test_each_task_has_as_many_threads_as_its_own_machine(monkeypatch):
+    """A worker with more cores than the chief's machine uses them."""
+    monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "7")
+    with local_workers(1) as local:
+        monkeypatch.delenv("TF_NUM_INTEROP_THREADS")
+        config = {"TF_CONFIG": local.tf_config()}
+        done = forks.run(["-c", USE], env=environment(**config))
+        assert done.stdout == "8.0\n", done.stderr
+        names = [
+            thread.joinpath("comm").read_text().strip()
+            for thread in Path(f"/proc/{local.workers[0].pid}/task").iterdir()
+        ]
+    # Those that answer, those that compute for the chief, and few others.
+    assert names.count("tf_Compute") >= 14
 
 
 def test_restart(local):

@@ -14,8 +14,7 @@ from typing import NoReturn
 from tf_convpar.cluster import listening
 from tf_convpar.cluster import memory
 from tf_convpar.cluster.joining import check_port_free
-from tf_convpar.cluster.joining import inter_op_threads
-from tf_convpar.cluster.joining import set_grpc_defaults
+from tf_convpar.cluster.joining import set_environment
 from tf_convpar.cluster.spec import Cluster
 from tf_convpar.cluster.spec import Task
 from tf_convpar.cluster.status import ask
@@ -78,7 +77,7 @@ def serve(
         )
     check_port_free(cluster.task.address)
     doors = listening.wanted(cluster.task, listen)
-    set_grpc_defaults()
+    set_environment()
     # TensorFlow is imported late, so that errors come quickly. The ops must be
     # in the process before the server starts: the chief's functions name them.
     with importing or contextlib.nullcontext():
@@ -91,7 +90,6 @@ def serve(
     config = tf.compat.v1.ConfigProto()
     if threads is not None:
         config.intra_op_parallelism_threads = threads
-    config.inter_op_parallelism_threads = inter_op_threads()
     try:
         server = tf.distribute.Server(
             tf.train.ClusterSpec(dict(cluster.spec)),
