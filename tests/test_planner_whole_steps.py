@@ -1,5 +1,6 @@
 """A plan is held against the clock: steps of the whole model are timed."""
 
+import dataclasses
 import functools
 import random
 import re
@@ -19,6 +20,7 @@ from tf_convpar import planner
 from tf_convpar._compat.tensorflow import function_names
 from tf_convpar.layers import ConvParallel
 from tf_convpar.planner import _plan
+from tf_convpar.planner import automatic
 from tf_convpar.planner._call_ways import DEFAULTS
 from tf_convpar.planner.measure import _calibrate
 from tf_convpar.planner.measure import _whole_steps
@@ -215,6 +217,31 @@ def test_no_split_is_tried_where_none_is_ahead(strategy, monkeypatch, capsys):
     plan = strategy.planner().plan_now(network())
     assert plan.prediction.step_s == SECONDS["whole"]
     assert plan.single_s[strategy.devices[0]] == SECONDS["whole"]
+
+
+@pytest.mark.parametrize(
+    ("by_samples", "stays"), [(0.080, True), (0.097, False)]
+)
+def test_samples_only_are_tried_where_no_split_is_predicted_to_be_ahead(
+    strategy, calibration, monkeypatch, capsys, by_samples, stays
+):
+    """By little: the chief may have been measured in a good minute."""
+    alone = convpar.plan(network(), calibration)
+    simple = _plan.by_samples(network(), calibration, DEFAULTS)
+    chief = strategy.devices[0]
+    unsplit = _plan.unsplit(
+        network(), calibration, DEFAULTS, "Not split: 1 ms."
+    )
+    lucky = 0.9 * simple.prediction.step_s
+    unsplit = dataclasses.replace(
+        unsplit, single_s={**alone.single_s, chief: lucky}
+    )
+    monkeypatch.setattr(automatic, "_kept_plan", lambda *_, **__: unsplit)
+    lasting(monkeypatch, split=by_samples, whole=0.100)
+    assert is_split(made(strategy)) == stays
+    said = capsys.readouterr().out
+    assert f"{1e3 * by_samples:.0f} ms by samples only" in said
+    assert ("Not split: 1 ms." in said) != stays
 
 
 def test_what_was_seen_counts_when_it_is_planned_again(

@@ -150,7 +150,7 @@ def plan_graph(
 def by_samples(
     model: keras.Model, calibration: Calibration, settings: Settings
 ) -> Plan | None:
-    """The shortest plan by samples only; None if devices lack the memory.
+    """The shortest plan by samples only, on two devices or more.
 
     A layer that has no samples of its own to give stays on the chief.
 
@@ -158,10 +158,15 @@ def by_samples(
         model: Model that was measured, or one like it.
         calibration: Measurements of the model on the devices.
         settings: What else changes what travels.
+
+    Returns:
+        The plan; None if there is one device, or devices lack the memory.
     """
     graph = calls_of(model)
     candidates = []
     for cut in _balancing.cuts(graph, calibration, settings):
+        if sum(map(bool, cut.shares)) < 2:
+            continue
         costs = Costs(graph, calibration, cut)
         choice = {
             call.name: SAMPLES if SAMPLES in ways else CHIEF

@@ -35,6 +35,9 @@ from tf_convpar.units import seconds_text
 # Steps of a split model must be ahead of the chief's alone by half of what has
 # to be predicted: measurements err by less than predictions.
 _AHEAD = _plan.WORTH / 2
+# Predictions of steps, of one device and of several, err by up to a fifth: a
+# split by samples that is predicted to be so much longer may be ahead.
+_DOUBT = 0.2
 
 
 @plans_layers
@@ -248,6 +251,10 @@ class _PlannedModel:
         return plan.prediction.step_s * (self.longer if split else 1.0)
 
 
+# How the splits that are timed are named in a plan's reason.
+_BEST, _BY_SAMPLES = "with the best plan", "by samples only"
+
+
 def _by_the_clock(
     model: Any,
     strategy: ConvParallelStrategy,
@@ -262,21 +269,12 @@ def _by_the_clock(
     calibration, settings = known.calibration, known.settings
     chief = calibration.devices[0].name
     alone = known.plan.single_s[chief]
-    tried = {}
-    simple = None
-    if known.plan.used != (chief,):
-        tried["with the best plan"] = known.plan
-        simple = _plan.by_samples(model, calibration, settings)
-    if (
-        simple is not None
-        and dict(simple) != dict(known.plan)
-        and known.seconds(simple) < alone
-    ):
-        tried["by samples only"] = simple
-    *split_s, alone_s = step_seconds(
+    tried = _to_be_timed(model, known)
+    unsplit = _plan.unsplit(model, calibration, settings, "Not split.")
+    *splits_s, alone_s = step_seconds(
         model,
         strategy,
-        [*tried.values(), _plan.unsplit(model, calibration, settings, "")],
+        [*tried.values(), unsplit],
         calibration,
         report=report,
         algorithm=known.algorithm,
@@ -284,27 +282,20 @@ def _by_the_clock(
     )
     if math.isinf(alone_s):
         return known  # No memory for the whole of it.
-    measured = [
-        f"{'too little memory' if math.isinf(s) else seconds_text(s)} {how} "
-        f"({seconds_text(known.seconds(plan))} predicted)"
-        for (how, plan), s in zip(tried.items(), split_s, strict=True)
-    ]
-    measured.append(f"{seconds_text(alone_s)} on {short(chief)} alone")
-    said = f"Measured: {'; '.join(measured)}."
+    said = _in_words(known, tried, splits_s, alone_s)
+    step_s, plan = alone_s, known.plan
     if tried:
-        step_s, plan = min(
-            zip(split_s, tried.values(), strict=True), key=lambda pair: pair[0]
-        )
+        split_s, how = min(zip(splits_s, tried, strict=True))
+        split = tried[how]
         known = dataclasses.replace(
             known,
-            longer=(step_s / known.seconds(plan)) / (alone_s / alone),
-            by_samples=plan is simple,
+            longer=(split_s / known.seconds(split)) / (alone_s / alone),
+            by_samples=how == _BY_SAMPLES,
         )
-        if step_s > (1 - _AHEAD) * alone_s:
-            step_s = alone_s
-            plan = _plan.unsplit(model, calibration, settings, "Not split.")
-    else:
-        step_s, plan = alone_s, known.plan
+        if split_s <= (1 - _AHEAD) * alone_s:
+            step_s, plan = split_s, split
+        elif _BEST in tried:
+            plan = unsplit
     said += replicas_ahead(
         calls_of(model), calibration, settings, alone_s / alone, step_s
     )
@@ -315,6 +306,38 @@ def _by_the_clock(
         single_s={**plan.single_s, chief: alone_s},
     )
     return dataclasses.replace(known, plan=plan)
+
+
+def _to_be_timed(model: Any, known: _PlannedModel) -> dict[str, Plan]:
+    """The splits of which one may be faster than the chief alone."""
+    chief = known.calibration.devices[0].name
+    tried = {} if known.plan.used == (chief,) else {_BEST: known.plan}
+    simple = _plan.by_samples(model, known.calibration, known.settings)
+    longest = (1 + _DOUBT) * known.plan.single_s[chief]
+    if (
+        simple is not None
+        and dict(simple) != dict(known.plan)
+        and known.seconds(simple) < longest
+    ):
+        tried[_BY_SAMPLES] = simple
+    return tried
+
+
+def _in_words(
+    known: _PlannedModel,
+    tried: Mapping[str, Plan],
+    splits_s: Sequence[float],
+    alone_s: float,
+) -> str:
+    """What was measured, beside what was predicted."""
+    measured = [
+        f"{'too little memory' if math.isinf(s) else seconds_text(s)} {how} "
+        f"({seconds_text(known.seconds(plan))} predicted)"
+        for (how, plan), s in zip(tried.items(), splits_s, strict=True)
+    ]
+    chief = short(known.calibration.devices[0].name)
+    measured.append(f"{seconds_text(alone_s)} on {chief} alone")
+    return f"Measured: {'; '.join(measured)}."
 
 
 def _kept_plan(
