@@ -18,8 +18,10 @@ from tf_convpar.cli._shared import print_json
 from tf_convpar.machines import short
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
+    from tf_convpar.planner import Calibration
     from tf_convpar.planner.star import StarCalibration
 
 
@@ -97,62 +99,67 @@ def command(
     from tf_convpar.planner import star
 
     of_star = method == _method.STAR
-    kind = star if of_star else planner
+    calibration: Any
     with _measuring.progress() as report, messages_only():
-        if algorithm is not None:
-            check_algorithm(algorithm)
-        calibration: Any
         if of_star:
             calibration = star.calibrate(
-                loaded,
-                strategy,
-                batch,
+                *(loaded, strategy, batch),
                 throughput=throughput,
                 quantum=quantum,
                 report=report,
             )
         else:
+            if algorithm is not None:
+                check_algorithm(algorithm)
             calibration = planner.calibrate(
-                loaded,
-                strategy,
-                batch,
+                *(loaded, strategy, batch),
                 algorithm=algorithm,
                 fresh=fresh,
                 report=report,
             )
-            facts = {
-                "model": model,
-                "image": image,
-                "algorithm": algorithm,
-                "wire_dtype": wire_dtype,
-            }
-            words = {name: str(value) for name, value in facts.items() if value}
-            calibration = dataclasses.replace(
-                calibration, facts={**calibration.facts, **words}
+            calibration = _with_facts(
+                calibration,
+                model=model,
+                image=image,
+                algorithm=algorithm,
+                wire_dtype=wire_dtype,
             )
         if output is not None:
             calibration.save(output)
     if as_json:
-        print_json(kind.to_json(calibration))
+        print_json((star if of_star else planner).to_json(calibration))
         return
     from rich.console import Console
 
     console = Console()
     if of_star:
-        console.print(_kernels(calibration))
-        console.print("ms: forward + input gradient + kernel gradient")
+        _print_star(calibration, console)
     else:
         console.print(planner.layer_table(loaded, calibration))
         console.print(f"ms: forward + backward, of {calibration.batch} samples")
-    if calibration.links:
-        console.print(planner.link_table(calibration.links))
-    if of_star:
-        console.print(
-            f"Rest of a step: {1e3 * calibration.rest_s:.1f} ms. Kernels in "
-            f"multiples of {calibration.quantum}."
-        )
+        if calibration.links:
+            console.print(planner.link_table(calibration.links))
     if output is not None:
         console.print(f"Written to {output}.", markup=False)
+
+
+def _with_facts(calibration: Calibration, **facts: object) -> Calibration:
+    """The calibration with what its file says of how it was made."""
+    said = {name: str(value) for name, value in facts.items() if value}
+    return dataclasses.replace(calibration, facts={**calibration.facts, **said})
+
+
+def _print_star(calibration: StarCalibration, console: Console) -> None:
+    from tf_convpar import planner
+
+    console.print(_kernels(calibration))
+    console.print("ms: forward + input gradient + kernel gradient")
+    if calibration.links:
+        console.print(planner.link_table(calibration.links))
+    console.print(
+        f"Rest of a step: {1e3 * calibration.rest_s:.1f} ms. Kernels in "
+        f"multiples of {calibration.quantum}."
+    )
 
 
 def _kernels(calibration: StarCalibration) -> Table:

@@ -114,60 +114,31 @@ def command(
     All machines need this package, PROGRAM, and access to each other's ports;
     with --tunnel, ssh from here to each of them is enough.
     """  # noqa: D301 (click keeps the lines after a backspace as they are)
-    if (tasks is None) == (hosts is None):
-        raise click.UsageError("Expected either -n or --hosts.")
-    if hosts is None and (ssh or dry_run or as_json or cwd):
-        raise click.UsageError(
-            "Expected --ssh, --dry-run, --json and --cwd with --hosts only."
-        )
-    if tunnel and (dry_run or not ssh):
-        raise click.UsageError(
-            "Expected --tunnel with --ssh, and without --dry-run: the tunnel "
-            "lasts as long as this command."
-        )
+    _check_options(tasks, hosts, ssh, tunnel, dry_run, as_json, cwd)
     if hosts is None and not module and not pathlib.Path(program).is_file():
         raise click.UsageError(
             f"Expected PROGRAM to be a file. Received: {program}, which is not "
             "there; a module is run with -m."
         )
-    from tf_convpar import files
-    from tf_convpar.cli import _supervise
     from tf_convpar.cluster import launches
 
     line = [*(["-m"] if module else []), program, *args]
     launch = launches.new()
     if hosts is None:
-        line = [sys.executable, *line]
-        os.environ[launches.VARIABLE] = launch
-        steps = functools.partial(files.last_step, launch)
-        sys.exit(_supervise.local(tasks or 1, line, threads, restarts, steps))
+        sys.exit(_run_here(tasks or 1, line, threads, restarts, launch))
     # Whoever runs the printed commands by hand has no heartbeat, and may run
     # one of them again.
-    alive = ssh and not dry_run
+    runs_now = ssh and not dry_run
     cluster, machines = _cluster(hosts, tunnel)
-    lasting_launch = launch if alive else None
     workers, commands = _remote(
-        cluster, machines, [python, *line], python, cwd, threads, lasting_launch
+        *(cluster, machines, [python, *line], python, cwd, threads),
+        launch if runs_now else None,
     )
-    asks = [python, "-m", "tf_convpar_cli", "top", "--last-step", launch]
-    look = _in_folder(cwd, shlex.join(asks))
-    if tunnel:
-        with tempfile.TemporaryDirectory(prefix="convpar-") as folder:
-            forwards = {
-                name: _tunnel.options(task, cluster.tasks, folder)
-                for name, task in (*workers.items(), ("chief", cluster.chief))
-            }
-            at_sockets = {
-                n: _tunnel.here(t, folder) for n, t in workers.items()
-            }
-            sys.exit(
-                _supervise.over_ssh(
-                    commands, at_sockets, restarts, forwards, look
-                )
-            )
-    if alive:
+    if runs_now:
+        asks = [python, "-m", "tf_convpar_cli", "top", "--last-step", launch]
+        last_step = _in_folder(cwd, shlex.join(asks))
         sys.exit(
-            _supervise.over_ssh(commands, workers, restarts, last_step=look)
+            _run_there(commands, workers, cluster, restarts, last_step, tunnel)
         )
     if as_json:
         print_json(
@@ -179,6 +150,68 @@ def command(
         return
     for task, host, text in commands:
         click.echo(f"# {task}, on {host}:\n{text}\n")
+
+
+def _check_options(
+    tasks: int | None,
+    hosts: str | None,
+    ssh: bool,
+    tunnel: bool,
+    dry_run: bool,
+    as_json: bool,
+    cwd: str | None,
+) -> None:
+    if (tasks is None) == (hosts is None):
+        raise click.UsageError("Expected either -n or --hosts.")
+    if hosts is None and (ssh or dry_run or as_json or cwd):
+        raise click.UsageError(
+            "Expected --ssh, --dry-run, --json and --cwd with --hosts only."
+        )
+    if tunnel and (dry_run or not ssh):
+        raise click.UsageError(
+            "Expected --tunnel with --ssh, and without --dry-run: the tunnel "
+            "lasts as long as this command."
+        )
+
+
+def _run_here(
+    tasks: int, line: list[str], threads: int | None, restarts: int, launch: str
+) -> int:
+    """Runs a Python program as the chief of a launch on this machine."""
+    from tf_convpar import files
+    from tf_convpar.cli import _supervise
+    from tf_convpar.cluster import launches
+
+    os.environ[launches.VARIABLE] = launch
+    last_step = functools.partial(files.last_step, launch)
+    program = [sys.executable, *line]
+    return _supervise.local(tasks, program, threads, restarts, last_step)
+
+
+def _run_there(
+    commands: list[tuple[str, str, str]],
+    workers: dict[str, Task],
+    cluster: Cluster,
+    restarts: int,
+    last_step: str,
+    tunnel: bool,
+) -> int:
+    """Runs the commands of all tasks over ssh, which may join them too."""
+    from tf_convpar.cli import _supervise
+
+    if not tunnel:
+        return _supervise.over_ssh(
+            commands, workers, restarts, last_step=last_step
+        )
+    with tempfile.TemporaryDirectory(prefix="convpar-") as folder:
+        forwards = {
+            name: _tunnel.options(task, cluster.tasks, folder)
+            for name, task in (*workers.items(), ("chief", cluster.chief))
+        }
+        at_sockets = {n: _tunnel.here(t, folder) for n, t in workers.items()}
+        return _supervise.over_ssh(
+            commands, at_sockets, restarts, forwards, last_step
+        )
 
 
 def _cluster(hosts: str, tunnel: bool) -> tuple[Cluster, dict[Task, str]]:

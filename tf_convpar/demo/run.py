@@ -24,6 +24,7 @@ from tf_convpar.demo.settings import PLAN
 from tf_convpar.demo.settings import Settings
 from tf_convpar.demo.steps import Steps
 from tf_convpar.demo.trainings import Progress
+from tf_convpar.demo.trainings import Training
 from tf_convpar.demo.trainings import trainings
 from tf_convpar.export import export
 from tf_convpar.sharding import step_traffic
@@ -61,36 +62,17 @@ def run(
         with training.scope(strategy):
             model, plan = training.make(settings, strategy, progress)
             count = len(devices) if training.everywhere else 1
-            how = f"{training.name}, {in_words(count)}"
             # What others have left behind is not counted as this one's.
             total, counted_on = machines.byte_counter(
                 task.port for task in strategy.cluster.tasks
             )
             # Connections end as replicas begin, which no count survives.
             steps = Steps((lambda: 0) if training.replicas else total)
-            with progress(f"Training {how}", settings.steps) as advance:
-                steps.on_step = advance
-                if training.replicas:
-                    step_s = _train_replicas(model, settings, images, steps)
-                else:
-                    model.fit(
-                        _batches(images, settings),
-                        verbose=0,
-                        callbacks=[steps],
-                    )
-                    step_s = steps.median_s
-            losses = tuple(map(float, steps.losses))
-            scores = _score(model, settings, images)
-        trained.append(
-            Trained(
-                training.name,
-                count,
-                losses,
-                step_s,
-                *scores,
-                replicas=training.replicas,
+            trained.append(
+                _train(
+                    training, model, count, settings, images, steps, progress
+                )
             )
-        )
     # The last one is split between all devices.
     with progress("Recording who computes what", 1) as advance:
         _record(model, settings, images, steps.median_s)
@@ -122,6 +104,33 @@ def run(
         plans.draw(plan, settings.output / "plan.png")
     plots.draw_losses(report, settings.output / "losses.png")
     return report
+
+
+def _train(
+    training: Training,
+    model: Any,
+    devices: int,
+    settings: Settings,
+    images: data.Images,
+    steps: Steps,
+    progress: Progress,
+) -> Trained:
+    """Trains a model in one of the ways, and scores it."""
+    how = f"{training.name}, {in_words(devices)}"
+    with progress(f"Training {how}", settings.steps) as advance:
+        steps.on_step = advance
+        if training.replicas:
+            step_s = _train_replicas(model, settings, images, steps)
+        else:
+            batches = _batches(images, settings)
+            model.fit(batches, verbose=0, callbacks=[steps])
+            step_s = steps.median_s
+    losses = tuple(map(float, steps.losses))
+    loss, accuracy = _score(model, settings, images)
+    return Trained(
+        *(training.name, devices, losses, step_s, loss, accuracy),
+        replicas=training.replicas,
+    )
 
 
 def _batches(images: data.Images, settings: Settings) -> tf.data.Dataset:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from tf_convpar.planner._calibration import MeasuredDevice
 from tf_convpar.planner._computing import WIDTH
 from tf_convpar.planner._computing import Computing
 from tf_convpar.planner._interfaces import Interfaces
@@ -57,21 +58,16 @@ def arrivals(replicas: Computing, method: str, arguments: Arguments) -> Way:
     interfaces = Interfaces(calibration.links)
     vector = WIDTH * replicas.weights
     serve = replicas.update(centre)
-    # What a message and its answers cost each end's processor.
-    messages, bytes_ = 1 + cycle.answers, (1 + cycle.answers) * vector
-    rates: dict[str, float] = {}
-    for device, batch in zip(devices, batches, strict=True):
-        once = replicas.gradient(device)(batch)
-        once += cycle.updates * replicas.update(device)
-        seconds = cycle.steps * once + serve
-        if device.name != centre.name:
-            there = interfaces.links[device.name, centre.name]
-            back = interfaces.links[centre.name, device.name]
-            seconds += device.byte_s * bytes_ + device.message_s * messages
-            for link, count in ((there, 1.0), (back, cycle.answers)):
-                seconds += count * link.latency_s
-                seconds += count * vector / link.bytes_per_s
-        rates[device.name] = 1 / seconds
+    # Cycles a second.
+    rates = {
+        device.name: 1
+        / (
+            _computing_s(replicas, device, batch, cycle)
+            + _message_s(device, centre, cycle, vector, interfaces)
+            + serve
+        )
+        for device, batch in zip(devices, batches, strict=True)
+    }
     others = [name for name in rates if name != centre.name]
     sent = {(name, centre.name): rates[name] * vector for name in others}
     answered = {(b, a): cycle.answers * n for (a, b), n in sent.items()}
@@ -87,7 +83,7 @@ def arrivals(replicas: Computing, method: str, arguments: Arguments) -> Way:
         rates[name] /= slowed
     if centre.name in rates:
         # Its own replica computes in what is left of the device.
-        each = serve + centre.byte_s * bytes_ + centre.message_s * messages
+        each = serve + _processor_s(centre, cycle, vector)
         busy = each * sum(rates[name] for name in others)
         rates[centre.name] *= max(0.0, 1 - busy)
     learned = cycle.steps * sum(
@@ -97,13 +93,44 @@ def arrivals(replicas: Computing, method: str, arguments: Arguments) -> Way:
     step = sum(batches) / learned
     received = [step * vector * sum(rates[name] for name in others)]
     received += [step * vector * cycle.answers * rates[n] for n in others]
-    groups = tuple((device.name,) for device in devices)
     return Way(
-        REPLICAS,
-        method,
-        groups,
+        *(REPLICAS, method),
+        tuple((device.name,) for device in devices),
         tuple(batches),
         step,
         round(max(received)),
         OWN_STEPS,
     )
+
+
+def _computing_s(
+    replicas: Computing, device: MeasuredDevice, batch: int, cycle: Cycle
+) -> float:
+    """Seconds of a cycle that a replica computes."""
+    once = replicas.gradient(device)(batch)
+    once += cycle.updates * replicas.update(device)
+    return cycle.steps * once
+
+
+def _message_s(
+    device: MeasuredDevice,
+    centre: MeasuredDevice,
+    cycle: Cycle,
+    vector: int,
+    interfaces: Interfaces,
+) -> float:
+    """Seconds of a message to the centre and its answers; of its own none."""
+    if device.name == centre.name:
+        return 0.0
+    there = interfaces.links[device.name, centre.name]
+    back = interfaces.links[centre.name, device.name]
+    return _processor_s(device, cycle, vector) + sum(
+        count * (link.latency_s + vector / link.bytes_per_s)
+        for link, count in ((there, 1.0), (back, cycle.answers))
+    )
+
+
+def _processor_s(device: MeasuredDevice, cycle: Cycle, vector: int) -> float:
+    """Seconds of one end's processor for a message and its answers."""
+    messages = 1 + cycle.answers
+    return messages * (device.byte_s * vector + device.message_s)

@@ -160,15 +160,7 @@ def combined(
         y = _scaled(argument_terms, activation, axis, native)
 
         def gradient(dy: tf.Tensor) -> Sequence[tf.Tensor]:
-            exchanges = [
-                t.exchange for t in argument_terms if t.exchange is not None
-            ]
-            exact = should_record_backprop([dy, *values])
-            # What has recorded derivatives adds others to them.
-            exact = exact or any(e.is_exact() for e in exchanges)
-            for exchange in exchanges:
-                exchange.exact = exact
-            if exact:
+            if _must_be_exact(argument_terms, [dy, *values]):
                 # Devices exchange below what are no derivatives.
                 return derivatives(
                     lambda *g: _differentiable(
@@ -177,36 +169,16 @@ def combined(
                     values,
                     dy,
                 )
-            pending = activation
-            if len(argument_terms) > 1 and activation == "relu":
-                dy = tf.raw_ops.ReluGrad(gradients=dy, features=y)
-                pending = "linear"
-            elif any(len(exchange.activations) > 1 for exchange in exchanges):
-                before = _scaled(argument_terms, "linear", axis, native)
-                dy = ops.passed_back(dy, before, pending)
-                pending = "linear"
-            grads = []
-            for term in argument_terms:
-                statistics = term.statistics
-                if statistics is None:
-                    grads.append(dy)
-                    continue
-                sums = _sums(term, dy, pending, axis, native)
-                if statistics.exchange is not None:
-                    statistics.exchange.pending = pending
-                    unused = map(tf.zeros_like, term.weights)
-                    grads += [dy, *unused, sums]
-                    continue
-                one_of_n = tf.math.divide_no_nan(
-                    tf.cast(term.maps.shape[axis], dy.dtype),
-                    tf.cast(tf.size(term.maps, tf.int64), dy.dtype),
+            dy, pending = _through_activation(
+                *(dy, y, argument_terms, activation, axis, native)
+            )
+            return [
+                by_tensor
+                for term in argument_terms
+                for by_tensor in _term_gradients(
+                    term, dy, pending, axis, native
                 )
-                grads += gradients_of(
-                    term, dy, sums, one_of_n, pending, axis, native
-                )
-                if statistics.learns:
-                    ops.leave_balanced(grads[-1 - len(term.weights)])
-            return grads
+            ]
 
         return y, gradient
 
@@ -238,6 +210,66 @@ def _scaled(
         activation=activation,
         native=native,
     )
+
+
+def _must_be_exact(
+    terms: Sequence[Term], recorded: Sequence[tf.Tensor]
+) -> bool:
+    """Whether true derivatives are asked for; tells those that exchange."""
+    exchanges = [t.exchange for t in terms if t.exchange is not None]
+    exact = should_record_backprop(recorded)
+    # What has recorded derivatives adds others to them.
+    exact = exact or any(exchange.is_exact() for exchange in exchanges)
+    for exchange in exchanges:
+        exchange.exact = exact
+    return exact
+
+
+def _through_activation(
+    dy: tf.Tensor,
+    y: tf.Tensor,
+    terms: Sequence[Term],
+    activation: str,
+    axis: int,
+    native: bool | None,
+) -> tuple[tf.Tensor, str]:
+    """Gradients of the sum, and the activation that they have yet to pass.
+
+    A single normalization passes it as it sums up its gradients; the activation
+    of two terms, or one of several of a normalization, is passed here.
+    """
+    if len(terms) > 1 and activation == "relu":
+        return tf.raw_ops.ReluGrad(gradients=dy, features=y), "linear"
+    if any(t.exchange and len(t.exchange.activations) > 1 for t in terms):
+        before = _scaled(terms, "linear", axis, native)
+        return ops.passed_back(dy, before, activation), "linear"
+    return dy, activation
+
+
+def _term_gradients(
+    term: Term, dy: tf.Tensor, pending: str, axis: int, native: bool | None
+) -> list[tf.Tensor]:
+    """Gradients by the `tensors` of a term.
+
+    Of a term whose devices exchange, what `with_moments` needs of them.
+    """
+    statistics = term.statistics
+    if statistics is None:
+        return [dy]
+    sums = _sums(term, dy, pending, axis, native)
+    if statistics.exchange is not None:
+        statistics.exchange.pending = pending
+        return [dy, *map(tf.zeros_like, term.weights), sums]
+    one_of_n = tf.math.divide_no_nan(
+        tf.cast(term.maps.shape[axis], dy.dtype),
+        tf.cast(tf.size(term.maps, tf.int64), dy.dtype),
+    )
+    dx, *by_weights = gradients_of(
+        term, dy, sums, one_of_n, pending, axis, native
+    )
+    if statistics.learns:
+        ops.leave_balanced(dx)
+    return [dx, *by_weights]
 
 
 def _sums(
