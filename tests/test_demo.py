@@ -315,6 +315,7 @@ def test_plain_keras_beside_a_plan(tmp_path):
     assert f"{report.faster(report.trainings[1]):.2f}" in text
     for training in report.trainings[2:]:
         assert f"{report.adds(training):.2f}" in text
-    assert text.count("SyncSGD") == 2
+    # The plan's reason may name it as well.
+    assert text.count("SyncSGD") in (2, 3)
     assert "stage3_residual_2" in text
     assert "The plan splits nothing" in text or report.is_split
