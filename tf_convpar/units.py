@@ -145,8 +145,18 @@ def link_words(rate: float) -> str:
     return f"{bits:.4g}bit"
 
 
+def three_digits(number: float) -> str:
+    """Writes a number by three digits, or all before its point.
+
+    ```python
+    three_digits(0.1234), three_digits(12345.6)  # ("0.123", "12346")
+    ```
+    """
+    return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
+
+
 def seconds_text(seconds: float) -> str:
     """Writes seconds as people read them: `"1.23 s"`, `"45.6 ms"`."""
     if seconds >= 1:
         return f"{seconds:.2f} s"
-    return f"{1e3 * seconds:.3g} ms"
+    return f"{three_digits(1e3 * seconds)} ms"

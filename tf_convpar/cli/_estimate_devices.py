@@ -11,6 +11,7 @@ from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import print_json
 from tf_convpar.cli._units import Unit
+from tf_convpar.units import seconds_text
 
 
 @click.command()
@@ -159,5 +160,5 @@ def servers(
     else:
         click.echo(
             f"{count} parameter server{'s'[: count > 1]}: each busy for "
-            f"{traffic:.3g} s of a step's {compute:.3g} s"
+            f"{seconds_text(traffic)} of a step's {seconds_text(compute)}"
         )

@@ -44,6 +44,7 @@ from tf_convpar.plans import Plan
 from tf_convpar.sharding import Graph
 from tf_convpar.sharding import calls_of
 from tf_convpar.units import seconds_text
+from tf_convpar.units import three_digits
 
 _NUMBERS_OF_GROUPS = (2, 3, 4, 8, 16)
 
@@ -225,7 +226,7 @@ def advice(ways: Sequence[Way]) -> str:
             continue
         line = (
             f"{words} {way.label} is the fastest: {seconds_text(way.step_s)} a "
-            f"step, {way.samples_per_s:.3g} samples a second"
+            f"step, {three_digits(way.samples_per_s)} samples a second"
         )
         if known is not None:
             times = way.samples_per_s / known.samples_per_s

@@ -30,6 +30,7 @@ from tf_convpar.planner._ways_to_train import Arguments
 from tf_convpar.planner._ways_to_train import Way
 from tf_convpar.planner._ways_to_train import check_names
 from tf_convpar.sharding import calls_of
+from tf_convpar.units import three_digits
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -115,7 +116,7 @@ def _cell(row: WaysRow, name: str) -> str:
     if way is None:
         return ""
     star = "*" if name == row.ways[0].name else ""
-    return f"{star}{way.samples_per_s:.3g}"
+    return f"{star}{three_digits(way.samples_per_s)}"
 
 
 def sweep_ways(

@@ -10,6 +10,7 @@ from typing import Any
 from tf_convpar.machines import short
 from tf_convpar.planner import presets
 from tf_convpar.units import seconds_text
+from tf_convpar.units import three_digits
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -136,7 +137,7 @@ def way_table(ways: Sequence[Way]) -> Table:
             escape(way.label),
             str(sum(way.batches)),
             seconds_text(way.step_s),
-            f"{way.samples_per_s:.3g}",
+            three_digits(way.samples_per_s),
             f"{way.received_bytes / 1e6:.1f}",
             way.numbers,
         )

@@ -15,6 +15,7 @@ import numpy as np
 from tf_convpar.files import replace
 from tf_convpar.machines import short
 from tf_convpar.replicas._arrivals import Arrival
+from tf_convpar.units import seconds_text
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart too.
 _COLOURS = (
@@ -74,7 +75,7 @@ class Report(tuple[ReplicaReport, ...]):
         return "\n".join(
             f"{short(r.device)}: {r.share:.0%} of the samples, {r.messages} "
             f"messages, {r.mean_staleness:.1f} of others in between (at most "
-            f"{max(r.staleness, default=0)}), {r.seconds * 1e3:.3g} ms each"
+            f"{max(r.staleness, default=0)}), {seconds_text(r.seconds)} each"
             for r in self
         )
 

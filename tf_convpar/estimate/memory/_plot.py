@@ -9,6 +9,7 @@ from tf_convpar.estimate.memory._step import Memory
 from tf_convpar.files import whole
 from tf_convpar.units import GIB
 from tf_convpar.units import MIB
+from tf_convpar.units import three_digits
 
 # What does not grow with the batch is at the bottom.
 _COLORS = {
@@ -55,7 +56,7 @@ def draw(
         below = [a + b for a, b in zip(below, heights, strict=True)]
     for place, height in zip(places, below, strict=True):
         axes.annotate(
-            _words(height),
+            three_digits(height),
             (place, height),
             xytext=(0, 3),
             textcoords="offset points",
@@ -65,7 +66,7 @@ def draw(
     if limit_bytes is not None:
         axes.axhline(limit_bytes / unit, color="0.2", lw=1, ls="--")
         axes.annotate(
-            f"{_words(limit_bytes / unit)} {name}",
+            f"{three_digits(limit_bytes / unit)} {name}",
             (0, limit_bytes / unit),
             xycoords=("axes fraction", "data"),
             xytext=(4, 3),
@@ -90,7 +91,3 @@ def draw(
     axes.set_axisbelow(True)
     with whole(path) as part:
         figure.savefig(part, format="png", dpi=120)
-
-
-def _words(size: float) -> str:
-    return f"{size:.0f}" if size >= 100 else f"{size:.3g}"
