@@ -11,6 +11,7 @@ from plans_of_graphs import calibration_of
 
 from tf_convpar import planner
 from tf_convpar.cli.simulate import command
+from tf_convpar.units import three_digits
 
 DEVICES = "2xcpu:1GFLOPS,gpu:2GFLOPS"
 RATES = "--values=1Mbit,1Gbit"
@@ -64,7 +65,7 @@ def test_a_row_for_each_way_and_a_column_for_each_rate(model, tmp_path):
         for row in rows:
             rate = row["samples_per_s"].get(name)
             star = "*" if name == row["fastest"] else ""
-            assert rate is None or f" {star}{rate:.3g} " in line
+            assert rate is None or f" {star}{three_digits(rate)} " in line
     for text in ("Links", "1Mbit", "1Gbit", "own moments", "own steps"):
         assert text in table.stdout
     with open(tmp_path / "rows.csv", newline="") as opened:
