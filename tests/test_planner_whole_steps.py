@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import random
 import re
+import time
 
 import keras
 import numpy as np
@@ -259,6 +260,19 @@ def test_what_was_seen_counts_when_it_is_planned_again(
     assert mine.saves(network(), {chief: 1.1}) == pytest.approx(0)
     assert any_split(mine.again(network(), strategy.devices, {chief: 10.0}))
     assert 0.3 < mine.saves(network(), {chief: 10.0}) < 0.9
+
+
+def test_a_step_that_another_program_held_up_does_not_decide(monkeypatch):
+    """Steps are long, so that two would do."""
+    monkeypatch.setattr(_whole_steps, "_ENOUGH_S", 0.1)
+    seconds = iter([0.05, 0.05, 0.05, 1.0])
+
+    class Steps:
+        def run(self, inputs):
+            time.sleep(next(seconds, 0.05))
+            return tf.constant(0.0)
+
+    assert _whole_steps._median(Steps(), tf.zeros([1])) < 0.1
 
 
 def test_shards_are_updated_where_they_lie_as_in_fit(strategy):
