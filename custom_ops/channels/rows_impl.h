@@ -32,10 +32,25 @@ TF_CONVPAR_INLINE void InLanes(int64_t width, const Run& run) {
   if (c < width) run(c, width - c);
 }
 
+// Fetches what will be read in some time. Processors do so by themselves within
+// a page of memory only, and a long computation of each number, as of `Silu`,
+// leaves them few reads under way: without this it takes twice as long for maps
+// that no cache holds (`benchmarks/normalization`).
+constexpr int64_t kAhead = 512;
+
+TF_CONVPAR_INLINE void FetchAhead(const float* p) {
+  __builtin_prefetch(p + kAhead);
+}
+
+TF_CONVPAR_INLINE void FetchAhead(const float* p, int64_t count) {
+  for (int64_t i = 0; i < count; i += 16) FetchAhead(p + i);
+}
+
 void AddRows(const float* __restrict x, int64_t rows, int64_t width,
              float* __restrict sums) {
   int64_t r = 0;
   for (; r + 4 <= rows; r += 4, x += 4 * width) {
+    FetchAhead(x, 4 * width);
     for (int64_t c = 0; c < width; ++c) {
       sums[c] += (x[c] + x[c + width]) + (x[c + 2 * width] + x[c + 3 * width]);
     }
@@ -49,6 +64,7 @@ void AddSquares(const float* __restrict x, const float* __restrict mean,
                 int64_t rows, int64_t width, float* __restrict sums) {
   int64_t r = 0;
   for (; r + 2 <= rows; r += 2, x += 2 * width) {
+    FetchAhead(x, 2 * width);
     for (int64_t c = 0; c < width; ++c) {
       const float a = x[c] - mean[c], b = x[c + width] - mean[c];
       sums[c] += a * a + b * b;
@@ -67,6 +83,8 @@ void AddProducts(const float* __restrict y, const float* __restrict x,
                  float* __restrict sums, float* __restrict products) {
   int64_t r = 0;
   for (; r + 2 <= rows; r += 2, x += 2 * width, y += 2 * width) {
+    FetchAhead(x, 2 * width);
+    FetchAhead(y, 2 * width);
     for (int64_t c = 0; c < width; ++c) {
       const float a = y[c], b = y[c + width];
       sums[c] += a + b;
@@ -89,6 +107,7 @@ TF_CONVPAR_INLINE void ScaleOneBy(const float* a, const float* s,
                                   int64_t width, int64_t wide, float* y) {
   for (int64_t r = 0; r < rows; ++r, a += width, y += wide) {
     InLanes(width, [&](int64_t c, int64_t n) TF_CONVPAR_ALWAYS_INLINE {
+      FetchAhead(a + c);
       const Eight u = Load<Eight>(a + c, n) * Load<Eight>(s + c, n) +
                       Load<Eight>(offset + c, n);
       Store(y + c, F::Value(u), n);
@@ -103,6 +122,8 @@ TF_CONVPAR_INLINE void ScaleTwoBy(Term first, Term second, const float* offset,
   const float* b = second.maps;
   for (int64_t r = 0; r < rows; ++r, a += width, b += width, y += width) {
     InLanes(width, [&](int64_t c, int64_t n) TF_CONVPAR_ALWAYS_INLINE {
+      FetchAhead(a + c);
+      FetchAhead(b + c);
       const Eight u = Load<Eight>(a + c, n) * Load<Eight>(first.scale + c, n) +
                       Load<Eight>(b + c, n) * Load<Eight>(second.scale + c, n) +
                       Load<Eight>(offset + c, n);
@@ -131,6 +152,8 @@ TF_CONVPAR_INLINE void AddThroughBy(Affine of, const float* dy, const float* x,
                                     float* products) {
   for (int64_t r = 0; r < rows; ++r, x += width, dy += width) {
     InLanes(width, [&](int64_t c, int64_t n) TF_CONVPAR_ALWAYS_INLINE {
+      FetchAhead(x + c);
+      FetchAhead(dy + c);
       const Eight maps = Load<Eight>(x + c, n);
       const Eight u =
           maps * Load<Eight>(of.scale + c, n) + Load<Eight>(of.offset + c, n);
@@ -156,6 +179,8 @@ TF_CONVPAR_INLINE void GradientBy(Affine of, const float* dy, const float* x,
                                   float* dx) {
   for (int64_t r = 0; r < rows; ++r, x += width, dy += width, dx += width) {
     InLanes(width, [&](int64_t c, int64_t n) TF_CONVPAR_ALWAYS_INLINE {
+      FetchAhead(x + c);
+      FetchAhead(dy + c);
       const Eight maps = Load<Eight>(x + c, n),
                   scale = Load<Eight>(of.scale + c, n);
       const Eight u = maps * scale + Load<Eight>(of.offset + c, n);
@@ -182,6 +207,8 @@ TF_CONVPAR_INLINE void BiasedBy(const float* dy, const float* x,
                                 float* dx, float* sums) {
   for (int64_t r = 0; r < rows; ++r, x += width, dy += width, dx += width) {
     InLanes(width, [&](int64_t c, int64_t n) TF_CONVPAR_ALWAYS_INLINE {
+      FetchAhead(x + c);
+      FetchAhead(dy + c);
       const Eight u = Load<Eight>(x + c, n) + Load<Eight>(bias + c, n);
       const Eight g = F::Passed(u, Load<Eight>(dy + c, n));
       Store(dx + c, g, n);
