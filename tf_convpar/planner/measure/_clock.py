@@ -10,7 +10,7 @@ from typing import Any
 
 # Steady samples have quartiles no further apart than this, relative to their
 # median. A wider spread says that other programs work on the machine.
-_WIDE = 0.1
+WIDE = 0.1
 _FEWEST = 5
 # Two samples in a row that agree are enough if they take longer than this: what
 # would disturb a short sample is over before such a long one.
@@ -59,7 +59,7 @@ class Clock:
             median = statistics.median(samples)
             low, _, high = statistics.quantiles(samples, n=4)
             tries.append(((high - low) / median, median))
-            if tries[-1][0] <= _WIDE:
+            if tries[-1][0] <= WIDE:
                 break
         _, median = min(tries)
         return median
@@ -85,7 +85,7 @@ def _long(run: Callable[[], Any], first: float) -> float:
     while len(samples) < _MOST_LONG:
         samples.append(seconds_of(run))
         before, last = samples[-2:]
-        if abs(last - before) / last <= _WIDE:
+        if abs(last - before) / last <= WIDE:
             return last
     return statistics.median(samples)
 

@@ -24,6 +24,7 @@ from tf_convpar.files import replace
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import to_json
 from tf_convpar.planner.measure import _cache
+from tf_convpar.planner.measure._clock import WIDE
 from tf_convpar.planner.measure._clock import seconds_of
 from tf_convpar.planner.measure._clock import settle
 from tf_convpar.planner.measure._own_thread import Report
@@ -34,9 +35,9 @@ from tf_convpar.strategy import graphs
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 
 # Steps of which the median is taken, and the seconds after which two that agree
-# will do: what is compared differs by 5 %, and a `Clock` is content with twice
-# that. Another program may hold a step up for any time.
-_STEPS, _ENOUGH_S, _AGREE = 9, 10.0, 1.1
+# will do, as a `Clock` would say: another program may hold a step up for any
+# time. What is compared differs by 5 %, so more are better.
+_STEPS, _ENOUGH_S = 9, 10.0
 
 
 def step_seconds(
@@ -176,7 +177,7 @@ def _median(steps: _Steps, inputs: Any) -> float:
     seconds = [seconds_of(run), seconds_of(run)]
     while len(seconds) < _STEPS and (
         sum(seconds) < _ENOUGH_S
-        or statistics.median(seconds) > _AGREE * min(seconds)
+        or statistics.median(seconds) > (1 + WIDE) * min(seconds)
     ):
         seconds.append(seconds_of(run))
     return statistics.median(seconds)
