@@ -22,7 +22,7 @@ PAGES = (
     "CONTRIBUTING.md",
     *sorted(
         path.relative_to(ROOT).as_posix()
-        for path in ROOT.glob("benchmarks/*/README.md")
+        for path in ROOT.glob("benchmarks/*/*.md")
     ),
 )
 _FENCE = re.compile(r"^(```+).*?^\1[ ]*$", re.M | re.S)
