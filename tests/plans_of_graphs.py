@@ -7,6 +7,7 @@ from tf_convpar.planner import _work_keys
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import MeasuredDevice
 from tf_convpar.planner._calibration import Work
+from tf_convpar.planner._call_ways import has_filters
 from tf_convpar.planner._link import Link
 from tf_convpar.sharding import calls_of
 
@@ -101,7 +102,7 @@ def calibration_of(
         forward, backward = base[key] * rng.uniform(0.8, 1.2) / speed
         points = (batch // 4, batch // 2, batch)
         parts = ((0.25, 0.5, 1.0), (0.3, 0.55, 1.0), (0.2, 0.45, 1.0))
-        split = keys[key].splits and hasattr(keys[key].layer, "filters")
+        split = has_filters(keys[key])
         return Work(
             points,
             tuple(forward * (0.1 + n / batch) for n in points),

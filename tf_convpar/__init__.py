@@ -24,6 +24,7 @@ _LAYERS = (
     "ConvParallel2DTranspose",
     "ConvParallel3D",
     "ConvParallel3DTranspose",
+    "DenseParallel",
     "DepthwiseConvParallel1D",
     "DepthwiseConvParallel2D",
     "SeparableConvParallel1D",

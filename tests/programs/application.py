@@ -39,9 +39,7 @@ def plan(model):
     if split == "filters":
         return "equal"
     names = [
-        layer.name
-        for layer in model.layers
-        if _conversion.is_convolution(layer)
+        layer.name for layer in model.layers if _conversion.may_be_split(layer)
     ]
     half = len(names) // 2
     samples = {"split": "samples", "shards": (2, 1, 1)}

@@ -23,6 +23,7 @@ from tf_convpar.layers._concatenated_inputs import leave_joined as leave_joined
 from tf_convpar.layers._convolution import Conv1D as ConvParallel1D
 from tf_convpar.layers._convolution import Conv2D as ConvParallel2D
 from tf_convpar.layers._convolution import Conv3D as ConvParallel3D
+from tf_convpar.layers._dense import Dense as DenseParallel
 from tf_convpar.layers._depthwise import (
     DepthwiseConv1D as DepthwiseConvParallel1D,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "ConvParallel2DTranspose",
     "ConvParallel3D",
     "ConvParallel3DTranspose",
+    "DenseParallel",
     "DepthwiseConvParallel1D",
     "DepthwiseConvParallel2D",
     "SeparableConvParallel1D",

@@ -255,8 +255,8 @@ class InShards(keras.layers.Layer):
             variable = PlacedVariable(
                 kwargs["initializer"],
                 shape=shape,
-                dtype=kwargs["dtype"],
-                trainable=kwargs["trainable"],
+                dtype=kwargs.get("dtype") or self.variable_dtype,
+                trainable=kwargs.get("trainable", True),
                 name=kwargs["name"],
                 layout=layout,
             )
@@ -329,7 +329,11 @@ class InShards(keras.layers.Layer):
         }
 
     def __repr__(self) -> str:
-        kind = type(self).__name__.replace("Conv", "ConvParallel")
+        kind = type(self).__name__
+        if "Conv" in kind:
+            kind = kind.replace("Conv", "ConvParallel")
+        else:
+            kind += "Parallel"
         return (
             f"<{kind} name={self.name}, "
             f"shards={self._shards_or_shares()}, built={self.built}>"

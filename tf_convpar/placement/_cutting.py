@@ -33,12 +33,17 @@ def merge(shards: Sequence[tf.Tensor], layout: AnyLayout) -> tf.Tensor:
             return concat_shards(packed, layout.owner, axis, dtype)
 
     def join(*shards: tf.Tensor) -> tf.Tensor:
-        axis = layout.axis % rank
-        parts = [_in_blocks(tf.cast(s, dtype), axis, layout) for s in shards]
-        merged = concatenated(parts, axis + (layout.blocks > 1))
-        return _flat(merged, axis, layout)
+        return join_blocks([tf.cast(s, dtype) for s in shards], layout)
 
     return on_device(join, layout.owner)(*packed)
+
+
+def join_blocks(shards: Sequence[tf.Tensor], layout: AnyLayout) -> tf.Tensor:
+    """Joins shards on the current device; those of flattened maps by pixels."""
+    axis = layout.axis % shards[0].shape.rank
+    parts = [_in_blocks(shard, axis, layout) for shard in shards]
+    merged = concatenated(parts, axis + (layout.blocks > 1))
+    return _flat(merged, axis, layout)
 
 
 def split(value: Any, layout: AnyLayout) -> list[tf.Tensor]:

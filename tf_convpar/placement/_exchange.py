@@ -21,6 +21,7 @@ from tf_convpar import ops
 from tf_convpar.placement._cutting import concatenated
 from tf_convpar.placement._cutting import cut
 from tf_convpar.placement._cutting import cut_between
+from tf_convpar.placement._cutting import join_blocks
 from tf_convpar.placement._cutting import samples
 from tf_convpar.placement._layout import AnyLayout
 from tf_convpar.placement._layout import Layout
@@ -115,8 +116,16 @@ def _gathered(
             x.trimmed().shards, x.layout.devices, strict=True
         )
     ]
+    layout = x.layout
+    if layout.blocks > 1:
+        return [
+            on_device(lambda *parts: join_blocks(parts, layout), device)(
+                *(copies[i] for copies in sent)
+            )
+            for i, device in enumerate(devices)
+        ]
     return [
-        _joined_on([copies[i] for copies in sent], device, x.layout.axis)
+        _joined_on([copies[i] for copies in sent], device, layout.axis)
         for i, device in enumerate(devices)
     ]
 

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+import keras
+
 from tf_convpar import sharding
 from tf_convpar.layers import Split
 from tf_convpar.placement import AnyLayout
@@ -182,6 +184,8 @@ class CallWays:
             Split(SAMPLES, cut.shares),
         ):
             name = split.by
+            if name == SAMPLES and isinstance(call.layer, keras.layers.Dense):
+                continue  # Its weights stay where they are.
             shape = self._graph.tensors[x].batch_shape(cut.batch)
             incoming = self._channels.get(x)
             layer: Any = sharding.planned(call.layer, wire_dtype=wire)
@@ -294,11 +298,20 @@ class CallWays:
         return {SAMPLES: CallWay(SAMPLES, takes, tuple(during), tuple(ahead))}
 
 
+def has_filters(call: Call) -> bool:
+    """Whether a call's work is in proportion to its filters, or its units."""
+    names = ("filters", "units")
+    return call.splits and any(hasattr(call.layer, name) for name in names)
+
+
 def filters_of(graph: Graph, call: Call) -> int:
-    """Filters of a convolution; for a depthwise one, its output channels."""
-    filters = getattr(call.layer, "filters", None)
-    if filters is not None:
-        return int(filters)
+    """Filters of a convolution; for a depthwise one, its output channels.
+
+    For a dense layer they are its units.
+    """
+    if has_filters(call):
+        layer = call.layer
+        return int(getattr(layer, "filters", None) or layer.units)
     last = call.layer.data_format == "channels_last"
     return graph.tensors[call.outputs[0]].shape[-1 if last else 0]
 

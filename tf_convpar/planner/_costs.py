@@ -21,6 +21,7 @@ from tf_convpar.planner._call_ways import FILTERS
 from tf_convpar.planner._call_ways import SAMPLES
 from tf_convpar.planner._call_ways import CallWays
 from tf_convpar.planner._call_ways import Cut
+from tf_convpar.planner._call_ways import has_filters
 from tf_convpar.planner._computing import WIDTH
 from tf_convpar.planner._computing import weights_of
 from tf_convpar.planner._interfaces import Interfaces
@@ -201,7 +202,7 @@ class Costs:
             )
         if name == FILTERS:
             parts = self._parts(call)
-            if call.splits and hasattr(call.layer, "filters"):
+            if has_filters(call):
                 return tuple(
                     work.at(which, cut.batch, part)
                     for work, part in zip(works, parts, strict=True)

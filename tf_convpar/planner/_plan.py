@@ -152,7 +152,8 @@ def by_samples(
 ) -> Plan | None:
     """The shortest plan by samples only, on two devices or more.
 
-    A layer that has no samples of its own to give stays on the chief.
+    A layer that has none to give, such as a large dense one, is split by
+    filters, or stays on the chief.
 
     Args:
         model: Model that was measured, or one like it.
@@ -169,7 +170,7 @@ def by_samples(
             continue
         costs = Costs(graph, calibration, cut)
         choice = {
-            call.name: SAMPLES if SAMPLES in ways else CHIEF
+            call.name: next(w for w in (SAMPLES, FILTERS, CHIEF) if w in ways)
             for call, ways in zip(graph.calls, costs.ways.of, strict=True)
             if call.splits
         }

@@ -6,7 +6,7 @@ from tf_convpar.sharding import (
 from tf_convpar.sharding import (
     _summary as _summary,  # wraps `keras.Model.summary`
 )
-from tf_convpar.sharding._conversion import is_convolution as is_convolution
+from tf_convpar.sharding._conversion import may_be_split as may_be_split
 from tf_convpar.sharding._conversion import planned as planned
 from tf_convpar.sharding._fusable import fuses as fuses
 from tf_convpar.sharding._keras_graph import graph_of as graph_of

@@ -9,6 +9,7 @@ import keras
 from tf_convpar import layers
 from tf_convpar.copying import Copies
 from tf_convpar.layers import ConvParallel
+from tf_convpar.sharding.rules import is_large
 
 _PARALLEL_FORMS: dict[type, Any] = {
     keras.layers.Conv1D: layers.ConvParallel1D,
@@ -22,8 +23,9 @@ _PARALLEL_FORMS: dict[type, Any] = {
     keras.layers.SeparableConv1D: layers.SeparableConvParallel1D,
     keras.layers.SeparableConv2D: layers.SeparableConvParallel2D,
 }
-# Classes of Keras that have a parallel form.
+# Classes of Keras' convolutions, each of which has a parallel form.
 KINDS = tuple(_PARALLEL_FORMS)
+_PARALLEL_FORMS[keras.layers.Dense] = layers.DenseParallel
 _PLAIN_FORMS: dict[Any, Any] = {
     parallel: plain for plain, parallel in _PARALLEL_FORMS.items()
 }
@@ -34,9 +36,13 @@ _LAYOUT_ATTRIBUTES = (
 )
 
 
-def is_convolution(layer: Any) -> bool:
-    """Whether a layer has a parallel form, or is one."""
-    return type(layer) in _PARALLEL_FORMS or type(layer) in _PLAIN_FORMS
+def may_be_split(layer: Any) -> bool:
+    """Whether a layer is a convolution, or a dense layer worth splitting.
+
+    Layers of classes of the user's are not.
+    """
+    plain_kind = _PLAIN_FORMS.get(type(layer), type(layer))
+    return plain_kind in KINDS or is_large(layer)
 
 
 def has_parallel_form(kind: type) -> bool:
@@ -52,10 +58,10 @@ def public_name(kind: type) -> str:
 
 
 def parallel(layer: Any, copies: Copies, **changes: Any) -> ConvParallel:
-    """The copy of a convolution as a parallel layer, not placed yet.
+    """The copy of a layer as a parallel one, not placed yet.
 
     Args:
-        layer: A convolution, parallel or not.
+        layer: A layer that has a parallel form, or is one.
         copies: The `Copies` that make the copy.
         **changes: New values of some of `PARALLEL_ARGUMENTS`; others stay.
     """
@@ -69,7 +75,7 @@ def parallel(layer: Any, copies: Copies, **changes: Any) -> ConvParallel:
 
 
 def planned(layer: Any, **changes: Any) -> ConvParallel:
-    """A convolution as the parallel layer that it would be, for planning.
+    """A layer as the parallel one that it would be, for planning.
 
     It shares the weights of the layer, and must not be called.
     """

@@ -52,7 +52,8 @@ class Call:
         inputs: Numbers of the input tensors in `Graph.tensors`.
         outputs: Numbers of the output tensors in `Graph.tensors`.
         before: Whether a layer before this one learns.
-        splits: Whether it is a convolution that may be split.
+        splits: Whether it is a convolution that may be split, or a dense layer
+            that may be split by its units.
         leads_to: For a call before the model's first convolutions, the name of
             the one that it leads to. If that is split by samples, this call
             works on the same samples. Empty for all other calls.
@@ -178,7 +179,7 @@ class _Reader:
             self._model(node, inputs, before, held_by)
             return
         splits = (
-            _conversion.is_convolution(layer)
+            _conversion.may_be_split(layer)
             and bool(getattr(layer, "built", False))
             and why_unsplit(layer, held_by) is None
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import keras
+
 from tf_convpar.copying import Copies
 from tf_convpar.layers import ConvParallel
 from tf_convpar.layers import Split
@@ -66,7 +68,7 @@ class ParallelCopier:
 
     def _parallel(self, layer: Any, held_by: Sequence[Any]) -> Any:
         """The parallel layer in the place of one; None for a plain copy."""
-        if not _conversion.is_convolution(layer) or why_unsplit(layer, held_by):
+        if not _conversion.may_be_split(layer) or why_unsplit(layer, held_by):
             return None
         name = layer.name
         settings = {
@@ -78,6 +80,10 @@ class ParallelCopier:
             planned = self._splits.find(name)
             split = Split.of(CHIEF if planned is None else planned)
             arguments |= {"split": split.by, "shards": split.shards}
+        if type(layer) is keras.layers.Dense:
+            twin: Any = _conversion.planned(layer, **arguments)
+            if not twin.shares_units(layer.get_build_config()["input_shape"]):
+                return None  # The chief computes it with what is around it.
         return _conversion.parallel(layer, self.copies, **arguments)
 
     def _enter(self, model: Any) -> None:

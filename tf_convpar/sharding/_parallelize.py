@@ -261,9 +261,7 @@ def _check_devices(plan: Plan) -> None:
 def _check_used(by_layer: ByLayer, model: Any) -> None:
     """Raises ValueError if a key stands for no convolution of the model."""
     layers = layers_of(model)
-    names = [
-        layer.name for layer in layers if _conversion.is_convolution(layer)
-    ]
+    names = [layer.name for layer in layers if _conversion.may_be_split(layer)]
     problem = by_layer.unused(f"'{model.name}'", names)
     if problem:
         raise ValueError(problem)

@@ -95,9 +95,9 @@ def leading(model: Any) -> Mapping[int, Any]:
     leads_to: dict[int, Any] = {}
     for node in _keras_graph.nodes(model):
         layer = node.operation
-        if not isinstance(layer, ConvParallel) and not (
-            _conversion.is_convolution(layer)
-        ):
+        dense = isinstance(layer, keras.layers.Dense)
+        parallel = isinstance(layer, ConvParallel)
+        if dense or not (parallel or _conversion.may_be_split(layer)):
             continue
         chain = []
         (x,) = node.input_tensors

@@ -71,7 +71,7 @@ class HowSplit:
         planned = set()
         plan = model.distribute_strategy.planner().plan_now(model) or {}
         for layer in layers_of(model):
-            if not _conversion.is_convolution(layer):
+            if not _conversion.may_be_split(layer):
                 continue  # A class of the user's: it is on the chief then.
             if isinstance(layer, ConvParallel):
                 split = _requested_split(layer, model.distribute_strategy)

@@ -6,6 +6,7 @@ import os
 import warnings
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tf_convpar._compat.keras import layers_of
@@ -60,7 +61,12 @@ def line(model: Any, reason: str | None = None) -> str:
                     f"{text}: '{convolution.layer.name}' {convolution.reason}."
                 )
         return f"{text}."
-    text = f"{len(spread)} of {count} convolutions on {len(devices)} devices"
+    dense = sum(isinstance(layer, keras.layers.Dense) for layer in spread)
+    spread_count, count = len(spread) - dense, count - dense
+    text = f"{spread_count} of {count} convolutions"
+    if dense:
+        text += f" and {dense} dense layer{_s(dense)}"
+    text += f" on {len(devices)} devices"
     return f"{text}; not: {_listed(unsplit)}." if unsplit else f"{text}."
 
 

@@ -61,9 +61,7 @@ def why_unsplit(layer: Any, held_by: Sequence[Any]) -> str | None:
         return (
             "convolves step by step: its kernels would travel in each of them"
         )
-    if not (
-        _conversion.is_convolution(layer) or isinstance(layer, ConvParallel)
-    ):
+    if not (_conversion.may_be_split(layer) or isinstance(layer, ConvParallel)):
         return _why_class_unsplit(type(layer))
     if getattr(layer, "quantization_mode", None) is not None:
         return "is quantized: parallelize first"
@@ -120,7 +118,7 @@ def _why_not_spread(layer: Any, model: Any) -> str:
     if split_by != "samples" and to_share < count:
         what = "filter" if hasattr(layer, "filters") else "channel"
         cure = "`split='samples'`"
-        if _conversion.is_convolution(layer):
+        if _conversion.may_be_split(layer):
             cure = f"`plan={{'{layer.name}': 'samples'}}`"
         return (
             f"has {to_share} {what}{'s' * (to_share != 1)} for {count} "

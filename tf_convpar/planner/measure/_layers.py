@@ -13,6 +13,7 @@ import tensorflow as tf
 from tf_convpar.placement import device_type
 from tf_convpar.planner import _work_keys
 from tf_convpar.planner._calibration import Work
+from tf_convpar.planner._call_ways import has_filters
 from tf_convpar.planner.measure._clock import seconds_of
 from tf_convpar.planner.measure._clock import settle
 from tf_convpar.planner.measure._clocked_layers import VALUE
@@ -56,7 +57,7 @@ class Works:
         for call in graph.calls:
             if call.layer is not None:
                 self._calls.setdefault(_work_keys.key(graph, call), call)
-        self._cut = [k for k, c in self._calls.items() if _has_filters(c)]
+        self._cut = [k for k, c in self._calls.items() if has_filters(c)]
         self._whole = clocked.traced([(c, 1.0) for c in self._calls.values()])
         self._shard_keys = [
             k for k, c in self._calls.items() if rule_of(c) is not None
@@ -173,8 +174,3 @@ class Works:
         return np.stack(
             [stamps[:, 1] - stamps[:, 0], stamps[:, 3] - stamps[:, 2]], axis=1
         )
-
-
-def _has_filters(call: Call) -> bool:
-    """Whether a call's work is in proportion to its filters."""
-    return call.splits and hasattr(call.layer, "filters")

@@ -16,6 +16,7 @@ from tf_convpar.sharding.rules.activation import Activations
 from tf_convpar.sharding.rules.activation import SlopeOfEachChannel
 from tf_convpar.sharding.rules.dense import Dense
 from tf_convpar.sharding.rules.dense import Flatten
+from tf_convpar.sharding.rules.dense import is_large as is_large
 from tf_convpar.sharding.rules.dropout import Dropout
 from tf_convpar.sharding.rules.each_sample import Activation
 from tf_convpar.sharding.rules.each_sample import AlongAnAxis

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_convpar import layers
 from tf_convpar._compat.keras import is_adapted
 from tf_convpar._compat.keras import stored
 from tf_convpar.placement import Layout
@@ -22,6 +24,10 @@ from tf_convpar.sharding.rules._rule import Rule
 from tf_convpar.sharding.rules._rule import Shape
 from tf_convpar.sharding.rules._rule import along_channels
 from tf_convpar.sharding.rules._rule import on_shards
+from tf_convpar.sharding.rules.each_sample import SAMPLES
+
+# Weights from which on it pays to send features to other devices and back.
+_LARGE = 2**20
 
 
 class Flatten(Rule):
@@ -54,6 +60,24 @@ class Flatten(Rule):
             return tf.reshape(shard, [-1, tf.reduce_prod(shard.shape[1:])])
 
         return on_shards(run, layout, x.shards)
+
+
+def is_large(layer: Any) -> bool:
+    """Whether a dense layer is worth splitting by its units.
+
+    It then has so many weights that they should not travel, and an input of
+    features only. It is not split by the rules for shards: where it is not
+    split by units, the chief has all of it.
+    """
+    if type(layer) not in (keras.layers.Dense, layers.DenseParallel):
+        return False
+    if not layer.built or is_adapted(layer):
+        return False
+    shape = layer.get_build_config()["input_shape"]
+    weights = math.prod(layer.kernel.shape)
+    of_a_sample = sum(layer.kernel.shape)
+    large = weights >= _LARGE and weights > SAMPLES * of_a_sample
+    return len(shape) == 2 and large
 
 
 def _pixels(shape: Shape) -> int | None:
@@ -90,7 +114,7 @@ class Dense(Rule):
         features = layout.blocks * sum(remote_sizes)
         quantized = bool(getattr(layer, "quantization_mode", None))
         plain = not (is_adapted(layer) or quantized)
-        flat = len(shape) == 2
+        flat = len(shape) == 2 and not is_large(layer)
         fewer = layer.units * len(remote_sizes) < features
         if layout.axis != -1 or not (plain and flat and fewer):
             return None

@@ -29,7 +29,7 @@ from tf_convpar.sharding.rules._op_call import call_on
 _L = keras.layers
 # An assumed batch size, by which either weights or feature maps are the fewer
 # numbers.
-_SAMPLES = 32
+SAMPLES = 32
 
 
 class SampleRule:
@@ -62,7 +62,7 @@ class SampleRule:
         weight_numbers = sum(
             math.prod(weight.shape) for weight in layer.weights
         )
-        return weight_numbers <= _SAMPLES * sum(
+        return weight_numbers <= SAMPLES * sum(
             _numbers(shape) for shape in shapes
         )
 
