@@ -10,7 +10,9 @@ import tf_convpar as convpar
 from tf_convpar import planner
 from tf_convpar.planner._call_ways import Settings
 from tf_convpar.planner._plan import by_samples
+from tf_convpar.sharding import HowSplit
 from tf_convpar.sharding import calls_of
+from tf_convpar.sharding import relayout
 
 FIRST = {"conv": "chief", "first": (2, 1, 1), "second": "chief"}
 
@@ -62,6 +64,8 @@ def units(model):
             {"conv": "samples", "first": (3, 2, 1), "second": (0, 1, 1)},
             {"first": (512, 341, 171), "second": (550, 550)},
         ),
+        # What a plan does not name stays whole.
+        ({"conv": (1, 1, 1)}, {}),
         # Weights do not travel: of samples each device would need all of them.
         ({".*": "samples"}, {}),
         ({"conv": (1, 1, 1), "(first|second)": "chief"}, {}),
@@ -76,7 +80,9 @@ def test_a_split_changes_no_result(strategy, float64, plan, expected):
     for _ in range(3):
         loss = model.train_on_batch(x, y)
         assert loss == pytest.approx(plain.train_on_batch(x, y), rel=1e-12)
-    for a, b in zip(model.get_weights(), plain.get_weights(), strict=True):
+    whole = convpar.merge(model)
+    assert type(whole.get_layer("first")) is L.Dense
+    for a, b in zip(whole.get_weights(), plain.get_weights(), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-10)
 
 
@@ -122,6 +128,19 @@ def test_a_layer_by_itself(strategy, tmp_path):
         np.testing.assert_allclose(read(x), expected, rtol=1e-6, atol=1e-6)
 
 
+def test_a_device_is_lost(strategy, float64):
+    plain, model = compiled(strategy, FIRST)
+    x, y = images()
+    for one in (plain, model):
+        one.train_on_batch(x, y)
+    how, whole = HowSplit.of(model, strategy.devices), convpar.merge(model)
+    strategy.change_devices(strategy.devices[:2])
+    relayout(model, whole, how, strategy)
+    assert units(model) == {"first": (683, 341)}
+    loss = model.train_on_batch(x, y)
+    assert loss == pytest.approx(plain.train_on_batch(x, y), rel=1e-12)
+
+
 def test_what_travels(strategy):
     """Features to the other devices, and their units' results back."""
     _, model = compiled(strategy, FIRST)
@@ -146,6 +165,7 @@ def test_the_planner_splits_what_pays(strategy):
     plan = planner.plan(model, fast)
     assert plan.splits["first"] == plan.splits["second"] == "filters"
     assert sum(n > 0 for n in plan["first"]) == 3
+    assert plan.reason.startswith("1 convolutions and 2 dense layers over 3 ")
     slow = calibration_of(model, devices, 8, rate=1e3)
     assert planner.plan(model, slow)["first"] == (1024, 0, 0)
     # A plan by samples leaves weights where they are.

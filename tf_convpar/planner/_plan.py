@@ -304,8 +304,12 @@ def _reason(candidate: _Candidate, singles: Mapping[str, float]) -> str:
             f"{singles[name] / candidate.seconds:.2f} times as fast as "
             f"{seconds_text(singles[name])} on {short(name)} alone"
         )
+    calls = candidate.costs.graph.convolutions
+    dense = sum(isinstance(call.layer, keras.layers.Dense) for call in calls)
+    also = f" and {dense} dense layer{'s' * (dense > 1)}" if dense else ""
     return (
-        f"{len(ways)} convolutions over {used} device{'s' * (used > 1)}, "
+        f"{len(ways) - dense} convolutions{also} over {used} "
+        f"device{'s' * (used > 1)}, "
         f"{', '.join(parts)} (shares {shares}): "
         f"{seconds_text(candidate.seconds)} a step, {beside}; "
         f"{most / 1e6:.1f} MB into each device."

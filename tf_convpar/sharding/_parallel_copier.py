@@ -81,6 +81,8 @@ class ParallelCopier:
             split = Split.of(CHIEF if planned is None else planned)
             arguments |= {"split": split.by, "shards": split.shards}
         if type(layer) is keras.layers.Dense:
+            if self._splits.values() and not self._splits.names(name):
+                return None  # A plan for convolutions says nothing of it.
             twin: Any = _conversion.planned(layer, **arguments)
             if not twin.shares_units(layer.get_build_config()["input_shape"]):
                 return None  # The chief computes it with what is around it.

@@ -73,7 +73,7 @@ def is_large(layer: Any) -> bool:
         return False
     if not layer.built or is_adapted(layer):
         return False
-    shape = layer.get_build_config()["input_shape"]
+    shape = (layer.get_build_config() or {}).get("input_shape") or ()
     weights = math.prod(layer.kernel.shape)
     of_a_sample = sum(layer.kernel.shape)
     large = weights >= _LARGE and weights > SAMPLES * of_a_sample
