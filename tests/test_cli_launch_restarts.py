@@ -123,8 +123,8 @@ signal.pause()
 
 def test_silent_worker_is_ended_once_it_is_idle(monkeypatch, capsys):
     """A busy one that answers nobody does not hang."""
-    # So that it takes seconds. To ask more often than every second takes as much
-    # of a slow processor as counts as work.
+    # So that it takes seconds. To ask more often than every second takes as
+    # much of a slow processor as counts as work.
     monkeypatch.setattr(health, "_LEAST_S", 1.0)
     with (
         reserved_port() as port,
