@@ -39,10 +39,10 @@ _LAYOUT_ATTRIBUTES = (
 def may_be_split(layer: Any) -> bool:
     """Whether a layer is a convolution, or a dense layer worth splitting.
 
-    Layers of classes of the user's are not.
+    So is any that is parallel. Layers of classes of the user's are not.
     """
-    plain_kind = _PLAIN_FORMS.get(type(layer), type(layer))
-    return plain_kind in KINDS or is_large(layer)
+    kind = type(layer)
+    return kind in KINDS or kind in _PLAIN_FORMS or is_large(layer)
 
 
 def has_parallel_form(kind: type) -> bool:

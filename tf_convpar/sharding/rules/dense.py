@@ -11,7 +11,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_convpar import layers
 from tf_convpar._compat.keras import is_adapted
 from tf_convpar._compat.keras import stored
 from tf_convpar.placement import Layout
@@ -69,9 +68,9 @@ def is_large(layer: Any) -> bool:
     features only. It is not split by the rules for shards: where it is not
     split by units, the chief has all of it.
     """
-    if type(layer) not in (keras.layers.Dense, layers.DenseParallel):
+    if type(layer) is not keras.layers.Dense or not layer.built:
         return False
-    if not layer.built or is_adapted(layer):
+    if is_adapted(layer) or getattr(layer, "quantization_mode", None):
         return False
     shape = (layer.get_build_config() or {}).get("input_shape") or ()
     weights = math.prod(layer.kernel.shape)
