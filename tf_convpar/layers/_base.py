@@ -52,12 +52,18 @@ class ConvParallel(OneDevice):
     """A mixin for a Keras convolution layer, before it among the bases."""
 
     def _wanted(self) -> AnyLayout | tuple[str, ...]:
-        """The place where the input is needed: a layout, or device names."""
-        raise NotImplementedError
+        """The place where the input is needed: a layout, or device names.
+
+        All of it is, unless a kind of layer says otherwise.
+        """
+        layout: Any = self._layout
+        devices: tuple[str, ...] = layout.devices
+        return devices
 
     def _maps(self, inputs: Any) -> ShardedTensor:
         """Computes on each device the feature maps of its own filters."""
-        raise NotImplementedError
+        ((compute, names),) = self._stages()
+        return self._on_shards(compute, self._arranged(inputs), names)
 
     def join_region(
         self,

@@ -20,20 +20,10 @@ from tf_convpar.layers._channel_scaling import unpadded
 from tf_convpar.layers._chief import chief
 from tf_convpar.layers._concatenated_inputs import joined_of
 from tf_convpar.layers._one_device import Stage
-from tf_convpar.placement import ShardedTensor
 
 
 class Convolution(ConvParallel):
     """A convolution whose devices get all channels, and make their own maps."""
-
-    def _wanted(self) -> tuple[str, ...]:
-        layout: Any = self._layout
-        devices: tuple[str, ...] = layout.devices
-        return devices
-
-    def _maps(self, inputs: Any) -> ShardedTensor:
-        copies = self._arranged(inputs)
-        return self._on_shards(self._convolve, copies, self._with_bias())
 
     def _stages(self) -> list[Stage]:
         return [(self._convolve, self._with_bias())]

@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from tf_convpar.layers._base import ConvParallel
 from tf_convpar.layers._one_device import Stage
-from tf_convpar.placement import ShardedTensor
 
 
 @keras.saving.register_keras_serializable("tf_convpar", "DenseParallel")
@@ -53,15 +52,6 @@ class Dense(ConvParallel, keras.layers.Dense):
         """Whether devices will share the units; settles the layouts."""
         self._lay_out(input_shape)
         return self._samples is None and self._layout is not None
-
-    def _wanted(self) -> tuple[str, ...]:
-        layout: Any = self._layout
-        devices: tuple[str, ...] = layout.devices
-        return devices
-
-    def _maps(self, inputs: Any) -> ShardedTensor:
-        copies = self._arranged(inputs)
-        return self._on_shards(self._multiply, copies, self._with_bias())
 
     def _stages(self) -> list[Stage]:
         return [(self._multiply, self._with_bias())]

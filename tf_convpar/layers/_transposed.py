@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 import tensorflow as tf
 
@@ -11,22 +9,12 @@ from tf_convpar.layers._base import ConvParallel
 from tf_convpar.layers._channels import add_bias
 from tf_convpar.layers._channels import data_format
 from tf_convpar.layers._one_device import Stage
-from tf_convpar.placement import ShardedTensor
 
 
 class Transposed(ConvParallel):
     """A transposed convolution, whose kernels have filters on another axis."""
 
     _cut_axes = {"kernel": -2, "bias": -1}
-
-    def _wanted(self) -> tuple[str, ...]:
-        layout: Any = self._layout
-        devices: tuple[str, ...] = layout.devices
-        return devices
-
-    def _maps(self, inputs: Any) -> ShardedTensor:
-        copies = self._arranged(inputs)
-        return self._on_shards(self._convolve, copies, self._with_bias())
 
     def _stages(self) -> list[Stage]:
         return [(self._convolve, self._with_bias())]
