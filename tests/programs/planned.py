@@ -15,6 +15,7 @@ from tf_convpar import planner
 from tf_convpar.machines import BytesReceived
 from tf_convpar.planner.measure import _clock
 from tf_convpar.planner.measure import _layers
+from tf_convpar.placement import row_ports
 from tf_convpar.sharding import step_traffic
 
 STEPS, BATCH = 4, 16
@@ -52,7 +53,9 @@ with strategy.scope():
 rng = np.random.default_rng(0)
 x = rng.normal(size=(BATCH, 32, 32, 3)).astype("float32")
 y = rng.integers(0, 10, BATCH)
-received = BytesReceived(task.port for task in strategy.cluster.tasks)
+received = BytesReceived(
+    [*(task.port for task in strategy.cluster.tasks), *row_ports(strategy.devices)]
+)
 marks, losses = [], []
 for _ in range(STEPS):
     losses.append(float(model.train_on_batch(x, y)))

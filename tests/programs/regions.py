@@ -14,6 +14,7 @@ import numpy as np
 
 import tf_convpar as convpar
 from tf_convpar.machines import BytesReceived
+from tf_convpar.placement import row_ports
 from tf_convpar.sharding import step_traffic
 
 STEPS = 5
@@ -59,7 +60,9 @@ with strategy.scope():
 rng = np.random.default_rng(0)
 x = rng.normal(size=(batch, 32, 32, 3)).astype("float32")
 y = rng.integers(0, 10, batch)
-received = BytesReceived(task.port for task in strategy.cluster.tasks)
+received = BytesReceived(
+    [*(task.port for task in strategy.cluster.tasks), *row_ports(strategy.devices)]
+)
 marks, losses = [], []
 for _ in range(STEPS):
     losses.append(float(model.train_on_batch(x, y)))

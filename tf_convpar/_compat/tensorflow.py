@@ -217,6 +217,18 @@ def server_def() -> Any:
     return copy.deepcopy(NAMES["context"].found()().get_server_def())
 
 
+def task_addresses() -> dict[tuple[str, int], str]:
+    """The address `host:port` of each task, by its job and number."""
+    definition = NAMES["context"].found()().get_server_def()
+    if definition is None:
+        return {}
+    return {
+        (job.name, index): address
+        for job in definition.cluster.job
+        for index, address in job.tasks.items()
+    }
+
+
 def change_cluster(server_def: Any) -> None:
     """Changes the cluster; tasks that stay keep their variables."""
     NAMES["context"].found()().update_server_def(server_def)

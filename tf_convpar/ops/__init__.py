@@ -44,6 +44,9 @@ from ._pieces import from_pieces as from_pieces
 from ._pieces import to_pieces as to_pieces
 from ._pooling import max_pool as max_pool
 from ._pooling import pool as pool
+from ._row_exchange import connect as connect
+from ._row_exchange import exchange_rows as exchange_rows
+from ._row_exchange import listen as listen
 from ._shards import concat_shards as concat_shards
 from ._shards import split_shards as split_shards
 from ._statistics import affine as affine

@@ -32,6 +32,8 @@ from tf_convpar.placement._reduction_trees import ordered_sum as ordered_sum
 from tf_convpar.placement._reduction_trees import sum_pairs as sum_pairs
 from tf_convpar.placement._reduction_trees import tree_copies as tree_copies
 from tf_convpar.placement._reduction_trees import tree_sum as tree_sum
+from tf_convpar.placement._row_exchange import row_ports as row_ports
+from tf_convpar.placement._row_exchange import rows_of_all as rows_of_all
 from tf_convpar.placement._sample_fractions import (
     parts_of_samples as parts_of_samples,
 )

@@ -17,11 +17,11 @@ from tf_convpar.placement import Needed
 from tf_convpar.placement import Place
 from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import ShardedTensor
-from tf_convpar.placement import broadcast
 from tf_convpar.placement import copies_of
 from tf_convpar.placement import in_shards
 from tf_convpar.placement import on_device
 from tf_convpar.placement import parts_of_samples
+from tf_convpar.placement import rows_of_all
 from tf_convpar.sharding._lazy_shards import activated_on
 from tf_convpar.sharding._lazy_shards import normalized_shards
 from tf_convpar.sharding._moments import moments_of_all
@@ -277,12 +277,9 @@ def _of_all(
                 *(number, number == keeper, device, axis),
             )
         )
-    rows = [
-        broadcast(moments, devices, device)
-        for device, (_, moments, *_) in zip(
-            devices, maps_with_moments, strict=True
-        )
-    ]
+    rows = rows_of_all(
+        [moments for _, moments, *_ in maps_with_moments], devices
+    )
     parts = parts_of_samples(x)
     terms = []
     for number, device in enumerate(devices):
@@ -298,7 +295,7 @@ def _of_all(
             fractions = tf.cast(part.fractions, rows[0].dtype)
             return moments_of_all(rows, fractions, exchange, native)
 
-        moments = on_device(combine, device)(*(row[number] for row in rows))
+        moments = on_device(combine, device)(*rows[number])
         exchange.moments.append(moments)
         statistics = Statistics(
             moments, layer.epsilon, True, tuple(names), exchange

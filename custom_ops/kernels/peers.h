@@ -1,0 +1,74 @@
+// Connections between processes of a cluster, for rows that all devices wait
+// for.
+//
+// gRPC takes several messages, allocations and threads for each tensor that
+// travels. For a row of a few kilobytes, of which a step exchanges two for each
+// normalization, that is more than all else. Here a row is one write and one
+// read.
+
+#ifndef TF_CONVPAR_CUSTOM_OPS_KERNELS_PEERS_H_
+#define TF_CONVPAR_CUSTOM_OPS_KERNELS_PEERS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace tf_convpar {
+
+// A row between two processes, each of which knows the other as its peer.
+struct RowKey {
+  uint64_t step;
+  uint64_t exchange;
+
+  bool operator<(const RowKey& other) const {
+    return step != other.step ? step < other.step : exchange < other.exchange;
+  }
+};
+
+class Connection;
+
+class Peers {
+ public:
+  // Gets the bytes of a row, or why there are none. Called once.
+  using Done = std::function<void(const absl::Status&, const std::string&)>;
+
+  // Those of this process.
+  static Peers& Get();
+
+  // Lets peers connect, on one interface or on all. What it gives is the same
+  // at each call: the port, and the number by which peers know this process. It
+  // is random, so nobody connects who was not told.
+  absl::Status Listen(bool only_loopback, int64_t* id, int* port);
+
+  // Connects to a peer that listens. Whether there is a connection then.
+  bool Connect(int64_t peer, const std::string& host, int port);
+
+  absl::Status Send(int64_t peer, const RowKey& key, absl::string_view row);
+
+  // Gives `done` a row once it is there, by this thread if it is there already.
+  void Receive(int64_t peer, const RowKey& key, Done done);
+
+  // Gives a status to whoever waits for a row.
+  void Cancel(int64_t peer, const RowKey& key, const absl::Status& status);
+
+ private:
+  std::shared_ptr<Connection> Find(int64_t peer);
+  void Add(int64_t peer, int socket);
+  void Accept(int listener);
+
+  std::mutex mutex_;
+  int64_t id_ = 0;
+  int port_ = 0;
+  std::map<int64_t, std::shared_ptr<Connection>> connections_;
+};
+
+}  // namespace tf_convpar
+
+#endif  // TF_CONVPAR_CUSTOM_OPS_KERNELS_PEERS_H_

@@ -1,0 +1,255 @@
+// The kernels of the ops by which devices exchange rows of statistics.
+//
+// Devices run the same op, each in its own part of a step. A device sends its
+// row to all others as the op begins, and the op ends with the last of theirs.
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "custom_ops/kernels/peers.h"
+#include "tensorflow/core/framework/cancellation.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+
+namespace tf_convpar {
+namespace {
+
+using tensorflow::AsyncOpKernel;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::tstring;
+
+class PeersListenOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    int64_t id = 0;
+    int port = 0;
+    OP_REQUIRES_OK(ctx, Peers::Get().Listen(ctx->input(0).scalar<bool>()(), &id,
+                                            &port));
+    Tensor* address;
+    OP_REQUIRES_OK(
+        ctx, ctx->allocate_output(0, tensorflow::TensorShape({2}), &address));
+    address->vec<int64_t>()(0) = id;
+    address->vec<int64_t>()(1) = port;
+  }
+};
+
+class PeersConnectOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    const auto address = ctx->input(0).vec<int64_t>();
+    const std::string host(ctx->input(1).scalar<tstring>()());
+    Tensor* connected;
+    OP_REQUIRES_OK(
+        ctx, ctx->allocate_output(0, tensorflow::TensorShape({}), &connected));
+    connected->scalar<bool>()() = Peers::Get().Connect(
+        address(0), host, static_cast<int>(address(1)));
+  }
+};
+
+// The same on all devices that exchange rows, and in no other exchange of a
+// step: the scope that they have made an op in, and by which it is known where
+// functions were inlined.
+uint64_t ExchangeOf(absl::string_view name) {
+  name = name.substr(0, name.rfind('/'));
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  for (const char c : name) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  }
+  return hash;
+}
+
+class RowsOp : public AsyncOpKernel {
+ public:
+  explicit RowsOp(OpKernelConstruction* ctx)
+      : AsyncOpKernel(ctx), exchange_(ExchangeOf(name())) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("peers", &peers_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("number", &number_));
+    const int count = static_cast<int>(peers_.size());
+    OP_REQUIRES(ctx, 0 <= number_ && number_ < count,
+                absl::InvalidArgumentError(absl::StrCat(
+                    type_string(), ": Expected number to be one of ", count,
+                    " peers. Received: ", number_)));
+  }
+
+  void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
+    const RowKey key{static_cast<uint64_t>(ctx->step_id()), exchange_};
+    const int count = static_cast<int>(peers_.size());
+    for (int i = 0; i < count; ++i) {
+      if (i == number_) continue;
+      OP_REQUIRES_OK_ASYNC(
+          ctx, Peers::Get().Send(peers_[i], key, RowFor(i, ctx).tensor_data()),
+          done);
+    }
+    auto* const cancellation = ctx->cancellation_manager();
+    const auto token = cancellation != nullptr
+                           ? cancellation->get_cancellation_token()
+                           : tensorflow::CancellationToken();
+    const auto rows = std::make_shared<Rows>(count);
+    if (cancellation != nullptr) {
+      const bool goes_on = cancellation->RegisterCallback(
+          token, [key, peers = peers_, number = number_] {
+            for (std::size_t i = 0; i < peers.size(); ++i) {
+              if (static_cast<int>(i) == number) continue;
+              Peers::Get().Cancel(
+                  peers[i], key,
+                  absl::CancelledError("The step was cancelled."));
+            }
+          });
+      OP_REQUIRES_ASYNC(ctx, goes_on,
+                        absl::CancelledError("The step was cancelled."), done);
+    }
+    const auto one_less = [this, ctx, done = std::move(done), rows, token,
+                           cancellation] {
+      {
+        const std::lock_guard<std::mutex> lock(rows->mutex);
+        if (--rows->left > 0) return;
+      }
+      // It may be what ends the last wait, and must not wait for itself.
+      if (cancellation != nullptr) cancellation->TryDeregisterCallback(token);
+      absl::Status status = rows->status;
+      if (status.ok()) status = Finish(rows->bytes, ctx);
+      ctx->SetStatus(status);
+      done();
+    };
+    for (int i = 0; i < count; ++i) {
+      if (i == number_) continue;
+      Peers::Get().Receive(
+          peers_[i], key,
+          [rows, i, one_less, size = RowFor(i, ctx).tensor_data().size()](
+              const absl::Status& status, const std::string& row) {
+            {
+              const std::lock_guard<std::mutex> lock(rows->mutex);
+              rows->bytes[i] = row;
+              if (!status.ok()) {
+                rows->status = status;
+              } else if (row.size() != size) {
+                rows->status = absl::InternalError(absl::StrCat(
+                    "Expected a row of ", size, " bytes from another device. ",
+                    "Received: ", row.size(), "."));
+              }
+            }
+            one_less();
+          });
+    }
+    one_less();
+  }
+
+ protected:
+  // What a device is sent.
+  virtual const Tensor& RowFor(int device, OpKernelContext* ctx) const = 0;
+
+  // Makes the results of the bytes that the others have sent.
+  virtual absl::Status Finish(const std::vector<std::string>& bytes,
+                              OpKernelContext* ctx) const = 0;
+
+  int number() const { return number_; }
+
+ private:
+  struct Rows {
+    // One more is for the op itself, so that it ends when it has asked for all.
+    explicit Rows(int count) : bytes(count), left(count) {}
+
+    std::mutex mutex;
+    std::vector<std::string> bytes;
+    int left;
+    absl::Status status;
+  };
+
+  const uint64_t exchange_;
+  std::vector<int64_t> peers_;
+  int number_ = 0;
+};
+
+class ExchangeRowsOp : public RowsOp {
+ public:
+  using RowsOp::RowsOp;
+
+ protected:
+  const Tensor& RowFor(int, OpKernelContext* ctx) const override {
+    return ctx->input(0);
+  }
+
+  absl::Status Finish(const std::vector<std::string>& bytes,
+                      OpKernelContext* ctx) const override {
+    const Tensor& own = ctx->input(0);
+    for (int i = 0; i < ctx->num_outputs(); ++i) {
+      if (i == number()) {
+        ctx->set_output(i, own);
+        continue;
+      }
+      Tensor* row = nullptr;
+      const absl::Status status = ctx->allocate_output(i, own.shape(), &row);
+      if (!status.ok()) return status;
+      std::memcpy(const_cast<char*>(row->tensor_data().data()), bytes[i].data(),
+                  bytes[i].size());
+    }
+    return absl::OkStatus();
+  }
+};
+
+template <typename T>
+class SumRowsOp : public RowsOp {
+ public:
+  using RowsOp::RowsOp;
+
+ protected:
+  const Tensor& RowFor(int device, OpKernelContext* ctx) const override {
+    return ctx->input(device);
+  }
+
+  absl::Status Finish(const std::vector<std::string>& bytes,
+                      OpKernelContext* ctx) const override {
+    const Tensor& own = ctx->input(number());
+    Tensor* sum = nullptr;
+    const absl::Status status = ctx->allocate_output(0, own.shape(), &sum);
+    if (!status.ok()) return status;
+    T* const total = sum->flat<T>().data();
+    const int64_t size = own.NumElements();
+    // In the same order on all devices, whoever was first.
+    for (int i = 0; i < static_cast<int>(bytes.size()); ++i) {
+      const T* const row = i == number()
+                               ? own.flat<T>().data()
+                               : reinterpret_cast<const T*>(bytes[i].data());
+      for (int64_t k = 0; k < size; ++k) {
+        total[k] = i == 0 ? row[k] : total[k] + row[k];
+      }
+    }
+    return absl::OkStatus();
+  }
+};
+
+REGISTER_KERNEL_BUILDER(
+    Name("TfConvpar>PeersListen").Device(tensorflow::DEVICE_CPU),
+    PeersListenOp);
+REGISTER_KERNEL_BUILDER(
+    Name("TfConvpar>PeersConnect").Device(tensorflow::DEVICE_CPU),
+    PeersConnectOp);
+REGISTER_KERNEL_BUILDER(
+    Name("TfConvpar>ExchangeRows").Device(tensorflow::DEVICE_CPU),
+    ExchangeRowsOp);
+REGISTER_KERNEL_BUILDER(Name("TfConvpar>SumRows")
+                            .Device(tensorflow::DEVICE_CPU)
+                            .TypeConstraint<float>("T"),
+                        SumRowsOp<float>);
+REGISTER_KERNEL_BUILDER(Name("TfConvpar>SumRows")
+                            .Device(tensorflow::DEVICE_CPU)
+                            .TypeConstraint<double>("T"),
+                        SumRowsOp<double>);
+
+}  // namespace
+}  // namespace tf_convpar

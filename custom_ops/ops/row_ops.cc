@@ -1,0 +1,95 @@
+// What the ops by which devices exchange rows of statistics look like from
+// outside.
+
+#include "absl/status/status.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tf_convpar {
+namespace {
+
+using tensorflow::shape_inference::InferenceContext;
+
+REGISTER_OP("TfConvpar>PeersListen")
+    .Input("only_loopback: bool")
+    .Output("address: int64")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
+      c->set_output(0, c->Vector(2));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Lets other processes of a cluster connect to this one, to exchange rows with it.
+
+address: The number by which they know this process, and its port. The same at
+  each call.
+)doc");
+
+REGISTER_OP("TfConvpar>PeersConnect")
+    .Input("address: int64")
+    .Input("host: string")
+    .Output("connected: bool")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc(R"doc(
+Connects this process to another one, unless it is. What it gives says whether
+there is a connection then.
+
+address: What `PeersListen` has said there.
+host: Where that process runs.
+)doc");
+
+// Neither is stateful: TensorFlow would run the ops of all devices one after the
+// other, and each waits for all. But an op on constants is run as a step is
+// prepared, where nobody answers: `after` is what keeps it from that.
+
+REGISTER_OP("TfConvpar>ExchangeRows")
+    .Input("row: T")
+    .Input("after: T")
+    .Output("rows: N * T")
+    .Attr("T: {float, double}")
+    .Attr("N: int >= 1")
+    .Attr("peers: list(int)")
+    .Attr("number: int")
+    // A lost connection is then an error of a lost task, as gRPC's are.
+    .SetIsDistributedCommunication()
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
+      for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->input(0));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+The rows of all devices, each of which runs this op with its own. All have the
+same shape, and the ops are in one scope, which no other op of the step is in.
+
+after: Any tensor of the step that is no constant.
+peers: The processes of the devices, by the numbers of `PeersListen`.
+number: Which of them this device is.
+)doc");
+
+REGISTER_OP("TfConvpar>SumRows")
+    .Input("rows: N * T")
+    .Input("after: T")
+    .Output("row: T")
+    .Attr("T: {float, double}")
+    .Attr("N: int >= 1")
+    .Attr("peers: list(int)")
+    .Attr("number: int")
+    // A lost connection is then an error of a lost task, as gRPC's are.
+    .SetIsDistributedCommunication()
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
+      c->set_output(0, c->input(0));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+The sum of the rows that all devices have for this one, as gradients of
+`ExchangeRows`.
+
+rows: A row for each device.
+after: Any tensor of the step that is no constant.
+peers: The processes of the devices, by the numbers of `PeersListen`.
+number: Which of them this device is.
+)doc");
+
+}  // namespace
+}  // namespace tf_convpar

@@ -1,0 +1,139 @@
+"""Run as the chief of a cluster: rows that all its devices exchange.
+
+Prints one JSON object: how far rows, and derivatives by them, are from what
+TensorFlow alone gives; how many ops exchange them; the bytes of 20 exchanges on
+sockets; and what a step says when a worker has died.
+"""
+
+import json
+import os
+import signal
+import time
+
+import numpy as np
+import tensorflow as tf
+
+import tf_convpar as convpar
+from tf_convpar.machines import BytesReceived
+from tf_convpar.placement import on_device
+from tf_convpar.placement import row_ports
+from tf_convpar.placement import rows_of_all
+
+STEPS, SIZE = 20, 1000
+strategy = convpar.ConvParallelStrategy()
+devices = strategy.devices
+rng = np.random.default_rng(0)
+
+
+def function_of_all(copies, multiply):
+    """A number that depends on each copy of each row in another way."""
+    parts = [
+        on_device(
+            lambda *rows, d=d: tf.add_n(
+                [tf.reduce_sum((2 + d + i) * r**3) for i, r in enumerate(rows)]
+            ),
+            device,
+        )(*rows)
+        for d, (device, rows) in enumerate(zip(devices, copies, strict=True))
+    ]
+    with tf.device(devices[0]):
+        return multiply * tf.add_n(parts)
+
+
+def placed(values):
+    rows = []
+    for device, value in zip(devices, values, strict=True):
+        with tf.device(device):
+            rows.append(tf.identity(value))
+    return rows
+
+
+def derivatives(values, exchange):
+    """The number, its derivatives by the rows, and second derivatives."""
+    with tf.GradientTape() as outer:
+        outer.watch(values)
+        with tf.GradientTape() as tape:
+            tape.watch(values)
+            total = function_of_all(exchange(placed(values)), 0.5)
+        first = tape.gradient(total, values)
+        weighted = tf.add_n(
+            [tf.reduce_sum((1 + i) * g) for i, g in enumerate(first)]
+        )
+    return [total, *first, *outer.gradient(weighted, values)]
+
+
+def alone(rows):
+    return [list(rows)] * len(devices)
+
+
+@tf.function(autograph=False)
+def exchanged(values):
+    return derivatives(values, lambda rows: rows_of_all(rows, devices))
+
+
+@tf.function(autograph=False)
+def one_exchange(values):
+    return function_of_all(rows_of_all(placed(values), devices), 1.0)
+
+
+@tf.function(autograph=False)
+def twice(values):
+    """One function that is called twice in a step, and by a tape outside it."""
+    return one_exchange(values), one_exchange([2 * v for v in values])
+
+
+@tf.function
+def many(values):
+    total = tf.zeros((), values[0].dtype)
+    for _ in tf.range(STEPS):
+        total += one_exchange(values)
+    return total
+
+
+def difference(found, expected):
+    pairs = zip(found, expected, strict=True)
+    return max(float(tf.reduce_max(abs(a - b) / abs(b))) for a, b in pairs)
+
+
+found = {}
+for dtype in (tf.float32, tf.float64):
+    values = [tf.constant(rng.uniform(1, 2, (2, SIZE)), dtype) for _ in devices]
+    found[dtype.name] = difference(
+        exchanged(values), derivatives(values, alone)
+    )
+found["ops"] = [
+    [op.type for op in exchanged.get_concrete_function(values).graph.get_operations()].count(f"TfConvpar>{kind}")
+    for kind in ("ExchangeRows", "SumRows")
+]
+whole = function_of_all(alone(values), 1.0)
+doubled = function_of_all(alone([2 * v for v in values]), 1.0)
+found["twice"] = difference(twice(values), [whole, doubled])
+with tf.GradientTape() as tape:
+    tape.watch(values)
+    both = tf.add_n(twice(values))
+expected = derivatives(values, alone)[1 : 1 + len(devices)]
+found["outside"] = difference(
+    tape.gradient(both, values), [2 * (1 + 8) * g for g in expected]
+)
+found["many"] = difference([many(values)], [STEPS * whole])
+ports = [task.port for task in strategy.cluster.tasks]
+ports_of_rows = row_ports(devices)
+by_grpc, by_rows = BytesReceived(ports), BytesReceived(ports_of_rows)
+before = by_grpc.total(), by_rows.total()
+many(values)
+found["bytes"] = [by_grpc.total() - before[0], by_rows.total() - before[1]]
+found["row"] = 2 * SIZE * 8
+# The last worker ends while the others wait for its row.
+with tf.device(devices[-1]):
+    (pid,) = tf.io.read_file("/proc/self/stat").numpy().split()[:1]
+os.kill(int(pid), signal.SIGKILL)
+begin = time.monotonic()
+try:
+    many(values)
+    found["error"] = ""
+except tf.errors.OpError as error:
+    found["error"] = type(error).__name__
+    found["message"] = str(error)
+found["error_s"] = time.monotonic() - begin
+print(json.dumps(found), flush=True)
+os._exit(0)

@@ -1,0 +1,138 @@
+"""Rows that devices of several processes exchange, past TensorFlow's gRPC.
+
+An op runs on each device, and ends when it has what all others have sent. So
+all devices must run it, in the same step. It has a gradient: that of a row is
+the sum of the gradients that all devices have for it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from . import _library
+from ._devices import same_device
+
+# Of exchanges that this process has traced.
+_numbers = itertools.count()
+# The attribute of a graph that says how often it has the gradient of an op.
+_TIMES = "_tf_convpar_times"
+
+
+def listen(only_loopback: bool) -> tuple[int, int]:
+    """Lets other processes exchange rows with that of the device in scope.
+
+    Args:
+        only_loopback: Whether only processes of the same machine can connect.
+
+    Returns:
+        The number by which they know that process, and its port. They are the
+        same at each call.
+    """
+    identity, port = (
+        _library.module()
+        .tf_convpar_peers_listen(only_loopback=only_loopback)
+        .numpy()
+    )
+    return int(identity), int(port)
+
+
+def connect(address: tuple[int, int], host: str) -> bool:
+    """Connects the process of the device in scope to another one.
+
+    Args:
+        address: What `listen` has returned there.
+        host: Name or address of the machine that it is on.
+
+    Returns:
+        Whether there is a connection.
+    """
+    connected = _library.module().tf_convpar_peers_connect(
+        address=tf.constant(address, tf.int64), host=host
+    )
+    return bool(connected.numpy())
+
+
+def exchange_rows(
+    rows: Sequence[tf.Tensor], devices: Sequence[str], peers: Sequence[int]
+) -> list[list[tf.Tensor]]:
+    """Gives each device the rows of all devices.
+
+    ```python
+    on_first, on_second = exchange_rows([row, other], devices, peers)
+    ```
+
+    Args:
+        rows: The row of each device, float32 or float64, of the same shape.
+        devices: Names of the devices, each of which has its row.
+        peers: Their processes, by the numbers of `listen`, all connected.
+
+    Returns:
+        For each device, a copy of all rows.
+    """
+    scope = f"tf_convpar_rows_{next(_numbers)}"
+    received = []
+    for number, (row, device) in enumerate(zip(rows, devices, strict=True)):
+        # The ops of an exchange know each other by the scope. One that ends
+        # with a slash is in no other.
+        with tf.name_scope(f"{scope}/"), tf.device(device):
+            received.append(
+                _library.module().tf_convpar_exchange_rows(
+                    row=row,
+                    after=row,
+                    N=len(peers),
+                    peers=peers,
+                    number=number,
+                    name=f"of_{number}",
+                )
+            )
+    return received
+
+
+@tf.RegisterGradient("TfConvpar>ExchangeRows")
+def _sum(op: Any, *gradients: tf.Tensor) -> list[tf.Tensor | None]:
+    """The gradient of a device's row: what all devices have for it, in sum."""
+    total = _mirrored(
+        op,
+        lambda **attributes: _library.module().tf_convpar_sum_rows(
+            rows=list(gradients), **attributes
+        ),
+    )
+    return [total, None]
+
+
+@tf.RegisterGradient("TfConvpar>SumRows")
+def _exchange(op: Any, gradient: tf.Tensor) -> list[tf.Tensor | None]:
+    """The gradients of all rows of a sum are gradients of other devices."""
+    rows = _mirrored(
+        op,
+        lambda **attributes: _library.module().tf_convpar_exchange_rows(
+            row=gradient, N=len(op.get_attr("peers")), **attributes
+        ),
+    )
+    return [*rows, None]
+
+
+def _mirrored(op: Any, make: Any) -> Any:
+    """Makes the gradient of an op, in a scope that other devices know."""
+    output = op.outputs[0]
+    scope, _, name = output.op.name.rpartition("/")
+    # A tape may come here several times, in the same order on all devices.
+    times = getattr(output.graph, _TIMES, {})
+    setattr(output.graph, _TIMES, times)
+    time = times[output.op.name] = times.get(output.op.name, 0) + 1
+    with (
+        tf.name_scope(f"{scope}_gradient_{time}/"),
+        same_device(output.device),
+    ):
+        return make(
+            # Gradients may be constants. TensorFlow would run an op that takes
+            # nothing else as it prepares a step, where nobody answers.
+            after=output,
+            peers=op.get_attr("peers"),
+            number=op.get_attr("number"),
+            name=name,
+        )

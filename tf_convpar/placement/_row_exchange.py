@@ -1,0 +1,131 @@
+"""Gives each device a row of numbers from every device, as soon as can be.
+
+Normalizations exchange statistics twice for each layer, and all devices wait
+for each of them. So rows have connections of their own between processes,
+wherever there can be some. Elsewhere they travel as all other tensors do.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tf_convpar import machines
+from tf_convpar import ops
+from tf_convpar._compat.tensorflow import task_addresses
+from tf_convpar.placement._primitives import broadcast
+from tf_convpar.placement._primitives import device_type
+
+# Pairs of processes that cannot connect to each other; nobody tries again.
+_apart: set[frozenset[int]] = set()
+# The attribute of a graph with the peers that its exchanges have.
+_KNOWN = "_tf_convpar_peers"
+
+
+def rows_of_all(
+    rows: Sequence[tf.Tensor], devices: Sequence[str]
+) -> list[list[tf.Tensor]]:
+    """For each device, a copy of the row of every device.
+
+    ```python
+    on_first, on_second = rows_of_all([moments, other_moments], devices)
+    ```
+
+    The gradient of a row is the sum of what all devices have for it, added in
+    the order of the devices.
+
+    Args:
+        rows: The row of each device, on that device, all of one shape.
+        devices: Names of the devices.
+    """
+    peers = _peers(rows, devices)
+    if peers is not None:
+        return ops.exchange_rows(rows, devices, peers)
+    copies = [
+        broadcast(row, devices, device)
+        for row, device in zip(rows, devices, strict=True)
+    ]
+    return [list(here) for here in zip(*copies, strict=True)]
+
+
+def row_ports(devices: Sequence[str]) -> list[int]:
+    """The ports at which processes of devices exchange rows, if they can.
+
+    ```python
+    ports = row_ports(strategy.devices)
+    total, counted_on = machines.byte_counter([2222, 2223, *ports])
+    ```
+    """
+    addresses = _addresses(devices)
+    return [] if addresses is None else [port for _, port in addresses]
+
+
+def _peers(
+    rows: Sequence[tf.Tensor], devices: Sequence[str]
+) -> list[int] | None:
+    """Processes of devices, all connected; None if not, or not in a graph."""
+    if tf.executing_eagerly() or any(
+        row.dtype not in (tf.float32, tf.float64) for row in rows
+    ):
+        return None
+    # Asked once for each graph: while it is traced, the cluster stays as it is.
+    graph = tf.compat.v1.get_default_graph()
+    known = getattr(graph, _KNOWN, {})
+    setattr(graph, _KNOWN, known)
+    key = tuple(devices)
+    if key not in known:
+        known[key] = _connected(devices)
+    found: list[int] | None = known[key]
+    return found
+
+
+def _connected(devices: Sequence[str]) -> list[int] | None:
+    """Connects the processes of devices; None if that is not possible."""
+    addresses = _addresses(devices)
+    if addresses is None:
+        return None
+    with tf.init_scope():
+        for one, other in itertools.combinations(range(len(devices)), 2):
+            pair = frozenset((addresses[one][0], addresses[other][0]))
+            if pair in _apart:
+                return None
+            with tf.device(machines.cpu_of(devices[one])):
+                host = _host(devices[other])
+                if not ops.connect(addresses[other], host):
+                    _apart.add(pair)
+                    return None
+    return [number for number, _ in addresses]
+
+
+def _addresses(devices: Sequence[str]) -> list[tuple[int, int]] | None:
+    """Number and port of the process of each device, if each has its own."""
+    tasks = {machines.task_of(device) for device in devices}
+    if (
+        len(tasks) < max(2, len(devices))
+        or any(device_type(device) != "CPU" for device in devices)
+        or not ops.load()
+        or not tasks <= task_addresses().keys()
+    ):
+        return None
+    addresses = []
+    with tf.init_scope():
+        for device in devices:
+            with tf.device(machines.cpu_of(device)):
+                addresses.append(ops.listen(_is_loopback(_host(device))))
+    return addresses
+
+
+def _host(device: str) -> str:
+    """Where the task of a device runs, as the cluster's addresses say."""
+    address = task_addresses()[machines.task_of(device)]
+    return address.rpartition(":")[0].strip("[]")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
