@@ -5,6 +5,7 @@ import struct
 
 import forks
 import numpy as np
+import psutil
 import pytest
 import tensorflow as tf
 from processes import ROOT
@@ -20,9 +21,8 @@ from tf_convpar.placement import rows_of_all
 def found():
     """What a chief and two workers find; one of these is killed at the end."""
     with local_workers(2) as cluster:
-        yield forks.found(
-            [ROOT / "tests/programs/rows.py"], {**environment(), **cluster.env()}
-        )
+        program = ROOT / "tests/programs/rows.py"
+        yield forks.found([program], {**environment(), **cluster.env()})
 
 
 def test_rows_and_derivatives_are_those_of_tensorflow(found):
@@ -70,8 +70,16 @@ def test_devices_of_one_process_need_no_connection(strategy):
 
 
 def test_strangers_are_turned_away():
-    identity, port = ops.listen(only_loopback=True)
-    assert ops.listen(only_loopback=True) == (identity, port)
+    # An address that no machine has, of a block for examples (RFC 5737).
+    assert ops.listen("192.0.2.1") is None
+    identity, port = ops.listen("127.0.0.1")
+    assert ops.listen("127.0.0.1") == (identity, port)
+    (listens,) = [
+        each.laddr
+        for each in psutil.Process().net_connections()
+        if each.status == psutil.CONN_LISTEN and each.laddr.port == port
+    ]
+    assert listens.ip == "127.0.0.1"
     for sent in (
         b"GET / HTTP/1.1\r\n\r\n      ",
         struct.pack("<qqq", 0x7466637670726F77, 1, identity + 1),

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <memory>
 #include <random>
 #include <thread>
 #include <utility>
@@ -83,21 +84,46 @@ bool Write(int socket, const Hello& hello) {
   return WriteAll(socket, &part, 1);
 }
 
-// A connected socket, or -1.
-int ConnectTo(const std::string& host, int port) {
+using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+Addresses Resolve(const std::string& host, int port) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
-  if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints,
-                  &found) != 0) {
-    return -1;
+  const std::string service = std::to_string(port);
+  if (getaddrinfo(host.c_str(), service.c_str(), &hints, &found) != 0) {
+    found = nullptr;
   }
-  int result = -1;
-  for (addrinfo* each = found; each && result < 0; each = each->ai_next) {
-    const int fd = socket(each->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  return Addresses(found, freeaddrinfo);
+}
+
+// A socket that listens at a port that the system chooses, or -1.
+int ListenAt(const std::string& host, int* port) {
+  const Addresses addresses = Resolve(host, 0);
+  for (const addrinfo* at = addresses.get(); at; at = at->ai_next) {
+    const int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) continue;
+    sockaddr_storage bound{};
+    socklen_t size = sizeof bound;
+    if (bind(fd, at->ai_addr, at->ai_addrlen) == 0 && listen(fd, 64) == 0 &&
+        getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size) == 0) {
+      // It is at the same place for both families.
+      *port = ntohs(reinterpret_cast<sockaddr_in*>(&bound)->sin_port);
+      return fd;
+    }
+    close(fd);
+  }
+  return -1;
+}
+
+// A connected socket, or -1.
+int ConnectTo(const std::string& host, int port) {
+  const Addresses addresses = Resolve(host, port);
+  for (const addrinfo* at = addresses.get(); at; at = at->ai_next) {
+    const int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) continue;
     const int flags = fcntl(fd, F_GETFL);
     fcntl(fd, F_SETFL, flags | O_NONBLOCK);
-    bool connected = connect(fd, each->ai_addr, each->ai_addrlen) == 0;
+    bool connected = connect(fd, at->ai_addr, at->ai_addrlen) == 0;
     if (!connected && errno == EINPROGRESS) {
       pollfd wait{fd, POLLOUT, 0};
       int error = 1;
@@ -107,14 +133,10 @@ int ConnectTo(const std::string& host, int port) {
                   error == 0;
     }
     fcntl(fd, F_SETFL, flags);
-    if (connected) {
-      result = fd;
-    } else {
-      close(fd);
-    }
+    if (connected) return fd;
+    close(fd);
   }
-  freeaddrinfo(found);
-  return result;
+  return -1;
 }
 
 absl::Status Lost() {
@@ -253,54 +275,18 @@ Peers& Peers::Get() {
   return *peers;
 }
 
-absl::Status Peers::Listen(bool only_loopback, int64_t* id, int* port) {
+bool Peers::Listen(const std::string& host, int64_t* id, int* port) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (port_ == 0) {
-    sockaddr_in6 six{};
-    six.sin6_family = AF_INET6;
-    six.sin6_addr = in6addr_any;
-    sockaddr_in four{};
-    four.sin_family = AF_INET;
-    four.sin_addr.s_addr = htonl(only_loopback ? INADDR_LOOPBACK : INADDR_ANY);
-    // A socket of IPv6 takes connections of IPv4 too, but for loopback's.
-    int fd = -1;
-    if (!only_loopback) {
-      fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
-      const int off = 0;
-      if (fd >= 0 &&
-          (setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) != 0 ||
-           bind(fd, reinterpret_cast<sockaddr*>(&six), sizeof six) != 0)) {
-        close(fd);
-        fd = -1;
-      }
-    }
-    if (fd < 0) {
-      fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-      if (fd >= 0 &&
-          bind(fd, reinterpret_cast<sockaddr*>(&four), sizeof four) != 0) {
-        close(fd);
-        fd = -1;
-      }
-    }
-    sockaddr_storage bound{};
-    socklen_t size = sizeof bound;
-    if (fd < 0 || listen(fd, 64) != 0 ||
-        getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size) != 0) {
-      const std::string error = std::strerror(errno);
-      if (fd >= 0) close(fd);
-      return absl::UnavailableError(
-          absl::StrCat("No port for rows of statistics: ", error));
-    }
-    port_ = ntohs(bound.ss_family == AF_INET6
-                      ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port
-                      : reinterpret_cast<sockaddr_in*>(&bound)->sin_port);
+    const int fd = ListenAt(host, &port_);
+    if (fd < 0) return false;
     std::random_device random;
     id_ = static_cast<int64_t>((uint64_t{random()} << 32 | random()) >> 2) + 1;
     std::thread([this, fd] { Accept(fd); }).detach();
   }
   *id = id_;
   *port = port_;
-  return absl::OkStatus();
+  return true;
 }
 
 void Peers::Accept(int listener) {

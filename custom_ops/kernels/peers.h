@@ -42,10 +42,10 @@ class Peers {
   // Those of this process.
   static Peers& Get();
 
-  // Lets peers connect, on one interface or on all. What it gives is the same
-  // at each call: the port, and the number by which peers know this process. It
-  // is random, so nobody connects who was not told.
-  absl::Status Listen(bool only_loopback, int64_t* id, int* port);
+  // Lets peers connect at an address of this machine; false if it has no such.
+  // What it gives is the same at each call: the port, and the number by which
+  // peers know this process. It is random, so nobody connects who was not told.
+  bool Listen(const std::string& host, int64_t* id, int* port);
 
   // Connects to a peer that listens. Whether there is a connection then.
   bool Connect(int64_t peer, const std::string& host, int port);

@@ -34,10 +34,10 @@ class PeersListenOp : public OpKernel {
   using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* ctx) override {
+    const std::string host(ctx->input(0).scalar<tstring>()());
     int64_t id = 0;
     int port = 0;
-    OP_REQUIRES_OK(ctx, Peers::Get().Listen(ctx->input(0).scalar<bool>()(), &id,
-                                            &port));
+    Peers::Get().Listen(host, &id, &port);
     Tensor* address;
     OP_REQUIRES_OK(
         ctx, ctx->allocate_output(0, tensorflow::TensorShape({2}), &address));
@@ -56,8 +56,8 @@ class PeersConnectOp : public OpKernel {
     Tensor* connected;
     OP_REQUIRES_OK(
         ctx, ctx->allocate_output(0, tensorflow::TensorShape({}), &connected));
-    connected->scalar<bool>()() = Peers::Get().Connect(
-        address(0), host, static_cast<int>(address(1)));
+    connected->scalar<bool>()() =
+        Peers::Get().Connect(address(0), host, static_cast<int>(address(1)));
   }
 };
 

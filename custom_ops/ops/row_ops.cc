@@ -12,7 +12,7 @@ namespace {
 using tensorflow::shape_inference::InferenceContext;
 
 REGISTER_OP("TfConvpar>PeersListen")
-    .Input("only_loopback: bool")
+    .Input("host: string")
     .Output("address: int64")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
@@ -22,8 +22,9 @@ REGISTER_OP("TfConvpar>PeersListen")
     .Doc(R"doc(
 Lets other processes of a cluster connect to this one, to exchange rows with it.
 
+host: The address of this machine by which they reach it.
 address: The number by which they know this process, and its port. The same at
-  each call.
+  each call. Zeros if this machine has no such address.
 )doc");
 
 REGISTER_OP("TfConvpar>PeersConnect")
@@ -40,8 +41,8 @@ address: What `PeersListen` has said there.
 host: Where that process runs.
 )doc");
 
-// Neither is stateful: TensorFlow would run the ops of all devices one after the
-// other, and each waits for all. But an op on constants is run as a step is
+// Neither is stateful: TensorFlow would run the ops of all devices one after
+// the other, and each waits for all. But an op on constants is run as a step is
 // prepared, where nobody answers: `after` is what keeps it from that.
 
 REGISTER_OP("TfConvpar>ExchangeRows")

@@ -19,8 +19,8 @@ import tf_convpar as convpar
 from tf_convpar.layers import ConvParallel
 from tf_convpar.machines import BytesReceived
 from tf_convpar.placement import ShardedVariable
-from tf_convpar.sharding import _conversion
 from tf_convpar.placement import row_ports
+from tf_convpar.sharding import _conversion
 from tf_convpar.sharding import step_traffic
 from tf_convpar.sharding._attach import OnSamples
 
@@ -129,7 +129,10 @@ begin = time.perf_counter()
 ours = step(parallel, x)
 found["step_s"] = time.perf_counter() - begin
 received = BytesReceived(
-    [*(task.port for task in strategy.cluster.tasks), *row_ports(strategy.devices)]
+    [
+        *(task.port for task in strategy.cluster.tasks),
+        *row_ports(strategy.devices),
+    ]
 )
 marks = [received.total()]
 for _ in range(4):

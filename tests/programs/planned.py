@@ -13,9 +13,9 @@ import numpy as np
 import tf_convpar as convpar
 from tf_convpar import planner
 from tf_convpar.machines import BytesReceived
+from tf_convpar.placement import row_ports
 from tf_convpar.planner.measure import _clock
 from tf_convpar.planner.measure import _layers
-from tf_convpar.placement import row_ports
 from tf_convpar.sharding import step_traffic
 
 STEPS, BATCH = 4, 16
@@ -54,7 +54,10 @@ rng = np.random.default_rng(0)
 x = rng.normal(size=(BATCH, 32, 32, 3)).astype("float32")
 y = rng.integers(0, 10, BATCH)
 received = BytesReceived(
-    [*(task.port for task in strategy.cluster.tasks), *row_ports(strategy.devices)]
+    [
+        *(task.port for task in strategy.cluster.tasks),
+        *row_ports(strategy.devices),
+    ]
 )
 marks, losses = [], []
 for _ in range(STEPS):

@@ -61,7 +61,10 @@ rng = np.random.default_rng(0)
 x = rng.normal(size=(batch, 32, 32, 3)).astype("float32")
 y = rng.integers(0, 10, batch)
 received = BytesReceived(
-    [*(task.port for task in strategy.cluster.tasks), *row_ports(strategy.devices)]
+    [
+        *(task.port for task in strategy.cluster.tasks),
+        *row_ports(strategy.devices),
+    ]
 )
 marks, losses = [], []
 for _ in range(STEPS):

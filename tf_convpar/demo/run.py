@@ -27,6 +27,7 @@ from tf_convpar.demo.trainings import Progress
 from tf_convpar.demo.trainings import Training
 from tf_convpar.demo.trainings import trainings
 from tf_convpar.export import export
+from tf_convpar.placement import row_ports
 from tf_convpar.sharding import step_traffic
 
 # Steps in the picture of the timeline, and those before them.
@@ -63,8 +64,9 @@ def run(
             model, plan = training.make(settings, strategy, progress)
             count = len(devices) if training.everywhere else 1
             # What others have left behind is not counted as this one's.
+            ports = [task.port for task in strategy.cluster.tasks]
             total, counted_on = machines.byte_counter(
-                task.port for task in strategy.cluster.tasks
+                [*ports, *row_ports(devices)]
             )
             # Connections end as replicas begin, which no count survives.
             steps = Steps((lambda: 0) if training.replicas else total)

@@ -22,22 +22,21 @@ _numbers = itertools.count()
 _TIMES = "_tf_convpar_times"
 
 
-def listen(only_loopback: bool) -> tuple[int, int]:
+def listen(host: str) -> tuple[int, int] | None:
     """Lets other processes exchange rows with that of the device in scope.
 
     Args:
-        only_loopback: Whether only processes of the same machine can connect.
+        host: The name or address by which others reach its machine. Nobody
+            reaches it by another one.
 
     Returns:
-        The number by which they know that process, and its port. They are the
-        same at each call.
+        The number by which they know that process, and its port, the same at
+        each call. None if the machine has no such address.
     """
-    identity, port = (
-        _library.module()
-        .tf_convpar_peers_listen(only_loopback=only_loopback)
-        .numpy()
+    identity, port = map(
+        int, _library.module().tf_convpar_peers_listen(host=host).numpy()
     )
-    return int(identity), int(port)
+    return (identity, port) if port else None
 
 
 def connect(address: tuple[int, int], host: str) -> bool:

@@ -7,7 +7,6 @@ wherever there can be some. Elsewhere they travel as all other tensors do.
 
 from __future__ import annotations
 
-import ipaddress
 import itertools
 from collections.abc import Sequence
 
@@ -114,7 +113,10 @@ def _addresses(devices: Sequence[str]) -> list[tuple[int, int]] | None:
     with tf.init_scope():
         for device in devices:
             with tf.device(machines.cpu_of(device)):
-                addresses.append(ops.listen(_is_loopback(_host(device))))
+                address = ops.listen(_host(device))
+            if address is None:
+                return None
+            addresses.append(address)
     return addresses
 
 
@@ -122,10 +124,3 @@ def _host(device: str) -> str:
     """Where the task of a device runs, as the cluster's addresses say."""
     address = task_addresses()[machines.task_of(device)]
     return address.rpartition(":")[0].strip("[]")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"

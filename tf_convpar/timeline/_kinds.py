@@ -29,7 +29,7 @@ _OF_KERNEL = re.compile(r"BackpropFilter|KernelGradient")
 _JOIN = re.compile(
     r"TfConvpar>(Concat|Split)Shards|(_Mkl)?ConcatV2|SplitV?|_MklSlice|Slice"
 )
-_SEND = re.compile(r"_(Host)?Send")
+_SEND = re.compile(r"_(Host)?Send|TfConvpar>(Exchange|Sum)Rows")
 
 
 def kind_of(name: str) -> str | None:
