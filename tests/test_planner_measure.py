@@ -119,12 +119,12 @@ def test_a_slow_link_is_sent_no_more_than_it_takes_meanwhile():
 
 
 def test_latency_is_of_messages_and_not_of_calls():
-    """Of 20 there and back, less one: 38 messages."""
+    """Of 20 exchanges, less one, in each of which both wait for a message."""
 
     class Given(Clock):
         def time(self, run, name):
             run()
-            times = {"1 hops": 0.010, "20 hops": 0.048}
+            times = {"1 hops": 0.010, "20 hops": 0.029}
             return times.get(" ".join(name.split()[-2:]), 0.2)
 
     found = _links.measure_link("CPU:0", "CPU:1", Given())

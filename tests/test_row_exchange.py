@@ -40,6 +40,11 @@ def test_a_function_that_is_called_several_times_in_a_step(found):
     assert found["many"] < 1e-13
 
 
+def test_a_model_learns_as_plain_keras(found):
+    assert found["losses"] == pytest.approx(found["plain"], rel=1e-5)
+    assert len(set(found["plain"])) == 3
+
+
 def test_rows_take_no_message_of_grpc(found):
     by_grpc, by_rows = found["bytes"]
     # Three devices send two others a row, with 24 bytes before it. The chief

@@ -41,13 +41,11 @@ address: What `PeersListen` has said there.
 host: Where that process runs.
 )doc");
 
-// Neither is stateful: TensorFlow would run the ops of all devices one after
-// the other, and each waits for all. But an op on constants is run as a step is
-// prepared, where nobody answers: `after` is what keeps it from that.
+// Both are stateful, so that all devices run them, whoever needs the result, and
+// none is run on constants as a step is prepared, where nobody answers.
 
 REGISTER_OP("TfConvpar>ExchangeRows")
     .Input("row: T")
-    .Input("after: T")
     .Output("rows: N * T")
     .Attr("T: {float, double}")
     .Attr("N: int >= 1")
@@ -55,6 +53,7 @@ REGISTER_OP("TfConvpar>ExchangeRows")
     .Attr("number: int")
     // A lost connection is then an error of a lost task, as gRPC's are.
     .SetIsDistributedCommunication()
+    .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
       for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->input(0));
       return absl::OkStatus();
@@ -63,14 +62,12 @@ REGISTER_OP("TfConvpar>ExchangeRows")
 The rows of all devices, each of which runs this op with its own. All have the
 same shape, and the ops are in one scope, which no other op of the step is in.
 
-after: Any tensor of the step that is no constant.
 peers: The processes of the devices, by the numbers of `PeersListen`.
 number: Which of them this device is.
 )doc");
 
 REGISTER_OP("TfConvpar>SumRows")
     .Input("rows: N * T")
-    .Input("after: T")
     .Output("row: T")
     .Attr("T: {float, double}")
     .Attr("N: int >= 1")
@@ -78,6 +75,7 @@ REGISTER_OP("TfConvpar>SumRows")
     .Attr("number: int")
     // A lost connection is then an error of a lost task, as gRPC's are.
     .SetIsDistributedCommunication()
+    .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
       c->set_output(0, c->input(0));
       return absl::OkStatus();
@@ -87,7 +85,6 @@ The sum of the rows that all devices have for this one, as gradients of
 `ExchangeRows`.
 
 rows: A row for each device.
-after: Any tensor of the step that is no constant.
 peers: The processes of the devices, by the numbers of `PeersListen`.
 number: Which of them this device is.
 )doc");

@@ -10,6 +10,7 @@ import os
 import signal
 import time
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -122,6 +123,34 @@ before = by_grpc.total(), by_rows.total()
 many(values)
 found["bytes"] = [by_grpc.total() - before[0], by_rows.total() - before[1]]
 found["row"] = 2 * SIZE * 8
+
+
+def network():
+    keras.utils.set_random_seed(1)
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 3)),
+            # Nobody needs gradients by its images. Whose gamma counts needs
+            # what all devices have for it.
+            layers.BatchNormalization(),
+            layers.Conv2D(4, 3),
+            layers.BatchNormalization(),
+            layers.GlobalAveragePooling2D(),
+            layers.Dense(2),
+        ]
+    )
+    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=False)
+    return model
+
+
+with strategy.scope():
+    parallel = convpar.parallelize(network(), plan={".*": "samples"})
+x, y = rng.normal(size=(7, 8, 8, 3)), rng.normal(size=(7, 2))
+found["losses"], found["plain"] = (
+    [float(model.train_on_batch(x, y)) for _ in range(3)]
+    for model in (parallel, network())
+)
 # The last worker ends while the others wait for its row.
 with tf.device(devices[-1]):
     (pid,) = tf.io.read_file("/proc/self/stat").numpy().split()[:1]

@@ -202,6 +202,14 @@ PATCHES = {
             _OUTSIDE,
             takes="strategy context",
         ),
+        Patch(
+            "tensorflow.python.framework.auto_control_deps:"
+            "MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS",
+            "ops of several devices that wait for one another, and which "
+            "TensorFlow would run one after the other",
+            _CLUSTER,
+            _END,
+        ),
         *(
             Patch(
                 target,

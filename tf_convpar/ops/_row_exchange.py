@@ -13,6 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_convpar._compat.patches import replace
+
 from . import _library
 from ._devices import same_device
 
@@ -20,6 +22,12 @@ from ._devices import same_device
 _numbers = itertools.count()
 # The attribute of a graph that says how often it has the gradient of an op.
 _TIMES = "_tf_convpar_times"
+
+replace(
+    "tensorflow.python.framework.auto_control_deps:"
+    "MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS",
+    by=lambda kinds: kinds | {"TfConvpar>ExchangeRows", "TfConvpar>SumRows"},
+)
 
 
 def listen(host: str) -> tuple[int, int] | None:
@@ -81,7 +89,6 @@ def exchange_rows(
             received.append(
                 _library.module().tf_convpar_exchange_rows(
                     row=row,
-                    after=row,
                     N=len(peers),
                     peers=peers,
                     number=number,
@@ -92,27 +99,27 @@ def exchange_rows(
 
 
 @tf.RegisterGradient("TfConvpar>ExchangeRows")
-def _sum(op: Any, *gradients: tf.Tensor) -> list[tf.Tensor | None]:
+def _sum(op: Any, *gradients: tf.Tensor) -> tf.Tensor:
     """The gradient of a device's row: what all devices have for it, in sum."""
-    total = _mirrored(
+    total: tf.Tensor = _mirrored(
         op,
         lambda **attributes: _library.module().tf_convpar_sum_rows(
             rows=list(gradients), **attributes
         ),
     )
-    return [total, None]
+    return total
 
 
 @tf.RegisterGradient("TfConvpar>SumRows")
-def _exchange(op: Any, gradient: tf.Tensor) -> list[tf.Tensor | None]:
+def _exchange(op: Any, gradient: tf.Tensor) -> list[tf.Tensor]:
     """The gradients of all rows of a sum are gradients of other devices."""
-    rows = _mirrored(
+    rows: list[tf.Tensor] = _mirrored(
         op,
         lambda **attributes: _library.module().tf_convpar_exchange_rows(
             row=gradient, N=len(op.get_attr("peers")), **attributes
         ),
     )
-    return [*rows, None]
+    return rows
 
 
 def _mirrored(op: Any, make: Any) -> Any:
@@ -128,9 +135,6 @@ def _mirrored(op: Any, make: Any) -> Any:
         same_device(output.device),
     ):
         return make(
-            # Gradients may be constants. TensorFlow would run an op that takes
-            # nothing else as it prepares a step, where nobody answers.
-            after=output,
             peers=op.get_attr("peers"),
             number=op.get_attr("number"),
             name=name,

@@ -30,7 +30,7 @@ measures: contextvars.ContextVar[bool] = contextvars.ContextVar(
 )
 
 # Version of what is measured, and how: files of another version are not used.
-_METHOD = 3
+_METHOD = 4
 
 
 def path(name: str, key: Any, folder: str = "calibrations") -> pathlib.Path:

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_convpar import ops
+from tf_convpar.placement import rows_of_all
 from tf_convpar.planner._link import Link
 from tf_convpar.planner.measure._clock import Clock
 from tf_convpar.planner.measure._clock import seconds_of
@@ -22,7 +23,7 @@ _TRAVEL_S = 0.1
 _LARGEST = 32 << 20
 _FIRST = 1 << 20
 _AGAIN = 4
-# Hops there and back, one after the other.
+# Exchanges, one after the other.
 _HOPS = 20
 # Products of matrices of 1024 by 1024: they take longer than the transfers
 # beside them.
@@ -39,9 +40,10 @@ def measure_link(source: str, target: str, clock: Clock) -> Link:
     measure_link(chief, worker, Clock())
     ```
 
-    For the latency, one number goes there and back many times within a
-    function, as the tensors of a step do. To call a function on another machine
-    takes several times as long.
+    For the latency, both devices exchange one number many times within a
+    function, as rows of statistics are in a step: of what a step sends, these
+    are what devices wait for. To call a function on another machine takes
+    several times as long.
 
     For the rate, a function sends a tensor from `source` to `target`, and one
     number of it returns to this process. The time of the same function with a
@@ -52,7 +54,7 @@ def measure_link(source: str, target: str, clock: Clock) -> Link:
         clock.time(_hops(source, target, times), f"{name}: {times} hops")
         for times in (1, _HOPS)
     ]
-    latency = max((hops[1] - hops[0]) / (2 * (_HOPS - 1)), 1e-6)
+    latency = max((hops[1] - hops[0]) / (_HOPS - 1), 1e-6)
     small = clock.time(_move(source, target, 4), f"{name}: a number")
     size = _FIRST
     while True:
@@ -117,8 +119,8 @@ def transfer_s(
 def message_s(chief: str, others: Sequence[str], clock: Clock) -> float:
     """Seconds that the devices at both ends of a link spend on a small message.
 
-    Many numbers go to another device and come back at the same time. This hides
-    their latency. What is left is the work for them at both ends.
+    Both exchange many numbers at the same time, as they do rows of statistics.
+    This hides their latency. What is left is the work for them at both ends.
     """
     if not others:
         return 0.0
@@ -126,16 +128,19 @@ def message_s(chief: str, others: Sequence[str], clock: Clock) -> float:
         x = tf.zeros([_MESSAGES])
 
     def work(x: tf.Tensor, *, messages: int) -> tf.Tensor:
-        back = []
-        with tf.device(chief):
-            numbers = tf.unstack(x)[:messages]
-        for number in numbers:
+        numbers = []
+        for device in (chief, others[0]):
+            with tf.device(device):
+                numbers.append(tf.unstack(tf.identity(x))[:messages])
+        received = []
+        for pair in zip(*numbers, strict=True):
+            here, there = rows_of_all(pair, [chief, others[0]])
             with tf.device(others[0]):
-                number = number + 1.0
+                received.append(tf.add_n(there))
             with tf.device(chief):
-                back.append(tf.identity(number))
+                received.append(tf.add_n(here))
         with tf.device(chief):
-            return tf.add_n(back)
+            return tf.add_n(received[1::2])
 
     def seconds(messages: int) -> float:
         concrete = tf.function(
@@ -169,11 +174,14 @@ def _hops(source: str, target: str, times: int) -> Callable[[], Any]:
         x = tf.zeros([])
 
     def hop(x: tf.Tensor) -> tf.Tensor:
+        with tf.device(target):
+            y = tf.identity(x)
         for _ in range(times):
-            with tf.device(target):
-                x = x + 1.0
+            here, there = rows_of_all([x, y], [source, target])
             with tf.device(source):
-                x = x + 1.0
+                x = tf.add_n(here)
+            with tf.device(target):
+                y = tf.add_n(there)
         return x
 
     concrete = tf.function(hop, autograph=False).get_concrete_function(x)
