@@ -41,8 +41,8 @@ address: What `PeersListen` has said there.
 host: Where that process runs.
 )doc");
 
-// Both are stateful, so that all devices run them, whoever needs the result, and
-// none is run on constants as a step is prepared, where nobody answers.
+// Both are stateful, so that all devices run them, whoever needs the result,
+// and none is run on constants as a step is prepared, where nobody answers.
 
 REGISTER_OP("TfConvpar>ExchangeRows")
     .Input("row: T")
