@@ -53,9 +53,16 @@ def test_rows_take_no_message_of_grpc(found):
     assert by_grpc < 20 * 2 * found["row"] * 1.2
 
 
+def test_a_device_that_fails_ends_the_step_for_all(found):
+    error, seconds = found["failed"]
+    assert error == "InvalidArgumentError"
+    assert seconds < 30
+
+
 def test_a_worker_that_dies_ends_the_step(found):
-    assert found["error"] in ("UnavailableError", "AbortedError")
-    assert found["error_s"] < 30
+    error, seconds = found["lost"]
+    assert error in ("UnavailableError", "AbortedError")
+    assert seconds < 30
 
 
 def test_devices_of_one_process_need_no_connection(strategy):

@@ -21,7 +21,7 @@ from tf_convpar._compat.tensorflow import gradient_registry
 
 L = keras.layers
 
-# What is between numbers and bytes, or no number of a loss; and what
+# What is between numbers and bytes, or tasks, or no number of a loss; and what
 # `_passes` hides from tapes.
 WITHOUT = {
     "BilinearForward",
@@ -30,6 +30,8 @@ WITHOUT = {
     "EncodeBlocks",
     "InstructionSet",
     "Pack",
+    "PeersConnect",
+    "PeersListen",
     "ReleaseFunctions",
     "Unchanged",
     "Unpack",

@@ -73,6 +73,10 @@ uint64_t ExchangeOf(absl::string_view name) {
   return hash;
 }
 
+absl::Status Cancelled() {
+  return absl::CancelledError("The step was cancelled.");
+}
+
 class RowsOp : public AsyncOpKernel {
  public:
   explicit RowsOp(OpKernelConstruction* ctx)
@@ -100,18 +104,15 @@ class RowsOp : public AsyncOpKernel {
                            ? cancellation->get_cancellation_token()
                            : tensorflow::CancellationToken();
     const auto rows = std::make_shared<Rows>(count);
+    const auto cancel = [key, peers = peers_, number = number_] {
+      for (std::size_t i = 0; i < peers.size(); ++i) {
+        if (static_cast<int>(i) == number) continue;
+        Peers::Get().Cancel(peers[i], key, Cancelled());
+      }
+    };
     if (cancellation != nullptr) {
-      const bool goes_on = cancellation->RegisterCallback(
-          token, [key, peers = peers_, number = number_] {
-            for (std::size_t i = 0; i < peers.size(); ++i) {
-              if (static_cast<int>(i) == number) continue;
-              Peers::Get().Cancel(
-                  peers[i], key,
-                  absl::CancelledError("The step was cancelled."));
-            }
-          });
-      OP_REQUIRES_ASYNC(ctx, goes_on,
-                        absl::CancelledError("The step was cancelled."), done);
+      OP_REQUIRES_ASYNC(ctx, cancellation->RegisterCallback(token, cancel),
+                        Cancelled(), done);
     }
     const auto one_less = [this, ctx, done = std::move(done), rows, token,
                            cancellation] {
@@ -146,6 +147,8 @@ class RowsOp : public AsyncOpKernel {
             one_less();
           });
     }
+    // It may have been cancelled before it waited for anything.
+    if (cancellation != nullptr && cancellation->IsCancelled()) cancel();
     one_less();
   }
 

@@ -96,6 +96,26 @@ def difference(found, expected):
     return max(float(tf.reduce_max(abs(a - b) / abs(b))) for a, b in pairs)
 
 
+@tf.function(autograph=False)
+def one_fails(values):
+    rows = placed(values)
+    with tf.device(devices[1]):
+        wrong = tf.debugging.Assert(tf.reduce_sum(rows[1]) < 0, ["below 0"])
+        with tf.control_dependencies([wrong]):
+            rows[1] = tf.identity(rows[1])
+    return function_of_all(rows_of_all(rows, devices), 1.0)
+
+
+def error_of(function, *args):
+    """The class of the error that a call ends with, and after how long."""
+    begin = time.monotonic()
+    try:
+        function(*args)
+    except tf.errors.OpError as error:
+        return type(error).__name__, time.monotonic() - begin
+    return "", 0.0
+
+
 found = {}
 for dtype in (tf.float32, tf.float64):
     values = [tf.constant(rng.uniform(1, 2, (2, SIZE)), dtype) for _ in devices]
@@ -115,6 +135,8 @@ expected = derivatives(values, alone)[1 : 1 + len(devices)]
 found["outside"] = difference(
     tape.gradient(both, values), [2 * (1 + 8) * g for g in expected]
 )
+found["failed"] = error_of(one_fails, values)
+# It goes on where others have waited for a row that never came.
 found["many"] = difference([many(values)], [STEPS * whole])
 ports = [task.port for task in strategy.cluster.tasks]
 ports_of_rows = row_ports(devices)
@@ -155,13 +177,6 @@ found["losses"], found["plain"] = (
 with tf.device(devices[-1]):
     (pid,) = tf.io.read_file("/proc/self/stat").numpy().split()[:1]
 os.kill(int(pid), signal.SIGKILL)
-begin = time.monotonic()
-try:
-    many(values)
-    found["error"] = ""
-except tf.errors.OpError as error:
-    found["error"] = type(error).__name__
-    found["message"] = str(error)
-found["error_s"] = time.monotonic() - begin
+found["lost"] = error_of(many, values)
 print(json.dumps(found), flush=True)
 os._exit(0)

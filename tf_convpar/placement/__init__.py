@@ -1,4 +1,4 @@
-"""Places work on devices: three primitives, and variables in shards."""
+"""Places work on devices: three primitives, exchanges, variables in shards."""
 
 from tf_convpar.placement._cutting import samples as samples
 from tf_convpar.placement._cutting import split as split
