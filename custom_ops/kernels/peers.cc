@@ -305,7 +305,7 @@ void Peers::Accept(int listener) {
     }
     SetTimeout(fd, SO_RCVTIMEO, 0);
     Add(hello.from, fd);
-    // Only now may the peer send anything, and be sent something.
+    // Only now does the peer know of it: nobody uses it before.
     Write(fd, {kHello, id_, hello.from});
   }
 }
