@@ -18,6 +18,7 @@
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/platform/hash.h"
 
 namespace tf_convpar {
 namespace {
@@ -65,12 +66,8 @@ class PeersConnectOp : public OpKernel {
 // step: the scope that they have made an op in, and by which it is known where
 // functions were inlined.
 uint64_t ExchangeOf(absl::string_view name) {
-  name = name.substr(0, name.rfind('/'));
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  for (const char c : name) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  }
-  return hash;
+  const absl::string_view scope = name.substr(0, name.rfind('/'));
+  return tensorflow::Hash64(scope.data(), scope.size());
 }
 
 absl::Status Cancelled() {

@@ -8,6 +8,7 @@ the sum of the gradients that all devices have for it.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
@@ -122,7 +123,7 @@ def _exchange(op: Any, gradient: tf.Tensor) -> list[tf.Tensor]:
     return rows
 
 
-def _mirrored(op: Any, make: Any) -> Any:
+def _mirrored(op: Any, make: Callable[..., Any]) -> Any:
     """Makes the gradient of an op, in a scope that other devices know."""
     output = op.outputs[0]
     scope, _, name = output.op.name.rpartition("/")
