@@ -34,6 +34,11 @@ def test_rows_and_derivatives_are_those_of_tensorflow(found):
     assert min(exchanges, sums) >= 3
 
 
+def test_weights_of_unequal_lengths(found):
+    assert found["weights"] < 1e-13
+    assert found["none of one"] < 1e-13
+
+
 def test_a_function_that_is_called_several_times_in_a_step(found):
     assert found["twice"] < 1e-13
     assert found["outside"] < 1e-13

@@ -10,7 +10,9 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -19,23 +21,33 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/types.h"
 
 namespace tf_convpar {
 namespace {
 
+using tensorflow::Tensor;
+
 // How long a connection may take to begin, and a row to leave.
 constexpr int kConnectMs = 2'000;
 constexpr int kSendS = 30;
+// On a local network, where an answer takes less than so long, no more weights
+// are on their way than these. More would only stand in a queue, before
+// statistics. Elsewhere more fills the link.
+constexpr unsigned kLocalUs = 1'000;
+constexpr int kOnTheirWayBytes = 1 << 16;
 // No row is longer: a peer that says so is none.
-constexpr uint64_t kLongest = uint64_t{1} << 28;
-// Rows of steps that were given up are never fetched. The oldest go.
-constexpr std::size_t kMostUnfetched = 4096;
-constexpr uint64_t kHello = 0x74666376'70726f77;
+constexpr uint64_t kLongest = uint64_t{1} << 32;
+// Rows of steps that were given up are never fetched. Those of the oldest go.
+constexpr std::size_t kMostUnfetchedSteps = 64;
+constexpr uint64_t kHello = 0x74666376'70726f78;
 
 struct Hello {
   uint64_t hello;
   int64_t from, to;
+  Lane lane;
 };
 
 struct Header {
@@ -77,6 +89,16 @@ bool WriteAll(int socket, iovec* parts, int count) {
     }
   }
   return true;
+}
+
+void GiveWay(int socket) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 &&
+      info.tcpi_rtt < kLocalUs) {
+    setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &kOnTheirWayBytes,
+               sizeof kOnTheirWayBytes);
+  }
 }
 
 bool Write(int socket, const Hello& hello) {
@@ -141,20 +163,23 @@ int ConnectTo(const std::string& host, int port) {
 
 absl::Status Lost() {
   return absl::UnavailableError(
-      "The connection to another task is lost, by which normalizations "
-      "exchange statistics: its process has ended, or was replaced.");
+      "The connection to another task is lost, by which devices exchange "
+      "statistics and weights: its process has ended, or was replaced.");
 }
 
 }  // namespace
 
-// The connection to one peer. A thread reads what comes.
+// A connection to one peer. A thread reads what comes, and where what is sent
+// has time, another one writes.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  explicit Connection(int socket) : socket_(socket) {}
+  Connection(int socket, Lane lane) : socket_(socket), lane_(lane) {}
   ~Connection() { close(socket_); }
 
   void Start() {
     std::thread([self = shared_from_this()] { self->Read(); }).detach();
+    if (lane_ == Lane::kStatistics) return;
+    std::thread([self = shared_from_this()] { self->WriteQueue(); }).detach();
   }
 
   bool IsBroken() {
@@ -162,34 +187,38 @@ class Connection : public std::enable_shared_from_this<Connection> {
     return broken_;
   }
 
-  absl::Status Send(const RowKey& key, absl::string_view row) {
-    Header header{key.step, key.exchange, row.size()};
-    iovec parts[] = {{&header, sizeof header},
-                     {const_cast<char*>(row.data()), row.size()}};
-    const std::lock_guard<std::mutex> lock(send_mutex_);
-    if (!IsBroken() && WriteAll(socket_, parts, 2)) return absl::OkStatus();
-    // A part of a row may be on its way: nothing can follow.
-    shutdown(socket_, SHUT_RDWR);
-    return Lost();
+  absl::Status Send(const RowKey& key, const Tensor& row) {
+    if (lane_ == Lane::kStatistics) {
+      const std::lock_guard<std::mutex> lock(send_mutex_);
+      return !IsBroken() && Write(key, row) ? absl::OkStatus() : Lost();
+    }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (broken_) return Lost();
+    queue_.push_back({key, row});
+    queued_.notify_one();
+    return absl::OkStatus();
   }
 
   void Receive(const RowKey& key, Peers::Done done) {
-    std::string row;
+    Tensor row;
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      const auto found = unfetched_.find(key);
-      if (found == unfetched_.end() && !broken_) {
+      const auto step = unfetched_.find(key.step);
+      const bool there =
+          step != unfetched_.end() && step->second.rows.count(key.exchange) > 0;
+      if (!there && !broken_) {
         waiting_[key].push_back(std::move(done));
         return;
       }
-      if (found == unfetched_.end()) {
+      if (!there) {
         lock.unlock();
-        return done(Lost(), "");
+        return done(Lost(), {});
       }
-      row = std::move(found->second.front().bytes);
+      const auto found = step->second.rows.find(key.exchange);
+      row = std::move(found->second.front());
       found->second.pop_front();
-      if (found->second.empty()) unfetched_.erase(found);
-      --count_;
+      if (found->second.empty()) step->second.rows.erase(found);
+      if (step->second.rows.empty()) unfetched_.erase(step);
     }
     done(absl::OkStatus(), row);
   }
@@ -203,16 +232,53 @@ class Connection : public std::enable_shared_from_this<Connection> {
       waiting = std::move(found->second);
       waiting_.erase(found);
     }
-    for (const Peers::Done& done : waiting) done(status, "");
+    for (const Peers::Done& done : waiting) done(status, {});
   }
 
  private:
+  struct Message {
+    RowKey key;
+    Tensor row;
+  };
+
+  // The rows of a step that came before anybody asked for them.
+  struct Step {
+    uint64_t number;  // in the order in which steps began to come
+    std::map<uint64_t, std::deque<Tensor>> rows;
+  };
+
+  bool Write(const RowKey& key, const Tensor& row) {
+    const absl::string_view bytes = row.tensor_data();
+    Header header{key.step, key.exchange, bytes.size()};
+    iovec parts[] = {{&header, sizeof header},
+                     {const_cast<char*>(bytes.data()), bytes.size()}};
+    if (WriteAll(socket_, parts, 2)) return true;
+    // A part of a row may be on its way: nothing can follow.
+    shutdown(socket_, SHUT_RDWR);
+    return false;
+  }
+
+  void WriteQueue() {
+    while (true) {
+      Message next;
+      {
+        std::unique_lock<std::mutex> lock(mutex_);
+        queued_.wait(lock, [this] { return broken_ || !queue_.empty(); });
+        if (broken_) return queue_.clear();
+        next = std::move(queue_.front());
+        queue_.pop_front();
+      }
+      if (!Write(next.key, next.row)) return;
+    }
+  }
+
   void Read() {
     Header header;
     while (ReadAll(socket_, &header, sizeof header) &&
            header.bytes <= kLongest) {
-      std::string row(header.bytes, '\0');
-      if (!ReadAll(socket_, row.data(), row.size())) break;
+      Tensor row(tensorflow::DT_UINT8,
+                 tensorflow::TensorShape({static_cast<int64_t>(header.bytes)}));
+      if (!ReadAll(socket_, row.data(), header.bytes)) break;
       Arrived({header.step, header.exchange}, std::move(row));
     }
     std::map<RowKey, std::deque<Peers::Done>> waiting;
@@ -221,20 +287,23 @@ class Connection : public std::enable_shared_from_this<Connection> {
       broken_ = true;
       waiting.swap(waiting_);
     }
+    queued_.notify_one();
     shutdown(socket_, SHUT_RDWR);
     for (const auto& each : waiting) {
-      for (const Peers::Done& done : each.second) done(Lost(), "");
+      for (const Peers::Done& done : each.second) done(Lost(), {});
     }
   }
 
-  void Arrived(const RowKey& key, std::string row) {
+  void Arrived(const RowKey& key, Tensor row) {
     Peers::Done done;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       const auto found = waiting_.find(key);
       if (found == waiting_.end()) {
-        unfetched_[key].push_back({++number_, std::move(row)});
-        if (++count_ > kMostUnfetched) DropOldest();
+        Step& step = unfetched_[key.step];
+        if (step.rows.empty()) step.number = ++steps_;
+        step.rows[key.exchange].push_back(std::move(row));
+        if (unfetched_.size() > kMostUnfetchedSteps) DropOldestStep();
         return;
       }
       done = std::move(found->second.front());
@@ -244,30 +313,22 @@ class Connection : public std::enable_shared_from_this<Connection> {
     done(absl::OkStatus(), row);
   }
 
-  void DropOldest() {
-    auto oldest = unfetched_.begin();
-    for (auto each = oldest; each != unfetched_.end(); ++each) {
-      if (each->second.front().number < oldest->second.front().number) {
-        oldest = each;
-      }
-    }
-    oldest->second.pop_front();
-    if (oldest->second.empty()) unfetched_.erase(oldest);
-    --count_;
+  void DropOldestStep() {
+    unfetched_.erase(std::min_element(
+        unfetched_.begin(), unfetched_.end(), [](const auto& a, const auto& b) {
+          return a.second.number < b.second.number;
+        }));
   }
 
-  struct Row {
-    uint64_t number;  // in the order in which they came
-    std::string bytes;
-  };
-
   const int socket_;
+  const Lane lane_;
   std::mutex send_mutex_, mutex_;
+  std::condition_variable queued_;
   bool broken_ = false;
+  std::deque<Message> queue_;
   std::map<RowKey, std::deque<Peers::Done>> waiting_;
-  std::map<RowKey, std::deque<Row>> unfetched_;
-  std::size_t count_ = 0;  // of rows in it
-  uint64_t number_ = 0;
+  std::map<uint64_t, Step> unfetched_;
+  uint64_t steps_ = 0;
 };
 
 Peers& Peers::Get() {
@@ -304,64 +365,72 @@ void Peers::Accept(int listener) {
       continue;
     }
     SetTimeout(fd, SO_RCVTIMEO, 0);
-    Add(hello.from, fd);
+    Add(hello.from, hello.lane, fd);
     // Only now does the peer know of it: nobody uses it before.
-    Write(fd, {kHello, id_, hello.from});
+    Write(fd, {kHello, id_, hello.from, hello.lane});
   }
 }
 
 bool Peers::Connect(int64_t peer, const std::string& host, int port) {
-  if (Find(peer) != nullptr) return true;
+  return Connect(peer, Lane::kStatistics, host, port) &&
+         Connect(peer, Lane::kWeights, host, port);
+}
+
+bool Peers::Connect(int64_t peer, Lane lane, const std::string& host,
+                    int port) {
+  if (Find(peer, lane) != nullptr) return true;
   const int fd = ConnectTo(host, port);
   if (fd < 0) return false;
   SetTimeout(fd, SO_RCVTIMEO, kConnectMs / 1000);
   Hello hello;
-  if (!Write(fd, {kHello, id_, peer}) || !ReadAll(fd, &hello, sizeof hello) ||
-      hello.hello != kHello || hello.from != peer) {
+  if (!Write(fd, {kHello, id_, peer, lane}) ||
+      !ReadAll(fd, &hello, sizeof hello) || hello.hello != kHello ||
+      hello.from != peer) {
     close(fd);
     return false;
   }
   SetTimeout(fd, SO_RCVTIMEO, 0);
-  Add(peer, fd);
+  Add(peer, lane, fd);
   return true;
 }
 
-void Peers::Add(int64_t peer, int socket) {
+void Peers::Add(int64_t peer, Lane lane, int socket) {
   const int on = 1;
   setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   SetTimeout(socket, SO_SNDTIMEO, kSendS);
-  auto connection = std::make_shared<Connection>(socket);
+  if (lane == Lane::kWeights) GiveWay(socket);
+  auto connection = std::make_shared<Connection>(socket, lane);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    connections_[peer] = connection;
+    connections_[{peer, lane}] = connection;
   }
   connection->Start();
 }
 
-std::shared_ptr<Connection> Peers::Find(int64_t peer) {
+std::shared_ptr<Connection> Peers::Find(int64_t peer, Lane lane) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = connections_.find(peer);
+  const auto found = connections_.find({peer, lane});
   if (found == connections_.end()) return nullptr;
   if (!found->second->IsBroken()) return found->second;
   connections_.erase(found);
   return nullptr;
 }
 
-absl::Status Peers::Send(int64_t peer, const RowKey& key,
-                         absl::string_view row) {
-  const auto connection = Find(peer);
+absl::Status Peers::Send(int64_t peer, Lane lane, const RowKey& key,
+                         const Tensor& row) {
+  const auto connection = Find(peer, lane);
   return connection ? connection->Send(key, row) : Lost();
 }
 
-void Peers::Receive(int64_t peer, const RowKey& key, Done done) {
-  const auto connection = Find(peer);
-  if (connection == nullptr) return done(Lost(), "");
+void Peers::Receive(int64_t peer, Lane lane, const RowKey& key, Done done) {
+  const auto connection = Find(peer, lane);
+  if (connection == nullptr) return done(Lost(), {});
   connection->Receive(key, std::move(done));
 }
 
-void Peers::Cancel(int64_t peer, const RowKey& key,
+void Peers::Cancel(int64_t peer, Lane lane, const RowKey& key,
                    const absl::Status& status) {
-  const auto connection = Find(peer);
+  const auto connection = Find(peer, lane);
   if (connection != nullptr) connection->Cancel(key, status);
 }
 

@@ -1,4 +1,5 @@
-// The kernels of the ops by which devices exchange rows of statistics.
+// The kernels of the ops by which devices exchange rows: statistics, or
+// weights.
 //
 // Devices run the same op, each in its own part of a step. A device sends its
 // row to all others as the op begins, and the op ends with the last of theirs.
@@ -18,6 +19,7 @@
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/platform/hash.h"
 
 namespace tf_convpar {
@@ -28,6 +30,7 @@ using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
+using tensorflow::TensorShape;
 using tensorflow::tstring;
 
 class PeersListenOp : public OpKernel {
@@ -80,6 +83,9 @@ class RowsOp : public AsyncOpKernel {
       : AsyncOpKernel(ctx), exchange_(ExchangeOf(name())) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("peers", &peers_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("number", &number_));
+    bool weights = false;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("weights", &weights));
+    lane_ = weights ? Lane::kWeights : Lane::kStatistics;
     const int count = static_cast<int>(peers_.size());
     OP_REQUIRES(ctx, 0 <= number_ && number_ < count,
                 absl::InvalidArgumentError(absl::StrCat(
@@ -91,20 +97,20 @@ class RowsOp : public AsyncOpKernel {
     const RowKey key{static_cast<uint64_t>(ctx->step_id()), exchange_};
     const int count = static_cast<int>(peers_.size());
     for (int i = 0; i < count; ++i) {
-      if (i == number_) continue;
-      OP_REQUIRES_OK_ASYNC(
-          ctx, Peers::Get().Send(peers_[i], key, RowFor(i, ctx).tensor_data()),
-          done);
+      const Tensor& row = RowFor(i, ctx);
+      if (i == number_ || row.NumElements() == 0) continue;
+      OP_REQUIRES_OK_ASYNC(ctx, Peers::Get().Send(peers_[i], lane_, key, row),
+                           done);
     }
     auto* const cancellation = ctx->cancellation_manager();
     const auto token = cancellation != nullptr
                            ? cancellation->get_cancellation_token()
                            : tensorflow::CancellationToken();
     const auto rows = std::make_shared<Rows>(count);
-    const auto cancel = [key, peers = peers_, number = number_] {
+    const auto cancel = [key, lane = lane_, peers = peers_, number = number_] {
       for (std::size_t i = 0; i < peers.size(); ++i) {
         if (static_cast<int>(i) == number) continue;
-        Peers::Get().Cancel(peers[i], key, Cancelled());
+        Peers::Get().Cancel(peers[i], lane, key, Cancelled());
       }
     };
     if (cancellation != nullptr) {
@@ -120,26 +126,28 @@ class RowsOp : public AsyncOpKernel {
       // It may be what ends the last wait, and must not wait for itself.
       if (cancellation != nullptr) cancellation->TryDeregisterCallback(token);
       absl::Status status = rows->status;
-      if (status.ok()) status = Finish(rows->bytes, ctx);
+      if (status.ok()) status = Finish(rows->rows, ctx);
       ctx->SetStatus(status);
       done();
     };
     for (int i = 0; i < count; ++i) {
       if (i == number_) continue;
+      const TensorShape shape = ShapeFrom(i, ctx);
+      if (shape.num_elements() == 0) {
+        rows->rows[i] = Tensor(ctx->input_dtype(0), shape);
+        one_less();
+        continue;
+      }
       Peers::Get().Receive(
-          peers_[i], key,
-          [rows, i, one_less, size = RowFor(i, ctx).tensor_data().size()](
-              const absl::Status& status, const std::string& row) {
+          peers_[i], lane_, key,
+          [rows, i, one_less, shape, dtype = ctx->input_dtype(0)](
+              const absl::Status& status, const Tensor& row) {
             {
               const std::lock_guard<std::mutex> lock(rows->mutex);
-              rows->bytes[i] = row;
-              if (!status.ok()) {
-                rows->status = status;
-              } else if (row.size() != size) {
-                rows->status = absl::InternalError(absl::StrCat(
-                    "Expected a row of ", size, " bytes from another device. ",
-                    "Received: ", row.size(), "."));
-              }
+              absl::Status good = status;
+              if (good.ok())
+                good = rows->rows[i].BitcastFrom(row, dtype, shape);
+              if (!good.ok()) rows->status = good;
             }
             one_less();
           });
@@ -150,11 +158,14 @@ class RowsOp : public AsyncOpKernel {
   }
 
  protected:
-  // What a device is sent.
+  // What a device is sent. Nothing is sent that has no numbers.
   virtual const Tensor& RowFor(int device, OpKernelContext* ctx) const = 0;
 
-  // Makes the results of the bytes that the others have sent.
-  virtual absl::Status Finish(const std::vector<std::string>& bytes,
+  // The shape of what a device sends.
+  virtual TensorShape ShapeFrom(int device, OpKernelContext* ctx) const = 0;
+
+  // Makes the results of what the others have sent.
+  virtual absl::Status Finish(const std::vector<Tensor>& rows,
                               OpKernelContext* ctx) const = 0;
 
   int number() const { return number_; }
@@ -162,10 +173,10 @@ class RowsOp : public AsyncOpKernel {
  private:
   struct Rows {
     // One more is for the op itself, so that it ends when it has asked for all.
-    explicit Rows(int count) : bytes(count), left(count) {}
+    explicit Rows(int count) : rows(count), left(count) {}
 
     std::mutex mutex;
-    std::vector<std::string> bytes;
+    std::vector<Tensor> rows;
     int left;
     absl::Status status;
   };
@@ -173,33 +184,34 @@ class RowsOp : public AsyncOpKernel {
   const uint64_t exchange_;
   std::vector<int64_t> peers_;
   int number_ = 0;
+  Lane lane_ = Lane::kStatistics;
 };
 
 class ExchangeRowsOp : public RowsOp {
  public:
-  using RowsOp::RowsOp;
+  explicit ExchangeRowsOp(OpKernelConstruction* ctx) : RowsOp(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("shapes", &shapes_));
+  }
 
  protected:
   const Tensor& RowFor(int, OpKernelContext* ctx) const override {
     return ctx->input(0);
   }
 
-  absl::Status Finish(const std::vector<std::string>& bytes,
+  TensorShape ShapeFrom(int device, OpKernelContext* ctx) const override {
+    return shapes_.empty() ? ctx->input(0).shape() : shapes_[device];
+  }
+
+  absl::Status Finish(const std::vector<Tensor>& rows,
                       OpKernelContext* ctx) const override {
-    const Tensor& own = ctx->input(0);
     for (int i = 0; i < ctx->num_outputs(); ++i) {
-      if (i == number()) {
-        ctx->set_output(i, own);
-        continue;
-      }
-      Tensor* row = nullptr;
-      const absl::Status status = ctx->allocate_output(i, own.shape(), &row);
-      if (!status.ok()) return status;
-      std::memcpy(const_cast<char*>(row->tensor_data().data()), bytes[i].data(),
-                  bytes[i].size());
+      ctx->set_output(i, i == number() ? ctx->input(0) : rows[i]);
     }
     return absl::OkStatus();
   }
+
+ private:
+  std::vector<TensorShape> shapes_;
 };
 
 template <typename T>
@@ -212,7 +224,11 @@ class SumRowsOp : public RowsOp {
     return ctx->input(device);
   }
 
-  absl::Status Finish(const std::vector<std::string>& bytes,
+  TensorShape ShapeFrom(int, OpKernelContext* ctx) const override {
+    return ctx->input(number()).shape();
+  }
+
+  absl::Status Finish(const std::vector<Tensor>& rows,
                       OpKernelContext* ctx) const override {
     const Tensor& own = ctx->input(number());
     Tensor* sum = nullptr;
@@ -221,10 +237,8 @@ class SumRowsOp : public RowsOp {
     T* const total = sum->flat<T>().data();
     const int64_t size = own.NumElements();
     // In the same order on all devices, whoever was first.
-    for (int i = 0; i < static_cast<int>(bytes.size()); ++i) {
-      const T* const row = i == number()
-                               ? own.flat<T>().data()
-                               : reinterpret_cast<const T*>(bytes[i].data());
+    for (int i = 0; i < static_cast<int>(rows.size()); ++i) {
+      const T* const row = (i == number() ? own : rows[i]).flat<T>().data();
       for (int64_t k = 0; k < size; ++k) {
         total[k] = i == 0 ? row[k] : total[k] + row[k];
       }

@@ -1,5 +1,6 @@
-// What the ops by which devices exchange rows of statistics look like from
-// outside.
+// What the ops by which devices exchange rows look like from outside.
+
+#include <vector>
 
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
@@ -51,19 +52,33 @@ REGISTER_OP("TfConvpar>ExchangeRows")
     .Attr("N: int >= 1")
     .Attr("peers: list(int)")
     .Attr("number: int")
+    .Attr("shapes: list(shape) = []")
+    .Attr("weights: bool = false")
     // A lost connection is then an error of a lost task, as gRPC's are.
     .SetIsDistributedCommunication()
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->input(0));
+      std::vector<tensorflow::PartialTensorShape> shapes;
+      TF_RETURN_IF_ERROR(c->GetAttr("shapes", &shapes));
+      for (int i = 0; i < c->num_outputs(); ++i) {
+        tensorflow::shape_inference::ShapeHandle shape = c->input(0);
+        if (!shapes.empty()) {
+          TF_RETURN_IF_ERROR(
+              c->MakeShapeFromPartialTensorShape(shapes[i], &shape));
+        }
+        c->set_output(i, shape);
+      }
       return absl::OkStatus();
     })
     .Doc(R"doc(
-The rows of all devices, each of which runs this op with its own. All have the
-same shape, and the ops are in one scope, which no other op of the step is in.
+The rows of all devices, each of which runs this op with its own. The ops are in
+one scope, which no other op of the step is in.
 
 peers: The processes of the devices, by the numbers of `PeersListen`.
 number: Which of them this device is.
+shapes: The shape of the row of each device; none if all are alike. A row of no
+  numbers is not sent.
+weights: Whether they are weights, which statistics pass by.
 )doc");
 
 REGISTER_OP("TfConvpar>SumRows")
@@ -73,11 +88,15 @@ REGISTER_OP("TfConvpar>SumRows")
     .Attr("N: int >= 1")
     .Attr("peers: list(int)")
     .Attr("number: int")
+    .Attr("weights: bool = false")
     // A lost connection is then an error of a lost task, as gRPC's are.
     .SetIsDistributedCommunication()
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      c->set_output(0, c->input(0));
+      int number = 0;
+      TF_RETURN_IF_ERROR(c->GetAttr("number", &number));
+      const bool known = 0 <= number && number < c->num_inputs();
+      c->set_output(0, known ? c->input(number) : c->UnknownShape());
       return absl::OkStatus();
     })
     .Doc(R"doc(
@@ -87,6 +106,7 @@ The sum of the rows that all devices have for this one, as gradients of
 rows: A row for each device.
 peers: The processes of the devices, by the numbers of `PeersListen`.
 number: Which of them this device is.
+weights: Whether they are gradients of weights, which statistics pass by.
 )doc");
 
 }  // namespace

@@ -122,6 +122,30 @@ for dtype in (tf.float32, tf.float64):
     found[dtype.name] = difference(
         exchanged(values), derivatives(values, alone)
     )
+
+
+@tf.function(autograph=False)
+def weights_exchanged(values):
+    """Long rows, each of another length, told in another order than devices."""
+
+    def exchange(rows):
+        copies = rows_of_all(rows[::-1], devices, devices[::-1], weights=True)
+        return [here[::-1] for here in copies]
+
+    return derivatives(values, exchange)
+
+
+sizes = 300_000, 200_000, 1
+unequal = [tf.constant(rng.uniform(1, 2, n)) for n in sizes]
+found["weights"] = difference(
+    weights_exchanged(unequal), derivatives(unequal, alone)
+)
+# The row of the second has no numbers: it sends none, and is sent no gradient.
+unequal[1] = tf.zeros([0], tf.float64)
+none_of_one, expected = weights_exchanged(unequal), derivatives(unequal, alone)
+found["none of one"] = difference(
+    *([x for x in all_ if tf.size(x)] for all_ in (none_of_one, expected))
+)
 graph = exchanged.get_concrete_function(values).graph
 kinds = [op.type.rpartition(">")[2] for op in graph.get_operations()]
 found["ops"] = [kinds.count(kind) for kind in ("ExchangeRows", "SumRows")]

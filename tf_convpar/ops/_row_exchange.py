@@ -1,14 +1,16 @@
 """Rows that devices of several processes exchange, past TensorFlow's gRPC.
 
-An op runs on each device, and ends when it has what all others have sent. So
-all devices must run it, in the same step. It has a gradient: that of a row is
-the sum of the gradients that all devices have for it.
+A row is some statistics of a normalization, or a pack of weights. An op runs on
+each device, and ends when it has what all others have sent. So all devices must
+run it, in the same step. It has a gradient: that of a row is the sum of the
+gradients that all devices have for it.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,7 +67,12 @@ def connect(address: tuple[int, int], host: str) -> bool:
 
 
 def exchange_rows(
-    rows: Sequence[tf.Tensor], devices: Sequence[str], peers: Sequence[int]
+    rows: Sequence[tf.Tensor],
+    devices: Sequence[str],
+    peers: Sequence[int],
+    *,
+    weights: bool = False,
+    after: Mapping[str, tf.Tensor] | None = None,
 ) -> list[list[tf.Tensor]]:
     """Gives each device the rows of all devices.
 
@@ -74,25 +81,37 @@ def exchange_rows(
     ```
 
     Args:
-        rows: The row of each device, float32 or float64, of the same shape.
+        rows: The row of each device, float32 or float64. One that has no
+            numbers is not sent.
         devices: Names of the devices, each of which has its row.
         peers: Their processes, by the numbers of `listen`, all connected.
+        weights: Whether they are weights, which statistics pass by.
+        after: For some devices, a tensor on it that must be computed before it
+            sends its row.
 
     Returns:
         For each device, a copy of all rows.
     """
     scope = f"tf_convpar_rows_{next(_numbers)}"
+    after = after or {}
     received = []
     for number, (row, device) in enumerate(zip(rows, devices, strict=True)):
+        first = [after[device]] if device in after else []
         # The ops of an exchange know each other by the scope. One that ends
         # with a slash is in no other.
-        with tf.name_scope(f"{scope}/"), tf.device(device):
+        with (
+            tf.name_scope(f"{scope}/"),
+            tf.device(device),
+            tf.control_dependencies(first),
+        ):
             received.append(
                 _library.module().tf_convpar_exchange_rows(
                     row=row,
                     N=len(peers),
                     peers=peers,
                     number=number,
+                    shapes=[x.shape for x in rows],
+                    weights=weights,
                     name=f"of_{number}",
                 )
             )
@@ -117,7 +136,10 @@ def _exchange(op: Any, gradient: tf.Tensor) -> list[tf.Tensor]:
     rows: list[tf.Tensor] = _mirrored(
         op,
         lambda **attributes: _library.module().tf_convpar_exchange_rows(
-            row=gradient, N=len(op.get_attr("peers")), **attributes
+            row=gradient,
+            N=len(op.get_attr("peers")),
+            shapes=[x.shape for x in op.inputs],
+            **attributes,
         ),
     )
     return rows
@@ -138,5 +160,6 @@ def _mirrored(op: Any, make: Callable[..., Any]) -> Any:
         return make(
             peers=op.get_attr("peers"),
             number=op.get_attr("number"),
+            weights=op.get_attr("weights"),
             name=name,
         )

@@ -27,8 +27,8 @@ import tensorflow as tf
 from tf_convpar import ops
 from tf_convpar._compat.tensorflow import should_record_backprop
 from tf_convpar.placement._placed_variable import value_of
-from tf_convpar.placement._primitives import broadcast
 from tf_convpar.placement._primitives import on_device
+from tf_convpar.placement._row_exchange import rows_of_all
 from tf_convpar.placement._send_order import everywhere_in_turn
 from tf_convpar.placement._send_order import in_turn
 from tf_convpar.placement._sharded_tensor import ShardedTensor
@@ -354,16 +354,18 @@ def _everywhere(
     for pieces in zip(*rows, strict=True):
         bytes_ = sum(x.dtype.size * x.shape.num_elements() for x in pieces)
         with in_turn(bytes_) as turn:
+            copies = rows_of_all(
+                *(pieces, devices, holders),
+                wire_dtype=wire_dtype,
+                weights=True,
+                after=turn.after,
+            )
             # On a device that is sent nothing, its own piece.
             last = dict(zip(holders, pieces, strict=True))
-            for number, (piece, holder) in enumerate(
-                zip(pieces, holders, strict=True)
-            ):
-                copies = broadcast(
-                    *(piece, devices, holder, wire_dtype),
-                    turn.after.get(holder),
-                )
-                for device, copy in zip(devices, copies, strict=True):
+            for device, here in zip(devices, copies, strict=True):
+                for number, (copy, holder) in enumerate(
+                    zip(here, holders, strict=True)
+                ):
                     arrived[device][number].append(copy)
                     if device != holder:
                         last[device] = copy

@@ -1,13 +1,15 @@
-"""Gives each device a row of numbers from every device, as soon as can be.
+"""Gives each device rows of numbers from several devices, as soon as can be.
 
 Normalizations exchange statistics twice for each layer, and all devices wait
-for each of them. So rows have connections of their own between processes,
-wherever there can be some. Elsewhere they travel as all other tensors do.
+for each of them; weights and their gradients take most of a step's bytes. So
+both have connections of their own between processes, wherever there can be
+some. Elsewhere they travel as all other tensors do.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -25,9 +27,15 @@ _KNOWN = "_tf_convpar_peers"
 
 
 def rows_of_all(
-    rows: Sequence[tf.Tensor], devices: Sequence[str]
+    rows: Sequence[tf.Tensor],
+    devices: Sequence[str],
+    holders: Sequence[str] | None = None,
+    *,
+    wire_dtype: str | None = None,
+    weights: bool = False,
+    after: Mapping[str, tf.Tensor] | None = None,
 ) -> list[list[tf.Tensor]]:
-    """For each device, a copy of the row of every device.
+    """For each device, a copy of the row of every holder.
 
     ```python
     on_first, on_second = rows_of_all([moments, other_moments], devices)
@@ -37,15 +45,34 @@ def rows_of_all(
     the order of the devices.
 
     Args:
-        rows: The row of each device, on that device, all of one shape.
-        devices: Names of the devices.
+        rows: The row of each holder, on its device, all of one dtype.
+        devices: Names of the devices that need rows, each once.
+        holders: Names of those that have them; None if they are the same.
+        wire_dtype: The dtype in which rows and gradients travel; None for
+            their own.
+        weights: Whether rows are weights. They have time: statistics pass them
+            by.
+        after: For each device that is to wait, a tensor on it that must be
+            computed before it sends its row; None for no wait.
     """
-    peers = _peers(rows, devices)
+    holders = devices if holders is None else holders
+    after = after or {}
+    peers = None
+    # A device that has no row has no gradient either, so it could not send one.
+    if sorted(holders) == sorted(devices) and wire_dtype in (
+        None,
+        rows[0].dtype.name,
+    ):
+        peers = _peers(rows, holders)
     if peers is not None:
-        return ops.exchange_rows(rows, devices, peers)
+        received = ops.exchange_rows(
+            rows, holders, peers, weights=weights, after=after
+        )
+        by_device = dict(zip(holders, received, strict=True))
+        return [by_device[device] for device in devices]
     copies = [
-        broadcast(row, devices, device)
-        for row, device in zip(rows, devices, strict=True)
+        broadcast(row, devices, holder, wire_dtype, after.get(holder))
+        for row, holder in zip(rows, holders, strict=True)
     ]
     return [list(here) for here in zip(*copies, strict=True)]
 
