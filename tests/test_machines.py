@@ -5,8 +5,12 @@ import pathlib
 import re
 import subprocess
 import sys
+import time
 
+import psutil
 import pytest
+
+from tf_convpar import machines
 
 GROUPS = pathlib.Path("/sys/fs/cgroup")
 PROGRAM = """
@@ -54,6 +58,69 @@ def test_memory_is_that_of_the_control_group(limited):
     assert int(free) * 1024 > LIMIT
     # Python and TensorFlow are in it.
     assert 0.5 * LIMIT < int(done.stdout) < LIMIT - (50 << 20)
+
+
+NEIGHBOURS = """
+import time
+from tf_convpar import machines
+with machines.busy_neighbours(machines.usable_cores()[:1]):
+    print("begun", flush=True)
+    time.sleep(600)
+"""
+
+
+BURNER = """
+import os, sys, time
+os.sched_setaffinity(0, {int(sys.argv[1])})
+end = time.monotonic() + 2
+while time.monotonic() < end:
+    pass
+print(time.process_time())
+"""
+
+
+def test_neighbours_compute_and_give_way():
+    """Also to programs of other sessions, as a worker is."""
+    (*_, core) = machines.usable_cores()
+    with machines.busy_neighbours([core]):
+        (neighbour,) = psutil.Process().children()[-1:]
+        _wait(lambda: _computes(neighbour))
+        assert neighbour.cpu_affinity() == [core]
+        before = sum(neighbour.cpu_times()[:2])
+        done = subprocess.run(
+            [sys.executable, "-c", BURNER, str(core)],
+            capture_output=True,
+            check=True,
+            start_new_session=True,
+        )
+        during = sum(neighbour.cpu_times()[:2]) - before
+        assert during < 0.2 * float(done.stdout)
+    assert not neighbour.is_running()
+
+
+def test_neighbours_end_with_a_program_that_is_killed():
+    with subprocess.Popen(
+        [sys.executable, "-c", NEIGHBOURS], stdout=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdout.readline() == "begun\n"
+        (neighbour,) = psutil.Process(program.pid).children()
+        _wait(lambda: _computes(neighbour))
+        program.kill()
+    _wait(lambda: not neighbour.is_running())
+
+
+def _computes(process):
+    """Whether it multiplies: it waits for nothing, and has its matrices."""
+    with process.oneshot():
+        maps = process.memory_info().rss
+        return process.status() == psutil.STATUS_RUNNING and maps > 25 << 20
+
+
+def _wait(condition):
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def _memory():

@@ -94,10 +94,14 @@ def _run_chief(
         [*command, settings.to_json()], env=cluster.env(), on_line=on_line
     ) as chief:
         pids = [worker.pid for worker in cluster.workers]
-        _pin(settings, [chief.pid, *pids])
+        cores = _pin(settings, [chief.pid, *pids])
         _, *parts = slowed.parts(1 + len(pids), settings.cores, settings.star)
         limited = [] if settings.star else pids
-        with slowed.to_parts(limited, parts) as slow:
+        with (
+            # One device alone is measured as one of several is.
+            machines.busy_neighbours(cores),
+            slowed.to_parts(limited, parts) as slow,
+        ):
             # This does not wait for the end of the process, which may take its
             # time to leave the cluster: nothing is lost when it is killed with
             # the workers.
@@ -117,17 +121,18 @@ def _run_chief(
         )
 
 
-def _pin(settings: Settings, pids: Sequence[int]) -> None:
-    """Binds each process to a core."""
+def _pin(settings: Settings, pids: Sequence[int]) -> list[int]:
+    """Binds each process to a core, and returns the cores that they have."""
     if not machines.can_pin():
-        return
+        return []
     cores = machines.usable_cores()
     if settings.star:
         machines.pin(pids, cores)
-    else:
-        # The workers have one together.
-        machines.pin(pids[:1], cores)
-        machines.pin(pids[1:], cores[1:2] or cores)
+        return cores[: len(pids)]
+    # The workers have one together.
+    machines.pin(pids[:1], cores)
+    machines.pin(pids[1:], cores[1:2] or cores)
+    return cores[:2]
 
 
 def _check_workers(cluster: LocalCluster) -> None:

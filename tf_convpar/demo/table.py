@@ -122,7 +122,8 @@ def _words(report: Report, settings: Settings) -> Iterator[str]:
     yield (
         f"Every device is a process {bound}. While all compute, they have of "
         f"a core, at most: {parts}. This machine has {report.cores}: splitting "
-        f"can gain {report.bound:g}x."
+        f"can gain {report.bound:g}x. What nobody uses of a core, a program "
+        "that gives way keeps busy, as neighbours would."
     )
     if not report.is_split:
         yield f"The plan splits nothing. {report.reason}"

@@ -24,4 +24,5 @@ from tf_convpar.machines._names import index_of as index_of
 from tf_convpar.machines._names import kind_of as kind_of
 from tf_convpar.machines._names import short as short
 from tf_convpar.machines._names import task_of as task_of
+from tf_convpar.machines._neighbours import busy_neighbours as busy_neighbours
 from tf_convpar.machines._sockets import BytesReceived as BytesReceived
