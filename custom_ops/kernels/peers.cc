@@ -41,7 +41,7 @@ constexpr int kOnTheirWayBytes = 1 << 16;
 // No row is longer: a peer that says so is none.
 constexpr uint64_t kLongest = uint64_t{1} << 32;
 // Rows of steps that were given up are never fetched. Those of the oldest go.
-constexpr std::size_t kMostUnfetchedSteps = 64;
+constexpr std::size_t kMostUnfetchedSteps = 16;
 constexpr uint64_t kHello = 0x74666376'70726f78;
 
 struct Hello {

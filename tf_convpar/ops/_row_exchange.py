@@ -110,12 +110,19 @@ def exchange_rows(
                     N=len(peers),
                     peers=peers,
                     number=number,
-                    shapes=[x.shape for x in rows],
+                    shapes=_shapes(rows),
                     weights=weights,
                     name=f"of_{number}",
                 )
             )
     return received
+
+
+def _shapes(rows: Sequence[tf.Tensor]) -> list[tf.TensorShape]:
+    """The shape of each row; none if all have that of the device's own."""
+    shapes = [row.shape for row in rows]
+    alike = all(shape.as_list() == shapes[0].as_list() for shape in shapes)
+    return [] if alike else shapes
 
 
 @tf.RegisterGradient("TfConvpar>ExchangeRows")
@@ -138,7 +145,7 @@ def _exchange(op: Any, gradient: tf.Tensor) -> list[tf.Tensor]:
         lambda **attributes: _library.module().tf_convpar_exchange_rows(
             row=gradient,
             N=len(op.get_attr("peers")),
-            shapes=[x.shape for x in op.inputs],
+            shapes=_shapes(op.inputs),
             **attributes,
         ),
     )
