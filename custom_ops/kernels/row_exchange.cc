@@ -20,6 +20,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/platform/hash.h"
 
 namespace tf_convpar {
@@ -144,10 +145,18 @@ class RowsOp : public AsyncOpKernel {
               const absl::Status& status, const Tensor& row) {
             {
               const std::lock_guard<std::mutex> lock(rows->mutex);
-              absl::Status good = status;
-              if (good.ok())
-                good = rows->rows[i].BitcastFrom(row, dtype, shape);
-              if (!good.ok()) rows->status = good;
+              const int64_t size =
+                  shape.num_elements() * tensorflow::DataTypeSize(dtype);
+              if (!status.ok()) {
+                rows->status = status;
+              } else if (row.NumElements() != size) {
+                rows->status = absl::InternalError(absl::StrCat(
+                    "Expected a row of ", size, " bytes from another device. ",
+                    "Received: ", row.NumElements(), "."));
+              } else {
+                // It is of the same size, so this succeeds.
+                rows->rows[i].BitcastFrom(row, dtype, shape).IgnoreError();
+              }
             }
             one_less();
           });

@@ -12,20 +12,24 @@ from collections.abc import Sequence
 # Arguments: its core, and who started it. It ends with that process, however
 # that ends. Linux gives each session of programs as much of a core as any other
 # (sched(7), "autogroup"), however little the programs in it want. So it is in a
-# session of its own, which wants little too.
+# session of its own, which wants little too. Who is not root may say so ten
+# times a second, on all of a machine. Who may not at all keeps nothing busy.
 _PROGRAM = """
 import os
 import sys
+import time
 
 os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
 os.sched_setaffinity(0, {int(sys.argv[1])})
 os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 os.setsid()
-try:
-    with open("/proc/self/autogroup", "w") as group:
-        group.write("19")
-except OSError:
-    pass
+while os.path.exists("/proc/self/autogroup"):
+    try:
+        with open("/proc/self/autogroup", "w") as group:
+            group.write("19")
+        break
+    except BlockingIOError:
+        time.sleep(0.11)
 
 import numpy as np
 
