@@ -61,11 +61,10 @@ def test_memory_is_that_of_the_control_group(limited):
 
 
 NEIGHBOURS = """
-import time
 from tf_convpar import machines
 with machines.busy_neighbours(machines.usable_cores()[:1]):
     print("begun", flush=True)
-    time.sleep(600)
+    input()
 """
 
 
@@ -79,6 +78,7 @@ print(time.process_time())
 """
 
 
+@pytest.mark.alone
 def test_neighbours_compute_and_give_way():
     """Also to programs of other sessions, as a worker is."""
     (*_, core) = machines.usable_cores()
@@ -98,9 +98,13 @@ def test_neighbours_compute_and_give_way():
     assert not neighbour.is_running()
 
 
+@pytest.mark.alone
 def test_neighbours_end_with_a_program_that_is_killed():
     with subprocess.Popen(
-        [sys.executable, "-c", NEIGHBOURS], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", NEIGHBOURS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as program:
         assert program.stdout.readline() == "begun\n"
         (neighbour,) = psutil.Process(program.pid).children()
