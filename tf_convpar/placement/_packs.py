@@ -29,6 +29,7 @@ from tf_convpar._compat.tensorflow import should_record_backprop
 from tf_convpar.placement._placed_variable import value_of
 from tf_convpar.placement._primitives import on_device
 from tf_convpar.placement._row_exchange import rows_of_all
+from tf_convpar.placement._row_exchange import rows_sent
 from tf_convpar.placement._send_order import everywhere_in_turn
 from tf_convpar.placement._send_order import in_turn
 from tf_convpar.placement._sharded_tensor import ShardedTensor
@@ -255,10 +256,16 @@ def _copies_of_pack(pack: Sequence[Needed]) -> list[list[tf.Tensor]]:
         )
         rows.append(row)
     cuts = _cuts(values, parts, holder_numbers, len(holders))
+    # Of a pack in which one weight is on some devices only, a program may want
+    # that weight's gradient alone, of which the other devices know nothing.
+    exchanged = all(
+        {device for device, _ in weight_parts} == set(devices)
+        for weight_parts in parts
+    )
     copies = {
         device: _run_on(device, ops.from_pieces, pieces, cuts)
         for device, pieces in _everywhere(
-            rows, holders, devices, first.wire_dtype
+            rows, holders, devices, first.wire_dtype, exchanged
         ).items()
     }
     return [
@@ -336,6 +343,7 @@ def _everywhere(
     holders: Sequence[str],
     devices: Sequence[str],
     wire_dtype: str | None,
+    exchanged: bool,
 ) -> dict[str, list[list[tf.Tensor]]]:
     """Sends each device the rows of all holders, a piece of each in turn.
 
@@ -344,6 +352,7 @@ def _everywhere(
         holders: Names of their devices.
         devices: Names of the devices that need all of them.
         wire_dtype: The dtype in which they travel; None for their own.
+        exchanged: Whether all devices have a part of each weight.
 
     Returns:
         For each device the pieces that it got, by holders.
@@ -354,12 +363,17 @@ def _everywhere(
     for pieces in zip(*rows, strict=True):
         bytes_ = sum(x.dtype.size * x.shape.num_elements() for x in pieces)
         with in_turn(bytes_) as turn:
-            copies = rows_of_all(
-                *(pieces, devices, holders),
-                wire_dtype=wire_dtype,
-                weights=True,
-                after=turn.after,
-            )
+            if exchanged:
+                copies = rows_of_all(
+                    *(pieces, devices, holders),
+                    wire_dtype=wire_dtype,
+                    weights=True,
+                    after=turn.after,
+                )
+            else:
+                copies = rows_sent(
+                    pieces, devices, holders, wire_dtype, turn.after
+                )
             # On a device that is sent nothing, its own piece.
             last = dict(zip(holders, pieces, strict=True))
             for device, here in zip(devices, copies, strict=True):

@@ -42,7 +42,9 @@ def rows_of_all(
     ```
 
     The gradient of a row is the sum of what all devices have for it, added in
-    the order of the devices.
+    the order of the devices. Whoever asks for the gradient by one row has to
+    ask for those by all of them: each device sends what it has for the others
+    when it computes its own.
 
     Args:
         rows: The row of each holder, on its device, all of one dtype.
@@ -70,6 +72,17 @@ def rows_of_all(
         )
         by_device = dict(zip(holders, received, strict=True))
         return [by_device[device] for device in devices]
+    return rows_sent(rows, devices, holders, wire_dtype, after)
+
+
+def rows_sent(
+    rows: Sequence[tf.Tensor],
+    devices: Sequence[str],
+    holders: Sequence[str],
+    wire_dtype: str | None,
+    after: Mapping[str, tf.Tensor],
+) -> list[list[tf.Tensor]]:
+    """The same as `rows_of_all`, by TensorFlow's own messages."""
     copies = [
         broadcast(row, devices, holder, wire_dtype, after.get(holder))
         for row, holder in zip(rows, holders, strict=True)
