@@ -27,8 +27,8 @@ from tf_convpar.files import CACHE_FOLDER
 STEP_S = 3.0
 LAUNCH = [
     *(sys.executable, "-c"),
-    "from tf_convpar.cli import _going_on\n"
-    f"_going_on._STEP_S, _going_on._LOOK_S = {STEP_S}, 0.5\n"
+    "from tf_convpar.cli import _program_liveness\n"
+    f"_program_liveness._STEP_S, _program_liveness._LOOK_S = {STEP_S}, 0.5\n"
     "from tf_convpar_cli import main\n"
     "main()",
     "launch",

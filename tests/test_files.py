@@ -102,12 +102,12 @@ def test_a_command_waits_for_pydantic_only_if_it_reads(reads, tmp_path):
 
 def test_whole_or_not_at_all(tmp_path):
     file = tmp_path / "file"
-    with pytest.raises(ZeroDivisionError), files.whole(file) as part:
+    with pytest.raises(ZeroDivisionError), files.atomic(file) as part:
         part.write_text("half")
         raise ZeroDivisionError
     assert not list(tmp_path.iterdir())
     for text in ("one", "two"):
-        with files.whole(file) as part:
+        with files.atomic(file) as part:
             part.write_text(text)
             assert part.parent == tmp_path
             assert not file.exists() or file.read_text() == "one"

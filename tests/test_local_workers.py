@@ -172,7 +172,9 @@ def test_workers_die_with_their_parent(number):
         pids = [int(pid) for pid in line.split()[1:]]
         # A stopped process runs no code that could end it, so the kernel must.
         # That was arranged when the worker's own program has begun.
-        while any("tied.py" in a for a in psutil.Process(pids[0]).cmdline()):
+        while any(
+            "parent_death.py" in a for a in psutil.Process(pids[0]).cmdline()
+        ):
             time.sleep(0.01)
         os.kill(pids[0], signal.SIGSTOP)
         parent.send_signal(number)

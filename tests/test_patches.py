@@ -120,9 +120,9 @@ for module in pkgutil.walk_packages(convpar.__path__, "tf_convpar."):
     if not module.name.endswith(("__main__", "_convpar_ops")):
         importlib.import_module(module.name)
 from tf_convpar._compat import patches
-from tf_convpar.cluster import cures
+from tf_convpar.cluster import error_hints
 
-cures.of_clusters()
+error_hints.of_clusters()
 with convpar.ConvParallelStrategy(devices=["CPU:0", "CPU:1"]).scope():
     used(convpar.parallelize(made(), verbose=False))
 now = patches.replaced()

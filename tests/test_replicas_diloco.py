@@ -19,7 +19,7 @@ from tf_convpar.placement import BLOCK
 from tf_convpar.replicas import _shares
 from tf_convpar.replicas import _steps_under_way
 from tf_convpar.replicas._data import Source
-from tf_convpar.replicas._local_steps import Made
+from tf_convpar.replicas._local_steps import StepsRun
 from tf_convpar.replicas._wire import wire_of
 
 # As float32 has it, since rates travel so.
@@ -241,7 +241,7 @@ def test_a_step_by_itself_hardly_counts_beside_those_of_a_round():
     member = next(iter(method._members.values()))
     member.pace, member.paced_steps = None, 0
     for steps, pace, known in ((1, 10, 10), (49, 1, 1.18), (1, 2, 1.59)):
-        member.note(Made(steps, steps * pace, 0))
+        member.note(StepsRun(steps, steps * pace, 0))
         assert member.pace == pytest.approx(known)
 
 

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tf_convpar.replicas import _steps_under_way
-from tf_convpar.replicas._local_steps import Made
+from tf_convpar.replicas._local_steps import StepsRun
 from tf_convpar.replicas._steps_under_way import StepsUnderWay
 
 LEAST_S = 0.5
@@ -26,7 +26,7 @@ def made(seconds, steps=4):
 
     def run():
         time.sleep(seconds)
-        return Made(steps, seconds, None)
+        return StepsRun(steps, seconds, None)
 
     return run
 
@@ -58,7 +58,7 @@ def test_who_takes_longer_than_the_first_by_its_part_is_late():
     assert under_way.is_late("late")
     assert under_way.back() == {}
     under_way.wait()
-    assert under_way.back() == {"late": Made(4, 4.0, None)}
+    assert under_way.back() == {"late": StepsRun(4, 4.0, None)}
     assert not under_way.is_late("late")
 
 
@@ -85,7 +85,7 @@ def test_who_is_silent_is_not_waited_for():
 
     def hangs():
         assert goes_on.wait(30)
-        return Made(4, 1.0, None)
+        return StepsRun(4, 1.0, None)
 
     runs = {"first": made(0.1), "silent": hangs}
     under_way, in_time, _, seconds = ended(

@@ -50,6 +50,10 @@ def test_a_model_learns_as_plain_keras(found):
     assert len(set(found["plain"])) == 3
 
 
+def test_gradients_by_one_weight_where_a_device_has_no_samples(found):
+    assert max(found["gradients"]) < 1e-4
+
+
 def test_rows_take_no_message_of_grpc(found):
     by_grpc, by_rows = found["bytes"]
     # Three devices send two others a row, with 24 bytes before it. The chief

@@ -90,20 +90,20 @@ def interval(name: str, given: float | str) -> float:
     Raises:
         ValueError: It is no time above 0.
     """
-    found: Any = given
+    interval_s: Any = given
     if isinstance(given, str):
         number = given.rstrip("smhin ")
         unit = given[len(number) :].strip() or "s"
         try:
-            found = float(number) * _INTERVALS[unit]
+            interval_s = float(number) * _INTERVALS[unit]
         except (ValueError, KeyError):
-            found = None
-    if not isinstance(found, int | float) or not found > 0:
+            interval_s = None
+    if not isinstance(interval_s, int | float) or not interval_s > 0:
         raise ValueError(
             f"Expected `{name}` to be seconds, or text such as '30s' or "
             f"'5min'. Received: {name}={given!r}."
         )
-    return float(found)
+    return float(interval_s)
 
 
 def size(text: str) -> int:

@@ -197,6 +197,35 @@ found["losses"], found["plain"] = (
     [float(model.train_on_batch(x, y)) for _ in range(3)]
     for model in (parallel, network())
 )
+
+
+def gradients(model):
+    """Of a function that is differentiated from outside, weight by weight."""
+    model.set_weights(learned)
+    compute = tf.function(lambda x: model(x, training=True), autograph=False)
+    gradients = []
+    for weight in model.trainable_weights:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(compute(x) ** 2)
+        gradients.append(tf.convert_to_tensor(tape.gradient(loss, weight)))
+    return gradients
+
+
+# One weight at a time is asked for, and one device has no samples.
+learned = parallel.get_weights()
+of_plain = gradients(network())
+largest = max(float(tf.reduce_max(abs(g))) for g in of_plain)
+found["gradients"] = []
+for shares in ((1, 1, 1), (3, 0, 2), (0, 1, 1)):
+    plan = {".*": {"split": "samples", "shards": shares}}
+    with strategy.scope():
+        model = convpar.parallelize(network(), plan=plan)
+    found["gradients"].append(
+        max(
+            float(tf.reduce_max(abs(a - b))) / largest
+            for a, b in zip(gradients(model), of_plain, strict=True)
+        )
+    )
 # The last worker ends while the others wait for its row.
 with tf.device(devices[-1]):
     (pid,) = tf.io.read_file("/proc/self/stat").numpy().split()[:1]

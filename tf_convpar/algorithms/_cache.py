@@ -19,10 +19,10 @@ from tf_convpar.files import Checked
 from tf_convpar.files import Name
 from tf_convpar.files import Natural
 from tf_convpar.files import Unexpected
+from tf_convpar.files import atomic
 from tf_convpar.files import cache_folder
 from tf_convpar.files import checked
 from tf_convpar.files import read_json
-from tf_convpar.files import whole
 
 # Version of the file's form.
 FORMAT = 1
@@ -164,7 +164,7 @@ def _write(file: pathlib.Path, records: Mapping[str, Record]) -> None:
         **_versions(),
         "records": {k: dataclasses.asdict(r) for k, r in records.items()},
     }
-    with whole(file) as part:
+    with atomic(file) as part:
         part.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 

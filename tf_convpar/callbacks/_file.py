@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tf_convpar.files import atomic
 from tf_convpar.files import remove_parts
-from tf_convpar.files import whole
 
 # NumPy's archive; the zip format has a sum of each array.
 _NAME = "elastic.npz"
@@ -48,7 +48,7 @@ def save(
         f"{i:06}": array for i, array in enumerate(arrays)
     }
     content |= {_PLACE: np.array(place), _NAMES: np.array(names, str)}
-    with whole(folder / _NAME) as part, part.open("wb") as file:
+    with atomic(folder / _NAME) as part, part.open("wb") as file:
         np.savez(file, **content)
 
 

@@ -222,8 +222,10 @@ def optimizers_of(model: keras.Model) -> list[Any]:
     """
     # A model that was never compiled lacks the attribute.
     values = [getattr(model, "optimizer", None), *vars(model).values()]
-    found = [v for v in values if isinstance(v, keras.optimizers.Optimizer)]
-    return list({id(optimizer): optimizer for optimizer in found}.values())
+    optimizers = [
+        v for v in values if isinstance(v, keras.optimizers.Optimizer)
+    ]
+    return list({id(optimizer): optimizer for optimizer in optimizers}.values())
 
 
 def _variables(model: keras.Model) -> list[keras.Variable]:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
-from tf_convpar.cli._ending import exit_code
-from tf_convpar.cli._going_on import GoingOn
+from tf_convpar.cli._exit_code import exit_code
 from tf_convpar.cli._printer import Printer
+from tf_convpar.cli._program_liveness import ProgramLiveness
 from tf_convpar.cli._restarts import Restarted
 from tf_convpar.cli._restarts import heartbeats
 from tf_convpar.cli._restarts import watch
@@ -90,7 +90,9 @@ def local(
             addresses,
             worked=lambda worker: worker.process.worked(),
         ):
-            return exit_code(chief, workers, signals, GoingOn(last_step))
+            return exit_code(
+                chief, workers, signals, ProgramLiveness(last_step)
+            )
 
 
 def over_ssh(
@@ -151,7 +153,7 @@ def over_ssh(
         )
         look = functools.partial(_last_step, chief_command[1], last_step)
         with watch(workers, tasks), heartbeats(workers.values()):
-            return exit_code(chief, workers, signals, GoingOn(look))
+            return exit_code(chief, workers, signals, ProgramLiveness(look))
 
 
 class _Remote(Process):

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from tf_convpar.cli import _measuring
+from tf_convpar.cli import _measuring_options
 from tf_convpar.cli import _models
 from tf_convpar.cli._choices import Choices
 from tf_convpar.cli._shared import as_json
@@ -26,9 +26,9 @@ PASSES = ("forward", "input_gradient", "kernel_gradient")
 
 @click.command(name="algorithms")
 @_models.argument
-@_measuring.batch
+@_measuring_options.batch
 @_models.image
-@_measuring.threads
+@_measuring_options.threads
 @click.option(
     "--passes",
     metavar="NAME,...",
@@ -72,7 +72,7 @@ def command(
             f"Expected some of {', '.join(PASSES)}. Received: {passes}.",
             param_hint="--passes",
         )
-    _measuring.set_threads(threads)
+    _measuring_options.set_threads(threads)
     loaded = _models.load(model, image)
     from rich.console import Console
 

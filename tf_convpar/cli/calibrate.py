@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from tf_convpar.cli import _measuring
+from tf_convpar.cli import _measuring_options
 from tf_convpar.cli import _method
 from tf_convpar.cli import _models
 from tf_convpar.cli._shared import as_json
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @click.command(name="calibrate")
 @_models.argument
-@_measuring.batch
+@_measuring_options.batch
 @_models.image
 @click.option(
     "--fresh", is_flag=True, help="Measure even what is in the cache."
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     "for the fastest; Keras' own by default.",
 )
 @_models.wire_dtype
-@_measuring.threads
-@_measuring.output
+@_measuring_options.threads
+@_measuring_options.output
 @_method.option
 @click.option(
     "--throughput",
@@ -91,7 +91,7 @@ def command(
         star=("throughput", "quantum"),
         model=("fresh", "algorithm"),
     )
-    strategy, loaded = _measuring.cluster_and_model(
+    strategy, loaded = _measuring_options.cluster_and_model(
         model, image, wire_dtype, threads
     )
     from tf_convpar import planner
@@ -100,7 +100,7 @@ def command(
 
     of_star = method == _method.STAR
     calibration: Any
-    with _measuring.progress() as report, messages_only():
+    with _measuring_options.progress() as report, messages_only():
         if of_star:
             calibration = star.calibrate(
                 *(loaded, strategy, batch),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tf_convpar.cli._measuring import progress
+from tf_convpar.cli._measuring_options import progress
 from tf_convpar.cli._shared import as_json
 from tf_convpar.cli._shared import messages_only
 from tf_convpar.cli._shared import patient

@@ -104,7 +104,7 @@ def connect(
     # The import takes seconds, for which no error above should have to wait.
     import tensorflow as tf
 
-    from tf_convpar.cluster import cures
+    from tf_convpar.cluster import error_hints
 
     # TensorFlow listens to everybody before it has found the workers, which
     # may take long: so it is alone at first.
@@ -120,7 +120,7 @@ def connect(
     listening.restrict(chief.port, doors)
     joined = Members(chief, answered, absent)
     joined.enter()
-    cures.of_clusters()
+    error_hints.of_clusters()
     if cluster.one_program:
         atexit.register(_stay, until=time.monotonic() + STAY_S)
     _connected, _members = cluster, joined

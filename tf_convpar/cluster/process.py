@@ -14,7 +14,7 @@ from typing import IO
 
 import psutil
 
-from tf_convpar.cluster import tied
+from tf_convpar.cluster import parent_death
 
 # Share of a processor below which a process is idle. A worker that is only
 # asked whether it is there takes a tenth of that.
@@ -84,7 +84,13 @@ class Process:
         self._used, self._looked = 0.0, time.monotonic()
         self._worked = self._looked
         self._popen = subprocess.Popen(
-            [sys.executable, "-I", "-S", tied.__file__, str(os.getpid())]
+            [
+                sys.executable,
+                "-I",
+                "-S",
+                parent_death.__file__,
+                str(os.getpid()),
+            ]
             + list(command),
             env=env,
             cwd=cwd,

@@ -23,7 +23,7 @@ def draw_losses(report: Report, path: pathlib.Path) -> None:
     figure = Figure(figsize=(9, 6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1.4))
     steps = np.arange(1, len(report.plain.losses) + 1)
-    found = _EPSILON
+    largest = _EPSILON
     for training in report.trainings:
         colour, width = _style(report, training)
         label = f"{training.name}, {training.on}"
@@ -40,7 +40,7 @@ def draw_losses(report: Report, path: pathlib.Path) -> None:
             marker="o",
             ms=2 + width,
         )
-        found = max(found, float(apart.max()))
+        largest = max(largest, float(apart.max()))
     above.set_ylim(bottom=0)
     above.set_ylabel("training loss")
     above.set_title(
@@ -61,7 +61,7 @@ def draw_losses(report: Report, path: pathlib.Path) -> None:
         fontsize="small",
     )
     below.set_yscale("log")
-    below.set_ylim(_EPSILON / 3, max(1e-4, 3 * found))
+    below.set_ylim(_EPSILON / 3, max(1e-4, 3 * largest))
     below.set_ylabel("relative difference\nfrom plain Keras")
     below.set_xlabel("training step")
     below.xaxis.get_major_locator().set_params(integer=True)

@@ -132,8 +132,8 @@ class Report:
             training: One of the trainings.
             steps: The number of first losses; None for all.
         """
-        found = differences(self.plain.losses, training.losses)
-        return float(max(found[:steps]))
+        relative = differences(self.plain.losses, training.losses)
+        return float(max(relative[:steps]))
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Report:

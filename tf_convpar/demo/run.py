@@ -157,8 +157,8 @@ def _train_replicas(
         callbacks=[steps],
     )
     # Without a device that does not pay, a step has fewer.
-    made = sum(replica.batch for replica in method.replicas)
-    return steps.median_s * settings.batch_size / made
+    batch = sum(replica.batch for replica in method.replicas)
+    return steps.median_s * settings.batch_size / batch
 
 
 def _score(

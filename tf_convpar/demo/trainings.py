@@ -19,7 +19,7 @@ from tf_convpar.plans import Plan
 # function that is called after each piece.
 Progress = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
 # What has `fit` and `evaluate`, and the plan by which it is split, if any.
-Made = tuple[Any, Plan | None]
+ModelAndPlan = tuple[Any, Plan | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,9 @@ class Training:
     """
 
     name: str
-    make: Callable[[Settings, convpar.ConvParallelStrategy, Progress], Made]
+    make: Callable[
+        [Settings, convpar.ConvParallelStrategy, Progress], ModelAndPlan
+    ]
     scope: Callable[[convpar.ConvParallelStrategy], AbstractContextManager]
     everywhere: bool = False
     replicas: bool = False
@@ -54,13 +56,13 @@ def trainings(settings: Settings) -> tuple[Training, ...]:
     return (_PLAIN, _ONE, _REPLICAS, _PLANNED)
 
 
-def _plain(settings: Settings, *_: Any) -> Made:
+def _plain(settings: Settings, *_: Any) -> ModelAndPlan:
     if settings.star:
         return networks.paper(keras.layers.Conv2D, settings.seed), None
     return networks.resnet9(settings.seed), None
 
 
-def _one(settings: Settings, *_: Any) -> Made:
+def _one(settings: Settings, *_: Any) -> ModelAndPlan:
     model = networks.resnet9(settings.seed)
     return convpar.parallelize(model, algorithm="auto"), None
 
@@ -69,7 +71,7 @@ def _planned(
     settings: Settings,
     strategy: convpar.ConvParallelStrategy,
     progress: Progress,
-) -> Made:
+) -> ModelAndPlan:
     model = networks.resnet9(settings.seed)
     with progress("Measuring and planning", 1) as advance:
         plan = strategy.planner().model(
@@ -79,12 +81,12 @@ def _planned(
     return convpar.parallelize(model, plan, algorithm="auto"), plan
 
 
-def _replicas(settings: Settings, *_: Any) -> Made:
+def _replicas(settings: Settings, *_: Any) -> ModelAndPlan:
     model = networks.resnet9(settings.seed)
     return convpar.replicas.SyncSGD(model, algorithm="auto"), None
 
 
-def _star(settings: Settings, *_: Any) -> Made:
+def _star(settings: Settings, *_: Any) -> ModelAndPlan:
     model = networks.paper(
         convpar.ConvParallel2D, settings.seed, shards=settings.shards
     )

@@ -1,5 +1,8 @@
 """Files that are checked when they are read, and written whole."""
 
+from tf_convpar.files._atomic import atomic as atomic
+from tf_convpar.files._atomic import remove_parts as remove_parts
+from tf_convpar.files._atomic import replace as replace
 from tf_convpar.files._cache_folder import CACHE_FOLDER as CACHE_FOLDER
 from tf_convpar.files._cache_folder import cache_folder as cache_folder
 from tf_convpar.files._checked import Checked as Checked
@@ -24,6 +27,3 @@ from tf_convpar.files._running import note_step as note_step
 from tf_convpar.files._running import remove_state as remove_state
 from tf_convpar.files._running import running_trainings as running_trainings
 from tf_convpar.files._running import write_state as write_state
-from tf_convpar.files._whole import remove_parts as remove_parts
-from tf_convpar.files._whole import replace as replace
-from tf_convpar.files._whole import whole as whole

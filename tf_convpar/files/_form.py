@@ -11,10 +11,10 @@ from typing import Any
 from typing import Generic
 from typing import TypeVar
 
+from tf_convpar.files._atomic import atomic
 from tf_convpar.files._checked import check_depth
 from tf_convpar.files._checked import checked
 from tf_convpar.files._checked import shown
-from tf_convpar.files._whole import whole
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class Form(Generic[T]):
             OSError: The file cannot be written.
         """
         text = json.dumps(self.to_json(value), indent=1) + "\n"
-        with whole(path) as part:
+        with atomic(path) as part:
             part.write_text(text, encoding="utf-8")
 
     def to_json(self, value: T) -> dict[str, Any]:

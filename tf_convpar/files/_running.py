@@ -21,13 +21,13 @@ from typing import Any
 
 import psutil
 
+from tf_convpar.files._atomic import replace
 from tf_convpar.files._cache_folder import cache_folder
 from tf_convpar.files._cache_folder import temporary_folder
 from tf_convpar.files._checked import Checked
 from tf_convpar.files._checked import Natural
 from tf_convpar.files._checked import checked
 from tf_convpar.files._form import read_json
-from tf_convpar.files._whole import replace
 
 # Age in nanoseconds at which files of killed programs are removed: a day.
 _OLD_NS = 86_400 * 10**9

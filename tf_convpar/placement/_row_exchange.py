@@ -117,8 +117,8 @@ def _peers(
     key = tuple(devices)
     if key not in known:
         known[key] = _connected(devices)
-    found: list[int] | None = known[key]
-    return found
+    processes: list[int] | None = known[key]
+    return processes
 
 
 def _connected(devices: Sequence[str]) -> list[int] | None:

@@ -100,11 +100,11 @@ def in_turn(bytes_: int) -> Iterator[Turn]:
 
 def _sent_in(graph: tf.Graph) -> list[_Sent]:
     """Weights sent so far, in order; the list is an attribute of the graph."""
-    found: list[_Sent] | None = getattr(graph, _NAME, None)
-    if found is None:
-        found = []
-        setattr(graph, _NAME, found)
-    return found
+    weights: list[_Sent] | None = getattr(graph, _NAME, None)
+    if weights is None:
+        weights = []
+        setattr(graph, _NAME, weights)
+    return weights
 
 
 def _arrived(sent: Sequence[_Sent]) -> Mapping[str, tf.Tensor]:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import dataclasses
 
 from tf_convpar.planner._calibration import MeasuredDevice
-from tf_convpar.planner._computing import WIDTH
-from tf_convpar.planner._computing import Computing
 from tf_convpar.planner._interfaces import Interfaces
+from tf_convpar.planner._replica_times import WIDTH
+from tf_convpar.planner._replica_times import ReplicaTimes
 from tf_convpar.planner._ways_to_train import OWN_STEPS
 from tf_convpar.planner._ways_to_train import REPLICAS
 from tf_convpar.planner._ways_to_train import Arguments
@@ -49,7 +49,7 @@ def cycle_of(method: str, arguments: Arguments) -> Cycle:
     return Cycle(1, 1.0, updates=2 if method == "AsyncEASGD" else 1)
 
 
-def arrivals(replicas: Computing, method: str, arguments: Arguments) -> Way:
+def arrivals(replicas: ReplicaTimes, method: str, arguments: Arguments) -> Way:
     """Predicts a method whose replicas do not wait for one another."""
     calibration, devices = replicas.calibration, replicas.devices
     cycle = cycle_of(method, arguments)
@@ -104,7 +104,7 @@ def arrivals(replicas: Computing, method: str, arguments: Arguments) -> Way:
 
 
 def _computing_s(
-    replicas: Computing, device: MeasuredDevice, batch: int, cycle: Cycle
+    replicas: ReplicaTimes, device: MeasuredDevice, batch: int, cycle: Cycle
 ) -> float:
     """Seconds of a cycle that a replica computes."""
     once = replicas.gradient(device)(batch)

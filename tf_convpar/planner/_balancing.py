@@ -16,7 +16,7 @@ from tf_convpar.planner._call_ways import DEFAULTS
 from tf_convpar.planner._call_ways import Cut
 from tf_convpar.planner._call_ways import Settings
 from tf_convpar.planner._call_ways import filters_of
-from tf_convpar.planner._computing import weights_of
+from tf_convpar.planner._replica_times import weights_of
 from tf_convpar.sharding import Call
 from tf_convpar.sharding import Graph
 

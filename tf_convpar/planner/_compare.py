@@ -21,10 +21,10 @@ from tf_convpar.planner import _work_keys
 from tf_convpar.planner._arrival_ways import arrivals
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._call_ways import Settings
-from tf_convpar.planner._computing import Computing
 from tf_convpar.planner._costs import Costs
 from tf_convpar.planner._group_ways import groups
 from tf_convpar.planner._linear_program import NoProof
+from tf_convpar.planner._replica_times import ReplicaTimes
 from tf_convpar.planner._replica_ways import diloco
 from tf_convpar.planner._replica_ways import normalizes
 from tf_convpar.planner._replica_ways import sync_easgd
@@ -126,7 +126,7 @@ def ways_of(
     unsplit = _balancing.unsplit(graph, part)
     able = list(_plan.singles_of(Costs(graph, part, unsplit)))
     if 1 < len(able) <= batch:
-        replicas = Computing(graph, calibration, able)
+        replicas = ReplicaTimes(graph, calibration, able)
         predictors = {
             "SyncSGD": lambda: sync_sgd(replicas, graph, arguments),
             "SyncEASGD": lambda: sync_easgd(replicas),

@@ -22,9 +22,9 @@ from tf_convpar.planner._call_ways import SAMPLES
 from tf_convpar.planner._call_ways import CallWays
 from tf_convpar.planner._call_ways import Cut
 from tf_convpar.planner._call_ways import has_filters
-from tf_convpar.planner._computing import WIDTH
-from tf_convpar.planner._computing import weights_of
 from tf_convpar.planner._interfaces import Interfaces
+from tf_convpar.planner._replica_times import WIDTH
+from tf_convpar.planner._replica_times import weights_of
 from tf_convpar.sharding import Call
 from tf_convpar.sharding import Graph
 

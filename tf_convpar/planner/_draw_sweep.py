@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
-from tf_convpar.files import whole
+from tf_convpar.files import atomic
 from tf_convpar.planner._simulation import Simulation
 
 _AXES = {
@@ -50,7 +50,7 @@ def picture(
     figure.suptitle(
         simulation.about, x=0.01, ha="left", fontsize="medium", color="0.25"
     )
-    with whole(path) as part:
+    with atomic(path) as part:
         ending = pathlib.Path(path).suffix.lstrip(".") or "png"
         figure.savefig(part, format=ending)
 

@@ -12,8 +12,8 @@ from tf_convpar.planner import _balancing
 from tf_convpar.planner import _plan
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._call_ways import Settings
-from tf_convpar.planner._computing import WIDTH
-from tf_convpar.planner._computing import weights_of
+from tf_convpar.planner._replica_times import WIDTH
+from tf_convpar.planner._replica_times import weights_of
 from tf_convpar.planner._tree_times import TreeTimes
 from tf_convpar.planner._ways_to_train import GROUPS
 from tf_convpar.planner._ways_to_train import OWN_STEPS

@@ -22,9 +22,9 @@ from tf_convpar.placement import piece_sizes
 from tf_convpar.placement import sum_pairs
 from tf_convpar.placement import wire_bytes
 from tf_convpar.planner._calibration import MeasuredDevice
-from tf_convpar.planner._computing import WIDTH
-from tf_convpar.planner._computing import Computing
 from tf_convpar.planner._interfaces import Interfaces
+from tf_convpar.planner._replica_times import WIDTH
+from tf_convpar.planner._replica_times import ReplicaTimes
 from tf_convpar.planner._tree_times import TreeTimes
 from tf_convpar.planner._ways_to_train import ONE_DEVICE
 from tf_convpar.planner._ways_to_train import OWN_MOMENTS
@@ -72,7 +72,7 @@ def beside_backward(
     return forward + max(backward, exchange - last) + last
 
 
-def sync_sgd(replicas: Computing, graph: Graph, arguments: Arguments) -> Way:
+def sync_sgd(replicas: ReplicaTimes, graph: Graph, arguments: Arguments) -> Way:
     """SyncSGD: pieces of the gradient are added, stepped, and sent to all."""
     devices, batches = replicas.waiting(replicas.calibration.batch)
     names = [device.name for device in devices]
@@ -110,7 +110,7 @@ def sync_sgd(replicas: Computing, graph: Graph, arguments: Arguments) -> Way:
     return _way("SyncSGD", names, batches, step, _received(legs), numbers)
 
 
-def sync_easgd(replicas: Computing) -> Way:
+def sync_easgd(replicas: ReplicaTimes) -> Way:
     """SyncEASGD 3: weights travel while gradients are computed."""
     devices, batches = replicas.waiting(replicas.calibration.batch)
     names = [device.name for device in devices]
@@ -132,7 +132,7 @@ def sync_easgd(replicas: Computing) -> Way:
     return _way("SyncEASGD", names, batches, step, received, OWN_STEPS)
 
 
-def diloco(replicas: Computing, arguments: Arguments) -> Way:
+def diloco(replicas: ReplicaTimes, arguments: Arguments) -> Way:
     """DiLoCo: many steps of each by itself, then an exchange."""
     devices, batches = replicas.waiting(replicas.calibration.batch)
     names = [device.name for device in devices]

@@ -14,7 +14,7 @@ from typing import Any
 from typing import Generic
 from typing import TypeVar
 
-from tf_convpar.files import whole
+from tf_convpar.files import atomic
 from tf_convpar.planner._vary import Value
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Simulation(Generic[R]):
             for part in range(2)
         ]
         with (
-            whole(path) as part,
+            atomic(path) as part,
             open(part, "w", newline="", encoding="utf-8") as file,
         ):
             out = csv.writer(file)

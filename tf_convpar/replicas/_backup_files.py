@@ -102,7 +102,7 @@ def seen(host: str, folder: str) -> list[Seen]:
     """
     with step(), tf.device(host):
         names = tf.io.matching_files(f"{folder}/*/*{_INDEX}").numpy()
-    found = []
+    files = []
     for name in sorted(bytes(n).decode() for n in names):
         file = name.removesuffix(_INDEX)
         try:
@@ -114,10 +114,10 @@ def seen(host: str, folder: str) -> list[Seen]:
                     dtypes=[tf.string],
                 )
                 record = Record.from_text(text.numpy(), file)
-            found.append(Seen(host, file, record))
+            files.append(Seen(host, file, record))
         except DAMAGED as error:
-            found.append(Seen(host, file, None, reason(error)))
-    return found
+            files.append(Seen(host, file, None, reason(error)))
+    return files
 
 
 def empty_parts(host: str, folder: str) -> None:
@@ -274,8 +274,8 @@ class State:
             values = {part.name: tf.identity(part.read()) for part in parts}
         with tf.device(self.host):
             # This makes the folder, which the next one does not.
-            made = tf.io.write_file(f"{self._folder}/README", _README)
-            with tf.control_dependencies([made]):
+            written = tf.io.write_file(f"{self._folder}/README", _README)
+            with tf.control_dependencies([written]):
                 return _written(file, {_RECORD: record} | values)
 
     def _read_in_graph(

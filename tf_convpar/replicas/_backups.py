@@ -74,14 +74,14 @@ class Backups:
             ValueError: It is of another model, or all are damaged.
             tf.errors.OpError: A machine is lost.
         """
-        found = []
+        every_file = []
         for host in _hosts():
             empty_parts(host, self._folder)
-            found += seen(host, self._folder)
-        whole = [(file, file.record) for file in found if file.record]
+            every_file += seen(host, self._folder)
+        whole = [(file, file.record) for file in every_file if file.record]
         over = max((r.begun for _, r in whole if r.over), default=0.0)
         self._begun, self._number = time.time(), 0
-        damaged = [file for file in found if not file.record and not over]
+        damaged = [file for file in every_file if not file.record and not over]
         for file in damaged:
             self._pass_over(file, file.why)
         # Of a machine that was away when its training came to its end, too.
@@ -95,8 +95,8 @@ class Backups:
         if left or damaged:
             raise ValueError(
                 f"Expected a backup in {self._folder!r} that is whole. "
-                f"Received {len(found)} files that are damaged (above). Delete "
-                "the folder on all machines to begin anew."
+                f"Received {len(every_file)} files that are damaged (above). "
+                "Delete the folder on all machines to begin anew."
             )
         return None
 

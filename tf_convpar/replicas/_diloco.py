@@ -23,7 +23,7 @@ from tf_convpar._compat.keras import has_schedule
 from tf_convpar.replicas._common_weights import CommonWeights
 from tf_convpar.replicas._data import Source
 from tf_convpar.replicas._local_steps import LocalSteps
-from tf_convpar.replicas._local_steps import Made
+from tf_convpar.replicas._local_steps import StepsRun
 from tf_convpar.replicas._mailbox import Mailbox
 from tf_convpar.replicas._member import Member
 from tf_convpar.replicas._member import begin_at_newest
@@ -154,7 +154,7 @@ class DiLoCo(Stragglers):
         self._has_travelled = False
         # Steps under way, and who has made them while another was lost.
         self._under_way = 0
-        self._made_by: dict[Replica, Made] = {}
+        self._last_runs: dict[Replica, StepsRun] = {}
         # Whether graphs of earlier rounds are still there.
         self._has_old = False
 
@@ -247,11 +247,11 @@ class DiLoCo(Stragglers):
                 length = self._under_way or min(
                     self._next_steps(), steps - done
                 )
-                made = self._learn(length, source, pool)
+                runs = self._learn(length, source, pool)
                 done += length
                 self._position += length
                 self._exchange()
-                yield length, sum(own.metrics for own in made)
+                yield length, sum(run.metrics for run in runs)
 
     def _next_steps(self) -> int:
         """Steps until something is due, or until speeds are known."""
@@ -261,7 +261,9 @@ class DiLoCo(Stragglers):
         sent_at = self._sent_at if self._sent else None
         return self.schedule.steps_left(self._position, sent_at)
 
-    def _learn(self, length: int, source: Source, pool: Executor) -> list[Made]:
+    def _learn(
+        self, length: int, source: Source, pool: Executor
+    ) -> list[StepsRun]:
         """Steps of all who are not late, while a fragment travels."""
         self._let_late_begin()
         members = self._taking_part()
@@ -277,7 +279,7 @@ class DiLoCo(Stragglers):
         due = [
             (member, source.example(member.replica))
             for member in members
-            if member.replica not in self._made_by
+            if member.replica not in self._last_runs
         ]
         begin = time.monotonic()
         for member, example in sorted(due, key=lambda due: due[0].pace is None):
@@ -292,22 +294,22 @@ class DiLoCo(Stragglers):
             self._release()
             self._has_old = False
         try:
-            made_by, error = self._ended(limit)
+            runs, error = self._ended(limit)
         finally:
             wait(travels)
-        for replica, made in made_by.items():
-            self._made_by[replica] = made
-            self._members[replica].note(made)
+        for replica, run in runs.items():
+            self._last_runs[replica] = run
+            self._members[replica].note(run)
         if error:
             raise error
         for travel in travels:
             travel.result()
-        made_by = {r: self._made_by[r] for r in self._present}
-        self._under_way, self._made_by = 0, {}
+        runs = {r: self._last_runs[r] for r in self._present}
+        self._under_way, self._last_runs = 0, {}
         self._has_travelled = bool(self._sent)
         if self._counts_steps:
             self._adapt(list(self._members.values()))
-        return list(made_by.values())
+        return list(runs.values())
 
     def _goals(self, length: int) -> list[int]:
         """Steps of each replica that make so many on average."""
@@ -366,7 +368,7 @@ class DiLoCo(Stragglers):
         """At the end of `fit` all that was learned is shared."""
         if not last:
             return
-        self._under_way, self._made_by = 0, {}
+        self._under_way, self._last_runs = 0, {}
         self._steps_under_way.wait()
         # Who has not moved since it sent this keeps nothing of its own.
         moved = self._position > self._sent_at

@@ -130,18 +130,18 @@ def _pass_over(source: Source, replica: Replica, batches: int) -> None:
     def passed(count: tf.Tensor, data: tf.data.Iterator) -> tf.Tensor:
         with tf.device(replica.device):
 
-            def one(made: tf.Tensor) -> tuple[tf.Tensor]:
+            def one(index: tf.Tensor) -> tuple[tf.Tensor]:
                 batch = tf.nest.flatten(replica.taken(data))
                 with tf.control_dependencies(batch):
-                    return (made + 1,)
+                    return (index + 1,)
 
-            (made,) = tf.while_loop(
-                lambda made: made < tf.identity(count),
+            (index,) = tf.while_loop(
+                lambda index: index < tf.identity(count),
                 one,
                 [tf.constant(0)],
                 parallel_iterations=1,
             )
-        return made
+        return index
 
     arguments = (tf.constant(batches), replica.data)
     function = tf.function(passed, autograph=False)

@@ -15,11 +15,11 @@ from tf_convpar.replicas._replica import Replica
 
 
 @dataclasses.dataclass(frozen=True)
-class Made:
-    """What a replica has done.
+class StepsRun:
+    """What a replica did in one call of its local steps.
 
     Attributes:
-        steps: How many it made.
+        steps: Number of steps.
         seconds: How long they took, by its own clock.
         metrics: State of its metrics since the epoch began.
     """
@@ -52,7 +52,7 @@ class LocalSteps:
         seconds: float,
         eta: float,
         feed: Callable[[Replica], Any],
-    ) -> Made:
+    ) -> StepsRun:
         """Steps until there are enough, or until time is over.
 
         Args:
@@ -64,26 +64,28 @@ class LocalSteps:
         if isinstance(self._replica.data, tf.data.Iterator):
             return self._call(steps, seconds, eta, feed(self._replica))
         if not steps:
-            return Made(0, 0.0, self._replica.metrics.read_value().numpy())
+            return StepsRun(0, 0.0, self._replica.metrics.read_value().numpy())
         # The chief has the data: a call for each step.
         begin = time.perf_counter()
-        calls: list[Made] = []
+        calls: list[StepsRun] = []
         while len(calls) < steps and (
             not calls or time.perf_counter() - begin < seconds
         ):
             calls.append(self._call(1, seconds, eta, feed(self._replica)))
-        return Made(
-            sum(made.steps for made in calls),
+        return StepsRun(
+            sum(run.steps for run in calls),
             time.perf_counter() - begin,
             calls[-1].metrics,
         )
 
-    def _call(self, steps: int, seconds: float, eta: float, data: Any) -> Made:
+    def _call(
+        self, steps: int, seconds: float, eta: float, data: Any
+    ) -> StepsRun:
         with step():
-            made, took, metrics = self._function(
+            count, took, metrics = self._function(
                 *_limits(steps, seconds, eta), data
             )
-            return Made(int(made), float(took), metrics.numpy())
+            return StepsRun(int(count), float(took), metrics.numpy())
 
     def _steps(
         self, steps: tf.Tensor, seconds: tf.Tensor, eta: tf.Tensor, data: Any
@@ -93,22 +95,22 @@ class LocalSteps:
             steps, seconds, eta = map(tf.identity, (steps, seconds, eta))
             begin = tf.timestamp()
 
-            def goes_on(made: tf.Tensor) -> tf.Tensor:
+            def goes_on(count: tf.Tensor) -> tf.Tensor:
                 in_time = tf.timestamp() - begin < seconds
-                return (made < steps) & (in_time | (made == 0))
+                return (count < steps) & (in_time | (count == 0))
 
-            def stepped(made: tf.Tensor) -> tuple[tf.Tensor]:
+            def stepped(count: tf.Tensor) -> tuple[tf.Tensor]:
                 replica.descend(replica.gradient(replica.taken(data)), eta)
-                return (made + 1,)
+                return (count + 1,)
 
-            (made,) = tf.while_loop(
+            (count,) = tf.while_loop(
                 goes_on, stepped, [tf.constant(0)], parallel_iterations=1
             )
-            with tf.control_dependencies([made]):
+            with tf.control_dependencies([count]):
                 took = tf.timestamp() - begin
                 metrics = replica.metrics.read_value()
         arrives = on_device(tf.identity, self._chief)
-        return arrives(made), arrives(took), arrives(metrics)
+        return arrives(count), arrives(took), arrives(metrics)
 
 
 def _limits(steps: int, seconds: float, eta: float) -> tuple[tf.Tensor, ...]:

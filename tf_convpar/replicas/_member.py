@@ -11,7 +11,7 @@ import numpy as np
 
 from tf_convpar.replicas._common_weights import CommonWeights
 from tf_convpar.replicas._local_steps import LocalSteps
-from tf_convpar.replicas._local_steps import Made
+from tf_convpar.replicas._local_steps import StepsRun
 from tf_convpar.replicas._mailbox import Mailbox
 from tf_convpar.replicas._replica import Replica
 from tf_convpar.replicas._report import ReplicaReport
@@ -58,19 +58,19 @@ class Member:
         self.replica.weights.assign(self.common.value())
         self.exchanged = [self.samples] * len(self.common.pieces)
 
-    def note(self, made: Made) -> None:
-        """Counts steps that it has made."""
-        self.samples += made.steps * self.replica.batch
-        self.passed += made.steps
-        self.seconds.append(made.seconds)
-        if made.steps:
-            pace = made.seconds / made.steps
+    def note(self, run: StepsRun) -> None:
+        """Counts steps that it has run."""
+        self.samples += run.steps * self.replica.batch
+        self.passed += run.steps
+        self.seconds.append(run.seconds)
+        if run.steps:
+            pace = run.seconds / run.steps
             before = pace if self.pace is None else self.pace
             # Its very first step, in which functions are prepared, hardly
             # counts beside those of a round.
-            newest = made.steps / (made.steps + self.paced_steps)
+            newest = run.steps / (run.steps + self.paced_steps)
             self.pace = before + max(_NEWEST, newest) * (pace - before)
-            self.paced_steps = made.steps
+            self.paced_steps = run.steps
 
     def learned(self, fragment: int) -> int:
         """Samples since a fragment was exchanged."""

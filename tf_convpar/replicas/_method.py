@@ -208,13 +208,13 @@ class Method(Survivors):
         """Trains for all epochs that are left; returns the last one's logs."""
         model = self.model
         logs: dict[str, Any] = {}
-        first, made = self._resume(source, initial_epoch, steps)
+        first, resumed_at = self._resume(source, initial_epoch, steps)
         if first >= epochs > initial_epoch:
             self._settle(source, last=True)
         for epoch in range(first, epochs):
             callbacks.on_epoch_begin(epoch)
             self._begin(source)
-            done = made if epoch == first else 0
+            done = resumed_at if epoch == first else 0
             logs = self._epoch(epoch, done, steps, source, callbacks)
             last = model.stop_training or epoch + 1 == epochs
             self._settle(source, last)
@@ -272,7 +272,7 @@ class Method(Survivors):
         x, y, weights = keras.utils.unpack_x_y_sample_weight(
             data if isinstance(data, list | tuple) else (data,)
         )
-        found = self._survived(
+        results = self._survived(
             lambda: self.model.evaluate(
                 x,
                 y,
@@ -283,7 +283,7 @@ class Method(Survivors):
                 **options,
             )
         )
-        return {f"val_{name}": value for name, value in found.items()}
+        return {f"val_{name}": value for name, value in results.items()}
 
     def _resume(
         self, source: Source, epoch: int, steps: int
@@ -332,18 +332,20 @@ class Method(Survivors):
         logs: dict[str, Any] = {}
         with (
             self._left_with_what_it_learned(),
-            contextlib.closing(self._made(steps - done, source)) as states,
+            contextlib.closing(
+                self._surviving_steps(steps - done, source)
+            ) as states,
         ):
             while done < steps:
                 callbacks.on_train_batch_begin(done)
-                made, state = next(states)
-                done += made
+                more, state = next(states)
+                done += more
                 # A sum over replicas has of what each began with one too many.
                 others = len(self._present) - 1
                 state = state - others * self._zero_metrics
                 form.metrics.write(state, form.measured)
                 # Schedules of the learning rate go by it.
-                steps_counter(self.model.optimizer).assign_add(made)
+                steps_counter(self.model.optimizer).assign_add(more)
                 self._keep(epoch, done, steps)
                 logs = numbers_of(self.model.get_metrics_result())
                 callbacks.on_train_batch_end(done - 1, logs)
@@ -366,7 +368,7 @@ class Method(Survivors):
                 self.to_model()
             raise
 
-    def _made(
+    def _surviving_steps(
         self, steps: int, source: Source
     ) -> Generator[tuple[int, Any], None, None]:
         """An epoch's steps, whoever is lost on the way."""
@@ -375,10 +377,10 @@ class Method(Survivors):
             left = steps - done
             try:
                 with contextlib.closing(self._steps(left, source)) as states:
-                    for made, state in states:
-                        done += made
+                    for more, state in states:
+                        done += more
                         self._tries = Retries()
-                        yield made, state
+                        yield more, state
             except tf.errors.OutOfRangeError:
                 raise ValueError(
                     "Expected a dataset with a batch at least for each of "

@@ -75,8 +75,8 @@ class Replicated(abc.ABC):
         _check_model(model)
         self.model = model
         # Tasks that have not answered yet: they get a replica when they do.
-        found = members() if devices is None else None
-        self._late = list(found.absent) if found else []
+        cluster_members = members() if devices is None else None
+        self._late = list(cluster_members.absent) if cluster_members else []
         self.groups = _groups(default_devices() if devices is None else devices)
         self.devices = [group[0] for group in self.groups]
         if devices is None and "TF_CONFIG" in os.environ and not members():
@@ -252,7 +252,7 @@ class Replicated(abc.ABC):
             return
         probes = self._replicas(form, None, source)
         total = batch_size * len(probes)
-        found = _shares.balanced(
+        batches = _shares.balanced(
             probes,
             source.sample(),
             total,
@@ -261,13 +261,13 @@ class Replicated(abc.ABC):
         )
         idle = [
             short(d)
-            for d, share in zip(self.devices, found, strict=True)
+            for d, share in zip(self.devices, batches, strict=True)
             if not share
         ]
-        kept = [i for i, share in enumerate(found) if share]
+        kept = [i for i, share in enumerate(batches) if share]
         self.groups = [self.groups[i] for i in kept]
         self.devices = [self.devices[i] for i in kept]
-        self.shares = [found[i] for i in kept]
+        self.shares = [batches[i] for i in kept]
         listed = ", ".join(
             f"{short(device)} {batch}"
             for device, batch in zip(

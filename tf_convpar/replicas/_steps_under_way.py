@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_convpar.replicas._local_steps import Made
+from tf_convpar.replicas._local_steps import StepsRun
 from tf_convpar.replicas._replica import Replica
 
 # Seconds for which a replica is waited for in any case: messages take some.
@@ -31,7 +31,7 @@ class StepsUnderWay:
     with under_way.threads(len(replicas)):
         for replica in replicas:
             under_way.start(replica, lambda: local.run(goal, ...))
-        made, error = under_way.ended(patience=0.25)
+        runs, error = under_way.ended(patience=0.25)
     ```
 
     Who is late, as it hangs or is lost, is not waited for. It is no longer late
@@ -40,8 +40,8 @@ class StepsUnderWay:
 
     def __init__(self) -> None:
         self._pool: Any = None
-        self._runs: dict[Replica, concurrent.futures.Future[Made]] = {}
-        self._late: dict[Replica, concurrent.futures.Future[Made]] = {}
+        self._runs: dict[Replica, concurrent.futures.Future[StepsRun]] = {}
+        self._late: dict[Replica, concurrent.futures.Future[StepsRun]] = {}
         self._begun = 0.0
 
     @contextlib.contextmanager
@@ -55,7 +55,7 @@ class StepsUnderWay:
             concurrent.futures.wait(self._runs.values())
             self._runs.clear()
 
-    def start(self, replica: Replica, steps: Callable[[], Made]) -> None:
+    def start(self, replica: Replica, steps: Callable[[], StepsRun]) -> None:
         """Lets a thread call for a replica's steps."""
         if not self._runs:
             self._begun = time.monotonic()
@@ -66,7 +66,7 @@ class StepsUnderWay:
         patience: float,
         allowed_s: float = 0.0,
         is_silent: Callable[[Replica], bool] = lambda replica: False,
-    ) -> tuple[dict[Replica, Made], BaseException | None]:
+    ) -> tuple[dict[Replica, StepsRun], BaseException | None]:
         """What replicas have made that are not late; waits for them.
 
         Args:
@@ -96,12 +96,12 @@ class StepsUnderWay:
             if replica in lost or replica not in over
         }
         self._runs = {}
-        made, error = {}, None
+        ended, error = {}, None
         for replica in over.keys() - lost:
             error = over[replica].exception() or error
             if not over[replica].exception():
-                made[replica] = over[replica].result()
-        return made, error
+                ended[replica] = over[replica].result()
+        return ended, error
 
     def _wait(
         self,
@@ -130,7 +130,7 @@ class StepsUnderWay:
         """Whether it is waited for no longer."""
         return replica in self._late
 
-    def back(self) -> dict[Replica, Made]:
+    def back(self) -> dict[Replica, StepsRun]:
         """Steps of those who were late, and have ended well since."""
         back = {
             replica: run.result()
@@ -166,7 +166,7 @@ class StepsUnderWay:
         concurrent.futures.wait(self._late.values())
 
 
-def _has_stepped(run: concurrent.futures.Future[Made]) -> bool:
+def _has_stepped(run: concurrent.futures.Future[StepsRun]) -> bool:
     if not run.done() or run.exception():
         return False
     return bool(run.result().steps)

@@ -11,7 +11,7 @@ from tf_convpar.cluster.joining import members
 from tf_convpar.machines import task_of
 from tf_convpar.replicas._data import Source
 from tf_convpar.replicas._kept_rounds import KeptRounds
-from tf_convpar.replicas._local_steps import Made
+from tf_convpar.replicas._local_steps import StepsRun
 from tf_convpar.replicas._member import Member
 from tf_convpar.replicas._member import begin_at_newest
 from tf_convpar.replicas._replica import Replica
@@ -64,7 +64,7 @@ class Stragglers(KeptRounds):
 
     def _ended(
         self, limit: float
-    ) -> tuple[dict[Replica, Made], BaseException | None]:
+    ) -> tuple[dict[Replica, StepsRun], BaseException | None]:
         """What those have made who are not late.
 
         Args:
@@ -75,23 +75,23 @@ class Stragglers(KeptRounds):
         patience = math.inf if self._is_first else self.patience
         # Whoever does not answer while others step holds nobody up.
         self._excuse(self.replicas if math.isfinite(patience) else ())
-        step_s = max(own.pace or 0.0 for own in self._members.values())
-        made, error = self._steps_under_way.ended(
+        step_s = max(member.pace or 0.0 for member in self._members.values())
+        runs, error = self._steps_under_way.ended(
             patience,
             limit + step_s if math.isfinite(limit) else step_s,
             self._is_silent,
         )
         self._is_first = False
-        round_s = max((own.seconds for own in made.values()), default=0.0)
+        round_s = max((run.seconds for run in runs.values()), default=0.0)
         self._away_s = min(_AWAY_ROUNDS * round_s, _AWAY_S)
         self._excuse(filter(self._steps_under_way.is_late, self.replicas))
-        return made, error
+        return runs, error
 
     def _excuse(self, replicas: Iterable[Replica]) -> None:
         """Gives time to the tasks of some replicas, and to no others."""
-        found = members()
-        if found:
-            found.patience_s = {
+        cluster_members = members()
+        if cluster_members:
+            cluster_members.patience_s = {
                 task_of(replica.device): self._away_s for replica in replicas
             }
 
@@ -111,7 +111,7 @@ class Stragglers(KeptRounds):
         is_reset = replica in self._has_old_metrics
         self._has_old_metrics.discard(replica)
 
-        def run() -> Made:
+        def run() -> StepsRun:
             if is_reset:
                 replica.metrics.assign(self._zero_metrics)
             return member.local.run(*limits)
@@ -121,8 +121,8 @@ class Stragglers(KeptRounds):
     def _let_late_begin(self) -> None:
         """Who was late, and has ended its steps, begins at the newest."""
         back = self._steps_under_way.back()
-        for replica, made in back.items():
-            self._members[replica].passed += made.steps
+        for replica, run in back.items():
+            self._members[replica].passed += run.steps
         self._let_begin(back)
 
     def _let_begin(self, back: Collection[Replica]) -> None:
@@ -132,8 +132,8 @@ class Stragglers(KeptRounds):
 
     def _is_silent(self, replica: Replica) -> bool:
         """Whether its task does not answer just now, but may yet."""
-        found = members()
-        silent = found.silent() if found else set()
+        cluster_members = members()
+        silent = cluster_members.silent() if cluster_members else set()
         task = task_of(replica.device)
         return any((t.job, t.index) == task for t in silent)
 

@@ -66,11 +66,11 @@ class Survivors(Replicated):
         Raises:
             RuntimeError: No replica is left.
         """
-        found = members()
-        gone = found.lost() if found else []
+        cluster_members = members()
+        gone = cluster_members.lost() if cluster_members else []
         tasks = {(task.job, task.index) for task in gone}
         lost = [bool(tasks & set(map(task_of, g))) for g in self.groups]
-        if not found or not gone:
+        if not cluster_members or not gone:
             return False
         names = ", ".join(f"{task.job} {task.index}" for task in gone)
         if all(lost):
@@ -80,7 +80,7 @@ class Survivors(Replicated):
                 "(`devices=strategy.devices`), or resume with "
                 "keras.callbacks.BackupAndRestore."
             ) from None
-        found.leave(gone)
+        cluster_members.leave(gone)
         if not self.replicas:
             self._without_groups(lost)
             print_msg(f"{self.model.name}: begins without {names}, lost.")
@@ -91,7 +91,9 @@ class Survivors(Replicated):
         left = [(g, s, r) for g, s, r, off in every if not off]
         self._set_replicas(*map(list, zip(*left, strict=True)))
         # Also of those who left when this failed half-way.
-        self._keep_centre({(task.job, task.index) for task in found.absent})
+        self._keep_centre(
+            {(task.job, task.index) for task in cluster_members.absent}
+        )
         self._make_anew()
         print_msg(
             f"{self.model.name}: lost {names}. {len(self.replicas)} of "
@@ -134,17 +136,17 @@ class Survivors(Replicated):
         Raises:
             tf.errors.OpError: One of them, or another one, is lost meanwhile.
         """
-        found = members()
-        if not found or not (self._away or self._late):
+        cluster_members = members()
+        if not cluster_members or not (self._away or self._late):
             return
-        back = found.returned(_RETURNED_S)
+        back = cluster_members.returned(_RETURNED_S)
         if back:
             try:
-                found.join(back)
+                cluster_members.join(back)
             except TimeoutError:
                 return  # Gone again, before it was part of anything.
             self._note_newcomers(task for task in self._late if task in back)
-        absent = {(task.job, task.index) for task in found.absent}
+        absent = {(task.job, task.index) for task in cluster_members.absent}
         returned = [
             (group, share, batch)
             for group, share, batch in self._away
@@ -154,15 +156,15 @@ class Survivors(Replicated):
             return
         replicas = list(self.replicas)
         for group, _, batch in returned:
-            made = self._replica(
+            newcomer = self._replica(
                 self._there().form,
                 group,
                 len(replicas),
                 self._replica_optimizer(),
                 source,
             )
-            made.batch = batch
-            replicas.append(made)
+            newcomer.batch = batch
+            replicas.append(newcomer)
         self._away = [a for a in self._away if a not in returned]
         groups, shares, _ = map(list, zip(*returned, strict=True))
         self._set_replicas(

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_convpar.cluster import cures
+from tf_convpar.cluster import error_hints
 from tf_convpar.cluster import joining
 from tf_convpar.cluster import memory
 from tf_convpar.cluster import server
@@ -257,4 +257,4 @@ def plans_layers(planner: Any) -> Any:
 
 
 keras_training.wrap(ConvParallelStrategy)
-cures.of_strategies(ConvParallelStrategy)
+error_hints.of_strategies(ConvParallelStrategy)

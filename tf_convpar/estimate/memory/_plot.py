@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Sequence
 
 from tf_convpar.estimate.memory._step import Memory
-from tf_convpar.files import whole
+from tf_convpar.files import atomic
 from tf_convpar.units import GIB
 from tf_convpar.units import MIB
 from tf_convpar.units import three_digits
@@ -89,5 +89,5 @@ def draw(
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="0.92")
     axes.set_axisbelow(True)
-    with whole(path) as part:
+    with atomic(path) as part:
         figure.savefig(part, format="png", dpi=120)

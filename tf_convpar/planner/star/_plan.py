@@ -49,20 +49,20 @@ def plan(calibration: StarCalibration, quantum: int | None = None) -> Plan:
     """
     counts = allocate(calibration, quantum)
     prediction = _cost.predict(calibration, counts)
-    found = _plan(calibration, counts, prediction)
-    if len(found.used) > 1:
-        reason = _gain(found, prediction.step_s)
-    elif len(found.devices) == 1:
+    best = _plan(calibration, counts, prediction)
+    if len(best.used) > 1:
+        reason = _gain(best, prediction.step_s)
+    elif len(best.devices) == 1:
         reason = "There is one device only."
     else:
-        reason = f"One device is fastest: {short(found.used[0])} alone takes "
+        reason = f"One device is fastest: {short(best.used[0])} alone takes "
         reason += f"{seconds_text(prediction.step_s)} a step, "
         split = best_split(calibration, counts, quantum)
         if split is None:
             reason += "and no layer's kernels can be shared."
         else:
             reason += _why_not(_cost.predict(calibration, split))
-    return dataclasses.replace(found, reason=reason)
+    return dataclasses.replace(best, reason=reason)
 
 
 def plan_of(
@@ -97,17 +97,17 @@ def plan_of(
         for c in calibration.network
     }
     prediction = _cost.predict(calibration, counts)
-    given = _plan(calibration, counts, prediction)
+    as_given = _plan(calibration, counts, prediction)
     problem = over_memory(
-        counts, given.devices, given.memory_bytes, given.layer_bytes
+        counts, as_given.devices, as_given.memory_bytes, as_given.layer_bytes
     )
     if problem:
         raise ValueError(
             f"Expected kernels that fit the memory of devices. Received "
             f"counts for which {problem}."
         )
-    reason = f"As given: {_gain(given, prediction.step_s)}"
-    return dataclasses.replace(given, reason=reason)
+    reason = f"As given: {_gain(as_given, prediction.step_s)}"
+    return dataclasses.replace(as_given, reason=reason)
 
 
 def load_plan(

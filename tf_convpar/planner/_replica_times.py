@@ -21,7 +21,7 @@ from tf_convpar.sharding import Graph
 WIDTH = 4
 
 
-class Computing:
+class ReplicaTimes:
     """Replicas on some devices, and what each of them computes.
 
     Args:

@@ -38,7 +38,7 @@ class _Waited:
     stepped: bool = False
 
 
-class GoingOn:
+class ProgramLiveness:
     """Whether a program goes on without workers that have ended.
 
     Args:

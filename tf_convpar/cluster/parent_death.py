@@ -1,7 +1,7 @@
 """Runs a command that dies with the process that started it.
 
 ```sh
-python tied.py PARENT_PID command arg...
+python parent_death.py PARENT_PID command arg...
 ```
 
 The kernel kills the command when its parent ends in any way, SIGKILL

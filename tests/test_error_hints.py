@@ -9,9 +9,9 @@ import tensorflow as tf
 from processes import environment
 
 import tf_convpar as convpar
-from tf_convpar.cluster import cures
+from tf_convpar.cluster import error_hints
 
-PROGRAM = Path(__file__).parent / "programs" / "cures.py"
+PROGRAM = Path(__file__).parent / "programs" / "error_hints.py"
 
 
 def made_in(strategy):
@@ -30,7 +30,7 @@ def test_two_strategies(strategy):
         with outer.scope(), pytest.raises(RuntimeError) as raised:
             made_in(inner)
         assert str(raised.value).startswith("Mixing different")
-        assert str(raised.value).endswith(cures.MIXED)
+        assert str(raised.value).endswith(error_hints.MIXED)
 
 
 def test_strategies_of_others_are_as_they_were():
@@ -38,7 +38,7 @@ def test_strategies_of_others_are_as_they_were():
     other = tf.distribute.OneDeviceStrategy("CPU:1")
     with plain.scope(), pytest.raises(RuntimeError) as raised:
         made_in(other)
-    assert cures.MIXED not in str(raised.value)
+    assert error_hints.MIXED not in str(raised.value)
 
 
 @pytest.mark.slow
@@ -49,13 +49,13 @@ def test_what_was_made_before_and_a_lost_worker():
         error = found[name]
         assert error.startswith("InvalidArgumentError"), error
         assert "Client for target" in error
-        assert error.count(cures.MADE_BEFORE) == 1
+        assert error.count(error_hints.MADE_BEFORE) == 1
     assert found["lost"].startswith("UnavailableError")
-    assert found["lost"].count(cures.LOST) == 1
+    assert found["lost"].count(error_hints.LOST) == 1
 
 
 def test_other_errors_stay_as_they_are():
-    cures.of_clusters()
+    error_hints.of_clusters()
     with pytest.raises(tf.errors.InvalidArgumentError) as raised:
         tf.matmul(tf.ones((2, 3)), tf.ones((2, 3)))
     assert "ConvParallelStrategy" not in str(raised.value)

@@ -9,7 +9,7 @@ import time
 
 import click
 
-from tf_convpar.cli._going_on import GoingOn
+from tf_convpar.cli._program_liveness import ProgramLiveness
 from tf_convpar.cli._restarts import Restarted
 from tf_convpar.cli._signals import GRACE_S
 from tf_convpar.cli._signals import Signals
@@ -22,7 +22,7 @@ def exit_code(
     chief: Restarted,
     workers: dict[str, Restarted],
     signals: Signals,
-    going_on: GoingOn,
+    liveness: ProgramLiveness,
 ) -> int:
     """Waits until the program ends, or must; the exit code for the shell.
 
@@ -30,7 +30,7 @@ def exit_code(
         chief: The program.
         workers: Workers by their names.
         signals: Signals, of which early ones are passed on to the program now.
-        going_on: Knows whether the program goes on without a worker.
+        liveness: Knows whether the program goes on without a worker.
     """
     signals.forward_to(chief)
     while True:
@@ -51,14 +51,14 @@ def exit_code(
                 name: worker
                 for name, worker in ended.items()
                 if not worker.revive(name)
-                and not going_on.without(name, worker.how)
+                and not liveness.without(name, worker.how)
             }
         if code is None and not ended:
             time.sleep(_POLL_S)
             continue
         if code != 0:
             for name, worker in ended.items():
-                if not going_on.knows(name):
+                if not liveness.knows(name):
                     click.echo(
                         f"{name} ended with {worker.how()} before the "
                         "program did; stopping everything.",

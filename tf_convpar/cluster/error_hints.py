@@ -51,7 +51,7 @@ def explain(code: int, message: str) -> str | None:
 
 @functools.cache
 def of_clusters() -> None:
-    """Adds cures to the errors that only a program in a cluster meets."""
+    """Adds hints to the errors that only a program in a cluster meets."""
     # Some are raised from C++, some from Python: all are made here.
     replace("tensorflow:errors.OpError.__init__", by=_explained)
 

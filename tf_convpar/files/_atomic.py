@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def whole(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
+def atomic(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
     """Yields a file to write, which replaces `path` if the context succeeds.
 
     ```python
-    with whole("plan.json") as part:
+    with atomic("plan.json") as part:
         part.write_text("{}")
     ```
 
@@ -54,5 +54,5 @@ def _part(name: str, tag: str) -> str:
 
 def replace(path: str | os.PathLike[str], content: bytes) -> None:
     """Writes a file whole or not at all."""
-    with whole(path) as part:
+    with atomic(path) as part:
         part.write_bytes(content)
