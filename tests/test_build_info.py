@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from tf_convpar import ops
+from tf_convpar._compat import op_library
 from tf_convpar.ops import _library
 
 needs_library = pytest.mark.skipif(
@@ -59,7 +60,7 @@ def test_import_loads_nothing_and_an_unknown_instruction_set_is_refused(
 ):
     """From a folder of its own. One process: its imports take longest."""
     for name in ("_convpar_ops.so", "_build_info.json"):
-        shutil.copy(_library.DIRECTORY / name, tmp_path)
+        shutil.copy(op_library.DIRECTORY / name, tmp_path)
     code = """
 import sys
 
@@ -93,7 +94,7 @@ _bilinear.instruction_set()
 def test_missing_library_warns_once_and_the_twin_serves(
     fresh, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(_library, "DIRECTORY", tmp_path)
+    monkeypatch.setattr(op_library, "DIRECTORY", tmp_path)
     messages = warnings_of_use()
     assert len(messages) == 1
     assert str(tmp_path / "_convpar_ops.so") in messages[0]
@@ -119,7 +120,7 @@ def test_mismatch_names_both_and_the_remedy(
     record = {"tensorflow": tf.__version__, "cxx11_abi": abi, **built}
     (tmp_path / "_build_info.json").write_text(json.dumps(record))
     (tmp_path / "_convpar_ops.so").write_bytes(b"must not be opened")
-    monkeypatch.setattr(_library, "DIRECTORY", tmp_path)
+    monkeypatch.setattr(op_library, "DIRECTORY", tmp_path)
     (message,) = warnings_of_use()
     assert f"was built with {told}" in message
     running = f"runs TensorFlow {tf.__version__} and CXX11 ABI flag {abi}"
@@ -137,7 +138,7 @@ def test_library_without_a_readable_record(
     (tmp_path / "_convpar_ops.so").write_bytes(b"must not be opened")
     if record is not None:
         (tmp_path / "_build_info.json").write_text(record)
-    monkeypatch.setattr(_library, "DIRECTORY", tmp_path)
+    monkeypatch.setattr(op_library, "DIRECTORY", tmp_path)
     (message,) = warnings_of_use()
     assert "an unknown TensorFlow" in message
 
@@ -149,7 +150,7 @@ def test_library_that_does_not_load(fresh, monkeypatch, tmp_path):
     }
     (tmp_path / "_build_info.json").write_text(json.dumps(record))
     (tmp_path / "_convpar_ops.so").write_bytes(b"no library")
-    monkeypatch.setattr(_library, "DIRECTORY", tmp_path)
+    monkeypatch.setattr(op_library, "DIRECTORY", tmp_path)
     (message,) = warnings_of_use()
     assert "does not load" in message
 

@@ -21,6 +21,7 @@ from click.testing import CliRunner
 
 from tf_convpar import ops
 from tf_convpar import placement
+from tf_convpar._compat import op_library
 from tf_convpar.cli.main import main
 from tf_convpar.ops import _kernels
 from tf_convpar.ops import _library
@@ -245,7 +246,7 @@ def test_a_task_that_does_not_answer_is_asked_again(monkeypatch):
 def test_ops_of_a_gpu_in_a_graph(monkeypatch, works):
     """Placed without a card: a graph is built for any device."""
     if not built_for_gpus():
-        pytest.skip(f"built without kernels for GPUs: {_library.RECORD}")
+        pytest.skip(f"built without kernels for GPUs: {op_library.RECORD}")
     monkeypatch.setattr(_kernels, "joins_on", lambda device: works)
     gpu = "/job:localhost/replica:0/task:0/device:GPU:0"
     layout = placement.Layout(gpu, (gpu, gpu), (3, 1))

@@ -16,7 +16,7 @@ class Private(NamedTuple):
     ```
 
     Attributes:
-        path: A module, a colon, and a name in it.
+        path: A module, a colon, and a name in it; or a module alone.
         reason: Purpose that it is needed for.
     """
 

@@ -47,6 +47,10 @@ NAMES = {
         "_OneDeviceReplicaContext",
         "the one replica, whose all-reduce has nothing to do",
     ),
+    "OpError": Private(
+        "tensorflow.python.framework.errors_impl:OpError",
+        "errors of a server, in a process that has the runtime alone",
+    ),
     "ResourceVariable": Private(
         "tensorflow.python.ops.resource_variable_ops:ResourceVariable",
         "shards, whose devices no strategy chooses, as for `tf.Variable`",
@@ -91,8 +95,8 @@ NAMES = {
         "the memory of a GPU, in `convpar devices`",
     ),
     "pywrap_tf_session": Private(
-        "tensorflow.python.client:pywrap_tf_session",
-        "the memory of the devices of all tasks",
+        "tensorflow.python.client.pywrap_tf_session",
+        "the memory of the devices of all tasks, and a worker's server",
     ),
     "pywrap_tfe": Private(
         "tensorflow.python:pywrap_tfe",

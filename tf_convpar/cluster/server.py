@@ -11,6 +11,7 @@ import threading
 import time
 from typing import NoReturn
 
+from tf_convpar._compat.runtime import Runtime
 from tf_convpar.cluster import listening
 from tf_convpar.cluster import memory
 from tf_convpar.cluster.joining import check_port_free
@@ -81,28 +82,17 @@ def serve(
     # TensorFlow is imported late, so that errors come quickly. The ops must be
     # in the process before the server starts: the chief's functions name them.
     with importing or contextlib.nullcontext():
-        import tensorflow as tf
-
-        from tf_convpar import ops
-
+        runtime = Runtime()
         memory.keep()
-        ops.load()
-    config = tf.compat.v1.ConfigProto()
-    if threads is not None:
-        config.intra_op_parallelism_threads = threads
+        runtime.load_ops()
     try:
-        server = tf.distribute.Server(
-            tf.train.ClusterSpec(dict(cluster.spec)),
-            job_name=cluster.job,
-            task_index=cluster.index,
-            protocol="grpc",
-            config=config,
-            # It listens, and does not answer yet.
-            start=False,
+        # It listens, and does not answer yet.
+        server = runtime.server(
+            cluster.spec, cluster.task.job, cluster.task.index, threads
         )
         listening.restrict(cluster.task.port, doors)
         server.start()
-    except tf.errors.OpError as error:
+    except runtime.Error as error:
         raise RuntimeError(
             f"TensorFlow could not start a server for {cluster.task}: "
             f"{error.message}"

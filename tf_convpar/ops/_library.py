@@ -3,27 +3,13 @@
 import ctypes
 import dataclasses
 import functools
-import json
-import os
-import pathlib
 import threading
 import warnings
 from typing import Any
 
 import tensorflow as tf
 
-# Where the library and its record are; `make asan` has others.
-FOLDER = "TF_CONVPAR_OPS_FOLDER"
-DIRECTORY = pathlib.Path(
-    os.environ.get(FOLDER) or pathlib.Path(__file__).parent
-)
-LIBRARY = "_convpar_ops.so"
-RECORD = "_build_info.json"
-PY_OPS = "TF_CONVPAR_PY_OPS"
-REBUILD = (
-    "Run `make clean setup` in the source folder of tf_convpar, or "
-    "`pip install --force-reinstall --no-deps --no-build-isolation .` there."
-)
+from tf_convpar._compat import op_library
 
 _lock = threading.RLock()
 
@@ -129,8 +115,8 @@ def build_report() -> BuildReport:
     """
     with _lock:
         attempt = _attempt()
-    record = _read_record()
-    library = DIRECTORY / LIBRARY
+    record = op_library.read_record()
+    library = op_library.path()
     return BuildReport(
         library=str(library),
         exists=library.is_file(),
@@ -157,59 +143,28 @@ def _loaded() -> _Attempt:
 
 @functools.cache
 def _attempt() -> _Attempt:
-    if os.environ.get(PY_OPS) == "1":
+    if op_library.twin_is_chosen():
         return _Attempt(
-            problem=f"{PY_OPS}=1: the pure-TensorFlow twin serves.",
+            problem=f"{op_library.PY_OPS}=1: the pure-TensorFlow twin serves.",
             chosen=True,
         )
-    library = DIRECTORY / LIBRARY
-    if not library.is_file():
-        return _failure(f"there is no {library}")
-    record = _read_record()
-    built = (record.get("tensorflow"), record.get("cxx11_abi"))
-    running = (tf.__version__, int(tf.sysconfig.CXX11_ABI_FLAG))
-    if built != running:
-        # Loading it all the same might end this process.
-        return _failure(
-            f"{library} was built with {_describe(*built)}, but this process "
-            f"runs {_describe(*running)}",
-            f"Either install that one (`pip install tensorflow=={built[0]}`), "
-            f"or build the ops for this one. {REBUILD}"
-            if built[0]
-            else REBUILD,
-        )
+    library = str(op_library.path())
+    problem = op_library.problem(
+        tf.__version__, int(tf.sysconfig.CXX11_ABI_FLAG)
+    )
+    if problem is not None:
+        return _Attempt(problem=problem)
     try:
         return _Attempt(
-            module=tf.load_op_library(str(library)),
-            functions=ctypes.CDLL(str(library)),
+            module=tf.load_op_library(library),
+            functions=ctypes.CDLL(library),
         )
     except (tf.errors.OpError, OSError, RuntimeError) as error:
-        return _failure(f"{library} does not load: {error}")
-
-
-def _failure(cause: str, cure: str = REBUILD) -> _Attempt:
-    return _Attempt(
-        problem="The compiled ops of tf_convpar are not in use, their slower "
-        f"pure-TensorFlow twin serves: {cause}. {cure}"
-    )
+        cause = f"{library} does not load: {error}"
+        return _Attempt(problem=op_library.not_in_use(cause))
 
 
 @functools.cache
 def _warn_once(problem: str) -> None:
     # The stack level points at about the caller of the public function.
     warnings.warn(problem, RuntimeWarning, stacklevel=4)
-
-
-def _describe(version: Any, abi: Any) -> str:
-    if version is None:
-        return f"an unknown TensorFlow (no readable {RECORD} beside it)"
-    return f"TensorFlow {version} and CXX11 ABI flag {abi}"
-
-
-def _read_record() -> dict[str, Any]:
-    """The record that setup.py wrote with the library, {} if unreadable."""
-    try:
-        record = json.loads((DIRECTORY / RECORD).read_text())
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
