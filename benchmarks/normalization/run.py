@@ -1,8 +1,8 @@
 """Times normalization, forward and backward, in several ways.
 
-For batch normalization these are Keras' own layer, TensorFlow's fused op, what
-this package does with a shard before anything is exchanged, and what it does on
-one device; for that of pixels and groups Keras' layer and this package's op.
+For batch normalization these are Keras' own layer, TensorFlow's fused op, and
+what this package does on one device and with a shard alike, before anything is
+exchanged; for that of pixels and groups Keras' layer and this package's op.
 Each is one `tf.function`. They run on the same feature maps, in turns (A B C A
 B C ...). With an activation, that follows the normalization, or a bias.
 """
@@ -42,6 +42,7 @@ ACTIVATIONS = {
     "silu": tf.nn.silu,
 }
 WARM_UP = 2
+DEVICE = "/device:CPU:0"
 
 
 def learned(layer, call):
@@ -68,28 +69,17 @@ def by_tensorflow(layer, x, activation):
     return ACTIVATIONS[activation](y)
 
 
-def on_shards(layer, x, activation):
-    given = {weight.name: tf.identity(weight) for weight in layer.weights}
-    y, mean, variance = normalization.on_shard(layer, x, 3, given, True, None)
-    layer.moving_mean.assign(mean)
-    layer.moving_variance.assign(variance)
-    return ACTIVATIONS[activation](y)
-
-
 def fused(layer, x, activation):
-    moments = tf.unstack(ops.channel_moments(x))
-    old = [layer.moving_mean, layer.moving_variance]
-    values = [tf.convert_to_tensor(variable) for variable in old]
-    new = normalization.moved(layer, values, moments)
-    for variable, value in zip(old, new, strict=True):
+    weights = {weight.name: tf.identity(weight) for weight in layer.weights}
+    term = normalization.own_term(layer, x, 3, weights, DEVICE)
+    moving = [layer.moving_mean, layer.moving_variance]
+    before = [weights[variable.name] for variable in moving]
+    after = normalization.moved_on(
+        DEVICE, layer, before, term.statistics.moments
+    )
+    for variable, value in zip(moving, after, strict=True):
         variable.assign(value)
-    of = _normalized_sums.Statistics(
-        *map(tf.stop_gradient, moments), layer.epsilon, True, ("gamma", "beta")
-    )
-    weights = tf.identity(layer.gamma), tf.identity(layer.beta)
-    return _normalized_sums.combined(
-        [_normalized_sums.Term(x, weights, of)], activation
-    )
+    return _normalized_sums.combined([term], activation)
 
 
 def by_layer(layer, x, activation):
@@ -129,7 +119,6 @@ KINDS = {
         {
             "keras": by_keras,
             "tensorflow": by_tensorflow,
-            "on_shards": on_shards,
             "fused": fused,
         },
     ),
