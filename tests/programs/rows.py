@@ -182,6 +182,9 @@ def network():
             layers.BatchNormalization(),
             layers.Conv2D(4, 3),
             layers.BatchNormalization(),
+            # One device has its only filter.
+            layers.Conv2D(1, 1),
+            layers.Conv2D(4, 3),
             layers.GlobalAveragePooling2D(),
             layers.Dense(2),
         ]
