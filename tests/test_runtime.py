@@ -24,7 +24,7 @@ runtime, port = Runtime(), sys.argv[1]
 loaded = runtime.load_ops()
 address = f"localhost:{port}"
 try:
-    runtime.server({"worker": [address]}, "worker", 0, threads=1).start()
+    runtime.server({"worker": [address]}, job_name="worker", task_index=0)
     (answer,) = ask([Task("worker", 0, address)], timeout_s=30.0).values()
     found = [device.type for device in answer]
 except runtime.Error as error:

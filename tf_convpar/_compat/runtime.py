@@ -37,8 +37,7 @@ class Runtime:
     ```python
     runtime = Runtime()
     runtime.load_ops()
-    server = runtime.server({"worker": ["b:2222"]}, "worker", 0)
-    server.start()
+    runtime.server({"worker": ["b:2222"]}, job_name="worker", task_index=0)
     ```
 
     Where this process has imported TensorFlow, or has plugins of it, the
@@ -82,50 +81,17 @@ class Runtime:
         warnings.warn(problem, RuntimeWarning, stacklevel=2)
         return False
 
-    def server(
-        self,
-        tasks: Mapping[str, Sequence[str]],
-        job: str,
-        index: int,
-        threads: int | None = None,
-    ) -> Server:
-        """A server of this process's devices, which does not answer yet.
+    def server(self, tasks: Mapping[str, Sequence[str]], **options: Any) -> Any:
+        """A `tf.distribute.Server` of this process's devices.
 
         Args:
             tasks: Addresses `host:port` of the tasks of each job.
-            job: Job of this task.
-            index: Number of this task in its job.
-            threads: Most threads of one operation; None for one for each core.
+            **options: As for `tf.distribute.Server`.
 
         Raises:
             Error: It cannot listen at its address.
         """
-        from tensorflow.core.protobuf import tensorflow_server_pb2
-
-        definition = tensorflow_server_pb2.ServerDef(
-            job_name=job, task_index=index, protocol="grpc"
-        )
-        for name, addresses in tasks.items():
-            numbered = dict(enumerate(addresses))
-            definition.cluster.job.add(name=name, tasks=numbered)
-        if threads is not None:
-            config = definition.default_session_config
-            config.intra_op_parallelism_threads = threads
-        return Server(
-            self._session,
-            self._session.TF_NewServer(definition.SerializeToString()),
-        )
-
-
-class Server:
-    """A server of TensorFlow; it cannot be stopped but with its process."""
-
-    def __init__(self, session: Any, handle: Any) -> None:
-        self._session, self._handle = session, handle
-
-    def start(self) -> None:
-        """Lets it answer."""
-        self._session.TF_ServerStart(self._handle)
+        return NAMES["Server"].found()(dict(tasks), **options)
 
 
 def _without_python() -> types.ModuleType:

@@ -55,6 +55,10 @@ NAMES = {
         "tensorflow.python.ops.resource_variable_ops:ResourceVariable",
         "shards, whose devices no strategy chooses, as for `tf.Variable`",
     ),
+    "Server": Private(
+        "tensorflow.python.training.server_lib:Server",
+        "`tf.distribute.Server`, in a process that has the runtime alone",
+    ),
     "TFDecorator": Private(
         "tensorflow.python.util.tf_decorator:TFDecorator",
         "copies of functions that TensorFlow has wrapped",
@@ -96,7 +100,7 @@ NAMES = {
     ),
     "pywrap_tf_session": Private(
         "tensorflow.python.client.pywrap_tf_session",
-        "the memory of the devices of all tasks, and a worker's server",
+        "the memory of the devices of all tasks, and ops of a worker",
     ),
     "pywrap_tfe": Private(
         "tensorflow.python:pywrap_tfe",

@@ -85,10 +85,18 @@ def serve(
         runtime = Runtime()
         memory.keep()
         runtime.load_ops()
+    from tensorflow.core.protobuf.config_pb2 import ConfigProto
+
+    config = ConfigProto(intra_op_parallelism_threads=threads)
     try:
-        # It listens, and does not answer yet.
         server = runtime.server(
-            cluster.spec, cluster.task.job, cluster.task.index, threads
+            cluster.spec,
+            job_name=cluster.task.job,
+            task_index=cluster.task.index,
+            protocol="grpc",
+            config=config,
+            # It listens, and does not answer yet.
+            start=False,
         )
         listening.restrict(cluster.task.port, doors)
         server.start()
