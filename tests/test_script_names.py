@@ -6,6 +6,7 @@ They are run by hand, and what was renamed would be found out years later.
 import ast
 import importlib
 import importlib.util
+import types
 
 import pytest
 from processes import ROOT
@@ -46,7 +47,7 @@ def test_names_are_there(script):
         elif isinstance(node, ast.ImportFrom) and _is_ours(node.module):
             for each in node.names:
                 value = found(node.module, each.name)
-                if isinstance(value, type(ast)):
+                if isinstance(value, types.ModuleType):
                     modules[each.asname or each.name] = value
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
