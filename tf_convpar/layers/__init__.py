@@ -8,6 +8,8 @@ from tf_convpar.layers._activations import (
 )
 from tf_convpar.layers._activations import op_activation as op_activation
 from tf_convpar.layers._base import ConvParallel as ConvParallel
+from tf_convpar.layers._base import takes_shards as takes_shards
+from tf_convpar.layers._base import within_region as within_region
 from tf_convpar.layers._channel_scaling import Fusable as Fusable
 from tf_convpar.layers._channel_scaling import has_note as has_note
 from tf_convpar.layers._channel_scaling import is_inference as is_inference
@@ -37,8 +39,6 @@ from tf_convpar.layers._files import recovers as recovers
 from tf_convpar.layers._geometries import KINDS as KINDS
 from tf_convpar.layers._geometries import convolutions as convolutions
 from tf_convpar.layers._geometries import geometry as geometry
-from tf_convpar.layers._one_device import takes_shards as takes_shards
-from tf_convpar.layers._one_device import within_region as within_region
 from tf_convpar.layers._separable import (
     SeparableConv1D as SeparableConvParallel1D,
 )

@@ -5,65 +5,82 @@ another `call`. It inherits arguments, checks, shapes and serialization. It also
 has the same class name, so that files written by either load into the other:
 Keras addresses a layer in a weights file by its class.
 
-Kinds of layers differ in how weights lie (`InShards`) and in three members:
-where the input is needed (`_wanted`), what the devices compute when each has
-some of the filters (`_maps`), and what when each has all (`_stages`). Without a
-cluster there is one device (`OneDevice`).
+Kinds of layers differ in how weights lie (`InShards`), and in the convolutions
+that they are made of (`Stage`). Without a cluster one device computes them
+(`call_on`).
 """
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
-import functools
 import itertools
 from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
-from tf_convpar import ops
 from tf_convpar._compat.keras import in_stateless_scope
 from tf_convpar._compat.keras import is_adapted
 from tf_convpar._compat.keras import stored
 from tf_convpar.layers._activations import is_elementwise_activation
 from tf_convpar.layers._activations import is_per_sample_activation
 from tf_convpar.layers._channel_scaling import is_inference
-from tf_convpar.layers._channel_scaling import leave_note
+from tf_convpar.layers._channels import channel_axis
+from tf_convpar.layers._chief import chief
 from tf_convpar.layers._files import is_merged
-from tf_convpar.layers._one_device import OneDevice
-from tf_convpar.layers._one_device import Stage
-from tf_convpar.layers._one_device import takes_shards
+from tf_convpar.layers._one_device import call_on
+from tf_convpar.layers._one_device import leave_notes
+from tf_convpar.layers._sharded_weights import InShards
+from tf_convpar.layers._stage import Stage
 from tf_convpar.placement import AnyLayout
 from tf_convpar.placement import Move
 from tf_convpar.placement import Needed
 from tf_convpar.placement import Place
 from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import ShardedTensor
+from tf_convpar.placement import ShardedVariable
 from tf_convpar.placement import arranged
 from tf_convpar.placement import copies_of
+from tf_convpar.placement import device_type
 from tf_convpar.placement import in_shards
-from tf_convpar.placement import on_device
+
+# Whether a layer is called where its result may be shards.
+_to_shards: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    "to_shards", default=False
+)
 
 
-class ConvParallel(OneDevice):
+@contextlib.contextmanager
+def within_region() -> Iterator[None]:
+    """A context in which layers may return shards; elsewhere, tensors."""
+    token = _to_shards.set(True)
+    try:
+        yield
+    finally:
+        _to_shards.reset(token)
+
+
+def takes_shards() -> bool:
+    """Whether a layer is called from within a region."""
+    return _to_shards.get()
+
+
+class ConvParallel(InShards):
     """A mixin for a Keras convolution layer, before it among the bases."""
 
-    def _wanted(self) -> AnyLayout | tuple[str, ...]:
-        """The place where the input is needed: a layout, or device names.
+    # The value that was assigned to `supports_jit`; Keras assigns True.
+    _asked_jit = True
 
-        All of it is, unless a kind of layer says otherwise.
+    def stages(self) -> list[Stage]:
+        """The convolutions of the layer, each of the result of the one before.
+
+        The last has the layer's activation.
         """
-        layout: Any = self._layout
-        devices: tuple[str, ...] = layout.devices
-        return devices
-
-    def _maps(self, inputs: Any) -> ShardedTensor:
-        """Computes on each device the feature maps of its own filters."""
-        ((compute, names),) = self._stages()
-        return self._on_shards(compute, self._arranged(inputs), names)
+        raise NotImplementedError
 
     def join_region(
         self,
@@ -108,23 +125,112 @@ class ConvParallel(OneDevice):
         # stateless call, which brings values of its own for the variables.
         if is_merged() or is_adapted(self) or in_stateless_scope():
             return super().call(tf.convert_to_tensor(inputs))
+        stages = self.stages()
         if not self.is_spread:
-            return self._call_on_chief(tf.convert_to_tensor(inputs))
+            device, _ = chief()
+            inputs = tf.convert_to_tensor(inputs)
+            if stages[-1].is_of_keras(device):
+                return super().call(inputs)
+            return call_on(device, self, stages, inputs)
         if self._samples is not None:
-            maps = self._maps_of_samples(inputs, self._samples)
+            maps = self._maps_of_samples(inputs, stages, self._samples)
         else:
-            maps = self._maps(inputs)
+            maps = self._maps_of_filters(inputs, stages)
         if not self._activates_shards():
             return self.activation(maps.joined())
         maps = maps.with_shards(
             [
-                self._activated_on(device, part)
+                stages[-1].activated(device, part)
                 for device, part in zip(
                     maps.layout.devices, maps.shards, strict=True
                 )
             ]
         )
         return maps if self._in_region and takes_shards() else maps.joined()
+
+    def _maps_of_filters(
+        self, inputs: Any, stages: Sequence[Stage]
+    ) -> ShardedTensor:
+        """Computes feature maps, on each device those of its own filters.
+
+        Devices are sent their part of what each stage needs.
+        """
+        layout: Any = self._layout
+        maps = inputs
+        for stage in stages:
+            wire = layout.wire_dtype(maps.dtype).name
+            parts = arranged(maps, stage.wanted(), layout.owner, wire)
+            maps = self._on_shards(stage, parts, wire, stages)
+        return maps
+
+    def _on_shards(
+        self,
+        stage: Stage,
+        inputs: Sequence[tf.Tensor],
+        wire: str,
+        stages: Sequence[Stage],
+    ) -> ShardedTensor:
+        """Runs a stage on each device, with its input and its weights.
+
+        Args:
+            stage: The stage.
+            inputs: Input tensors, one for each device.
+            wire: The dtype in which feature maps travel.
+            stages: All stages of the layer.
+
+        Returns:
+            The feature maps, in shards of channels.
+        """
+        weights = [
+            stored(getattr(self, n)).sharded_value() for n in stage.names
+        ]
+        layout = weights[0].layout
+        shards = [weight.shards for weight in weights]
+        firsts = list(itertools.accumulate(layout.sizes, initial=0))[:-1]
+        maps = _on_devices(
+            stage, layout.devices, inputs, shards, firsts, stage is stages[-1]
+        )
+        if len(stages) == 1:
+            self._leave_notes(
+                stages, maps, layout.devices, inputs, shards, firsts
+            )
+        axis = channel_axis(self)
+        sizes = tuple(y.shape[axis] for y in maps)
+        return ShardedTensor(
+            maps,
+            dataclasses.replace(layout, axis=axis, sizes=sizes, wire=wire),
+        )
+
+    def _maps_of_samples(
+        self, inputs: Any, stages: Sequence[Stage], layout: SampleLayout
+    ) -> ShardedTensor:
+        """Computes all feature maps, on each device those of its samples.
+
+        Kernels travel: each device gathers all of them. Their gradients return
+        to where the kernels are stored, and are added there.
+        """
+        wire = layout.wire_dtype(inputs.dtype).name
+        layout = dataclasses.replace(layout, wire=wire)
+        images = in_shards(inputs, layout)
+        devices, firsts = layout.devices, [0] * len(layout.devices)
+        maps: Sequence[tf.Tensor] = images.shards
+        weights = []
+        for stage in stages:
+            copies = [
+                copies_of(getattr(self, name), devices, layout.owner, wire)
+                for name in stage.names
+            ]
+            maps = _on_devices(
+                stage, devices, maps, copies, firsts, stage is stages[-1]
+            )
+            weights += copies
+        self._leave_notes(stages, maps, devices, images.shards, weights, firsts)
+        return images.with_shards(maps, layout)
+
+    def _leave_notes(self, *arguments: Any) -> None:
+        """Leaves notes on shards, if one other layer alone uses them."""
+        if self._recomputable:
+            leave_notes(self, *arguments)
 
     def rematerialized_call(
         self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any
@@ -159,32 +265,25 @@ class ConvParallel(OneDevice):
             A move for each tensor that is sent.
         """
         layout: Any = self._samples or self._layout
-        width = self._wire_dtype_for(self.compute_dtype).size
+        width = layout.wire_dtype(self.compute_dtype).size
+        stages = self.stages()
+        wanted = self._samples or stages[0].wanted()
         shape = tuple(input_shape)
+        moves = [Move(shape, input_place, wanted, layout.owner, width, before)]
         if self._samples is None:
-            wanted = self._wanted()
-            return [
-                Move(shape, input_place, wanted, layout.owner, width, before)
-            ]
-        kernels = [
-            getattr(self, name) for _, names in self._stages() for name in names
-        ]
-        return [
+            return moves
+        kernels = [getattr(self, name) for s in stages for name in s.names]
+        return moves + [
             Move(
-                shape, input_place, self._samples, layout.owner, width, before
-            ),
-            *(
-                Move(
-                    tuple(kernel.shape),
-                    self._layout_of(kernel.name, kernel.shape),
-                    layout.devices,
-                    layout.owner,
-                    width,
-                    kernel.trainable,
-                    packed=not is_adapted(self),
-                )
-                for kernel in kernels
-            ),
+                tuple(kernel.shape),
+                self._layout_of(kernel.name, kernel.shape),
+                layout.devices,
+                layout.owner,
+                width,
+                kernel.trainable,
+                packed=not is_adapted(self),
+            )
+            for kernel in kernels
         ]
 
     def needed(self) -> list[Needed]:
@@ -193,166 +292,86 @@ class ConvParallel(OneDevice):
         # With LoRA or DoRA the kernel is made of several weights, by Keras.
         if layout is None or is_adapted(self):
             return []
-        wire = self._wire_dtype_for(self.compute_dtype).name
+        wire = layout.wire_dtype(self.compute_dtype).name
         return [
             Needed(getattr(self, name), layout.devices, layout.owner, wire)
-            for _, names in self._stages()
-            for name in names
+            for stage in self.stages()
+            for name in stage.names
         ]
 
-    def _arranged(self, inputs: Any) -> list[tf.Tensor]:
-        """Sends each device its part of the input, as `moves` says."""
-        layout: Any = self._layout
-        wire = self._wire_dtype_for(inputs.dtype).name
-        return arranged(inputs, self._wanted(), layout.owner, wire)
+    @property
+    def is_sharded(self) -> bool:
+        """Whether the weights are in shards now."""
+        return any(isinstance(stored(v), ShardedVariable) for v in self.weights)
 
-    def _on_shards(
-        self,
-        compute: Callable[..., tf.Tensor],
-        inputs: Sequence[tf.Tensor],
-        names: Sequence[str],
-    ) -> ShardedTensor:
-        """Runs a function on each device, with its input and its weights.
+    @property
+    def is_spread(self) -> bool:
+        """Whether devices share the work: by filters or by samples."""
+        return self._samples is not None or self.is_sharded
 
-        Args:
-            compute: Function that takes an input and a shard of each weight in
-                the input's dtype. As keywords it takes whether the input is
-                `channels_last`, the name of the `device`, and the number of the
-                `first` filter or channel of the shard.
-            inputs: Input tensors, one for each device.
-            names: Names of the weights.
+    @property
+    def will_spread(self) -> bool:
+        """Whether devices will share the work, as it has been laid out."""
+        return self._samples is not None or self._layout is not None
 
-        Returns:
-            The feature maps, in shards of channels.
-        """
-        weights = [stored(getattr(self, n)).sharded_value() for n in names]
-        layout = weights[0].layout
-        shards = [weight.shards for weight in weights]
-        firsts = list(itertools.accumulate(layout.sizes, initial=0))
-        maps = self._on_devices(
-            self._with_activation(compute),
-            layout.devices,
-            inputs,
-            shards,
-            firsts,
-        )
-        if len(self._stages()) == 1:
-            self._leave_notes(maps, layout.devices, inputs, shards, firsts)
-        axis = self._channel_axis()
-        sizes = tuple(y.shape[axis] for y in maps)
-        wire = self._wire_dtype_for(maps[0].dtype).name
-        return ShardedTensor(
-            maps,
-            dataclasses.replace(layout, axis=axis, sizes=sizes, wire=wire),
-        )
-
-    def _maps_of_samples(
-        self, inputs: Any, layout: SampleLayout
-    ) -> ShardedTensor:
-        """Computes all feature maps, on each device those of its samples.
-
-        Kernels travel: each device gathers all of them. Their gradients return
-        to where the kernels are stored, and are added there.
-        """
-        wire = self._wire_dtype_for(inputs.dtype).name
-        layout = dataclasses.replace(layout, wire=wire)
-        images = in_shards(inputs, layout)
-        devices, firsts = layout.devices, [0] * len(layout.devices)
-        maps: Sequence[tf.Tensor] = images.shards
-        weights = []
-        for compute, names in self._stages_on_shards():
-            copies = [
-                copies_of(getattr(self, name), devices, layout.owner, wire)
-                for name in names
-            ]
-            maps = self._on_devices(compute, devices, maps, copies, firsts)
-            weights += copies
-        self._leave_notes(maps, devices, images.shards, weights, firsts)
-        return images.with_shards(maps, layout)
-
-    def _leave_notes(
-        self,
-        maps: Sequence[tf.Tensor],
-        devices: Sequence[str],
-        inputs: Sequence[tf.Tensor],
-        weights: Sequence[Sequence[tf.Tensor]],
-        firsts: Sequence[int],
-    ) -> None:
-        """Leaves notes on maps of how to recompute them scaled.
-
-        Args:
-            maps: The feature maps of each device.
-            devices: Names of the devices.
-            inputs: The input of each, for all stages.
-            weights: For each weight of all stages, its tensor on each device.
-            firsts: The first filter of each device.
-        """
+    @property
+    def leaves_notes(self) -> bool:
+        """Whether what follows may be computed with the layer."""
         last = self.data_format == "channels_last"
-        linear = self.activation in (None, keras.activations.linear)
-        notes = self._recomputable and takes_shards() and is_inference()
-        if not (notes and last and linear):
-            return
-        for device, y, x, first, *operands in zip(
-            devices, maps, inputs, firsts, *weights, strict=False
-        ):
-            count = len(operands) - bool(self.use_bias)
-            kernels, bias = operands[:count], operands[count:]
-            shape = self._factors_shape(kernels[-1])
-            if shape is None:
-                return
-            source = self._source(x, device, kernels[-1])
-            run = functools.partial(self._in_stages, device, first_filter=first)
-            leave_note(y, run, source, kernels, bias, shape)
+        return last and takes_shards() and is_inference()
 
-    def _stages_on_shards(self) -> list[Stage]:
-        """The stages, of which the last may have the activation in its pass."""
-        *first, (last, names) = self._stages()
-        return [*first, (self._with_activation(last), names)]
+    @property
+    def supports_jit(self) -> bool:
+        """Whether XLA can compile the layer, for the one device that it is on.
 
-    def _with_activation(
-        self, compute: Callable[..., tf.Tensor]
-    ) -> Callable[..., tf.Tensor]:
-        """The last stage with the activation in its pass, where it has one."""
-
-        def run(*operands: tf.Tensor, device: str, **where: Any) -> tf.Tensor:
-            activation = self._fused_activation(device)
-            if activation != "linear":
-                where["epilogue"] = ops.Epilogue(activation=activation)
-            return compute(*operands, device=device, **where)
-
-        return run
-
-    def _activated_on(self, device: str, maps: tf.Tensor) -> tf.Tensor:
-        """Feature maps of the last stage with the layer's activation."""
-        linear = self.activation in (None, keras.activations.linear)
-        if linear or self._fused_activation(device) != "linear":
-            return maps
-        return on_device(self.activation, device)(maps)
-
-    def _on_devices(
-        self,
-        compute: Callable[..., tf.Tensor],
-        devices: Sequence[str],
-        inputs: Sequence[tf.Tensor],
-        weights: Sequence[Sequence[tf.Tensor]],
-        firsts: Iterable[int],
-    ) -> list[tf.Tensor]:
-        """Runs a function on each device, with its input and its weights.
-
-        Args:
-            compute: Function as for `_on_shards`.
-            devices: Names of the devices.
-            inputs: Input tensors, one for each device.
-            weights: For each weight, its tensor on each device.
-            firsts: The first filter or channel of each device.
+        So it can where Keras' own code computes all of it.
         """
-        maps = []
-        for device, first, *operands in zip(
-            devices, firsts, inputs, *weights, strict=False
-        ):
-            part = functools.partial(
-                self._run_shard, compute, device=device, first=first
-            )
-            run = on_device(part, device, input_first=True)
-            maps.append(run(*operands))
-        return maps
+        return self._asked_jit and self.built and self.is_of_keras()
+
+    @supports_jit.setter
+    def supports_jit(self, value: bool) -> None:
+        self._asked_jit = value
+
+    def is_of_keras(self) -> bool:
+        """Whether one device computes the layer as the Keras layer does.
+
+        The chief of a cluster has threads enough to compute both gradients at
+        once, so a stage puts them in an order there.
+        """
+        device, no_cluster = chief()
+        direct = self.algorithm in (None, "direct")
+        keras_computes = (direct and no_cluster) or device_type(device) != "CPU"
+        return keras_computes and not self.will_spread
+
+
+def _on_devices(
+    stage: Stage,
+    devices: Sequence[str],
+    inputs: Sequence[tf.Tensor],
+    weights: Sequence[Sequence[tf.Tensor]],
+    firsts: Sequence[int],
+    is_last: bool,
+) -> list[tf.Tensor]:
+    """Runs a stage on each device, with its input and its weights.
+
+    Args:
+        stage: The stage.
+        devices: Names of the devices.
+        inputs: Input tensors, one for each device.
+        weights: For each weight, its tensor on each device.
+        firsts: The first filter or channel of each device.
+        is_last: Whether it is the layer's last stage, after which comes the
+            activation.
+    """
+    return [
+        stage.on(
+            device,
+            x,
+            operands,
+            first,
+            stage.with_activation(device) if is_last else None,
+        )
+        for device, x, first, *operands in zip(
+            devices, inputs, firsts, *weights, strict=True
+        )
+    ]

@@ -3,8 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
+
+
+def channel_axis(layer: Any) -> int:
+    """The channel axis of a layer's feature maps, negative as in layouts."""
+    if layer.data_format == "channels_last":
+        return -1
+    return -1 - int(layer.rank)
+
+
+def channels(layer: Any, input_shape: Sequence[int | None]) -> int:
+    """The number of channels of a layer's input.
+
+    Raises:
+        ValueError: The number is unknown.
+    """
+    count = input_shape[channel_axis(layer)]
+    if count is None:
+        raise ValueError(
+            f"Expected the input of layer '{layer.name}' to have a known "
+            f"number of channels. Received: shape {tuple(input_shape)}."
+        )
+    return count
 
 
 def data_format(channels_last: bool) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -17,91 +16,88 @@ from tf_convpar.layers._base import ConvParallel
 from tf_convpar.layers._channel_scaling import Source
 from tf_convpar.layers._channel_scaling import completed
 from tf_convpar.layers._channel_scaling import unpadded
-from tf_convpar.layers._chief import chief
 from tf_convpar.layers._concatenated_inputs import joined_of
-from tf_convpar.layers._one_device import Stage
+from tf_convpar.layers._stage import NO_ZEROS
+from tf_convpar.layers._stage import Part
+from tf_convpar.layers._stage import Stage
 
 
-class Convolution(ConvParallel):
+class ConvolutionStage(Stage):
     """A convolution whose devices get all channels, and make their own maps."""
 
-    def _stages(self) -> list[Stage]:
-        return [(self._convolve, self._with_bias())]
-
-    def _convolve(
+    def compute(
         self,
         x: tf.Tensor,
         kernel: tf.Tensor,
-        *bias: tf.Tensor,
-        channels_last: bool,
-        device: str,
-        first: int,
-        epilogue: ops.Epilogue = ops.NOTHING,
-        zeros: Sequence[int] = (0, 0, 0, 0),
+        bias: Sequence[tf.Tensor],
+        part: Part,
+        epilogue: ops.Epilogue | None,
+        zeros: Sequence[int],
     ) -> tf.Tensor:
-        if self.padding == "causal":
-            x = _pad_before(x, self._reach(), channels_last)
+        """Computes it by the layer's algorithm."""
+        layer = self.layer
+        if layer.padding == "causal":
+            reach = (layer.kernel_size[0] - 1) * layer.dilation_rate[0]
+            x = _pad_before(x, reach, part.channels_last)
         return convolve(
             x,
             kernel,
-            self._windows(channels_last, zeros),
-            completed(epilogue, bias),
-            filters=(first, self.filters),
-            algorithm=self._algorithm_on(device),
-            device=device,
+            self._windows(part.channels_last, zeros),
+            completed(epilogue or ops.NOTHING, bias),
+            filters=(part.first, layer.filters),
+            algorithm=self.algorithm_on(part.device),
+            device=part.device,
         )
 
     def _windows(
-        self, channels_last: bool, zeros: Sequence[int] = (0, 0, 0, 0)
+        self, channels_last: bool, zeros: Sequence[int] = NO_ZEROS
     ) -> Windows:
+        layer = self.layer
         return Windows(
-            self.strides,
-            "valid" if self.padding == "causal" else self.padding,
-            self.dilation_rate,
-            self.groups,
+            layer.strides,
+            "valid" if layer.padding == "causal" else layer.padding,
+            layer.dilation_rate,
+            layer.groups,
             channels_last,
             zeros,
         )
 
-    def _source(
+    def is_of_keras(self, device: str) -> bool:
+        """Whether Keras computes the layer."""
+        return bool(self.layer.is_of_keras())
+
+    def activations(self, device: str) -> Collection[str]:
+        """`relu`, where an algorithm may compute it."""
+        direct = self.algorithm_on(device) == "direct"
+        return () if self.layer.groups > 1 or direct else ("relu",)
+
+    def source(
         self, inputs: tf.Tensor, device: str, kernel: tf.Tensor
     ) -> Source:
-        windows = self._windows(self.data_format == "channels_last")
-        source = self._source_in_one_pass(inputs, device, kernel, windows)
+        """The input without zeros around it, or the parts it is joined of."""
+        windows = self._windows(self.layer.data_format == "channels_last")
+        source = self.source_in_one_pass(inputs, device, kernel, windows)
         if not source.in_one_pass:
             return source
         image, zeros = unpadded(inputs)
         if any(zeros):
             return dataclasses.replace(source, inputs=image, zeros=zeros)
-        if self._is_of_pixels():
+        if max(*self.layer.kernel_size, *self.layer.strides) == 1:
+            # Each pixel of the feature maps is of one of the images.
             return dataclasses.replace(source, joined=joined_of(inputs))
         return source
 
-    def _activations(self, device: str) -> Collection[str]:
-        fuses = self.groups == 1 and self._algorithm_on(device) != "direct"
-        return ("relu",) if fuses else ()
-
-    def _is_of_pixels(self) -> bool:
-        """Whether each pixel of the feature maps is of one of the images."""
-        return max(*self.kernel_size, *self.strides) == 1
-
-    def _factors_shape(self, kernel: tf.Tensor) -> list[int]:
+    def factors_shape(self, kernel: tf.Tensor) -> list[int]:
+        """One factor for each filter."""
         return list(kernel.shape[-1:])
 
-    def _reach(self) -> int:
-        """The number of steps that causal padding adds before the first."""
-        return int((self.kernel_size[0] - 1) * self.dilation_rate[0])
 
-    def _call_on_chief(self, inputs: tf.Tensor) -> Any:
-        """Computes the layer on one device.
+class Convolution(ConvParallel):
+    """A convolution of one stage."""
 
-        That is the Keras layer, unless an algorithm was chosen or there is a
-        cluster. The chief of a cluster has threads enough to compute both
-        gradients at once; `on_device` keeps it from that.
-        """
-        if self._is_of_keras():
-            return super()._call_on_chief(inputs)
-        return self._call_on(chief()[0], inputs)
+    def stages(self) -> list[Stage]:
+        """The convolution."""
+        return [ConvolutionStage(self)]
 
 
 def _pad_before(x: tf.Tensor, steps: int, channels_last: bool) -> tf.Tensor:

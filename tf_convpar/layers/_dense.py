@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tf_convpar.layers._base import ConvParallel
-from tf_convpar.layers._one_device import Stage
+from tf_convpar.layers._stage import Stage
+
+
+class DenseStage(Stage):
+    """The units of a dense layer, which take all features."""
+
+    def compute(
+        self,
+        x: tf.Tensor,
+        kernel: tf.Tensor,
+        bias: Sequence[tf.Tensor],
+        *_: Any,
+    ) -> tf.Tensor:
+        """Computes them as Keras does."""
+        y = tf.matmul(x, kernel)
+        return tf.nn.bias_add(y, *bias) if bias else y
 
 
 @keras.saving.register_keras_serializable("tf_convpar", "DenseParallel")
@@ -53,15 +69,6 @@ class Dense(ConvParallel, keras.layers.Dense):
         self._lay_out(input_shape)
         return self._samples is None and self._layout is not None
 
-    def _stages(self) -> list[Stage]:
-        return [(self._multiply, self._with_bias())]
-
-    def _multiply(
-        self,
-        x: tf.Tensor,
-        kernel: tf.Tensor,
-        *bias: tf.Tensor,
-        **where: Any,
-    ) -> tf.Tensor:
-        y = tf.matmul(x, kernel)
-        return tf.nn.bias_add(y, *bias) if bias else y
+    def stages(self) -> list[Stage]:
+        """The product of features and kernel."""
+        return [DenseStage(self)]

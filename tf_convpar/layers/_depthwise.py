@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,18 +17,110 @@ from tf_convpar.layers._channel_scaling import Source
 from tf_convpar.layers._channel_scaling import completed
 from tf_convpar.layers._channel_scaling import unpadded
 from tf_convpar.layers._channels import add_bias
+from tf_convpar.layers._channels import channel_axis
+from tf_convpar.layers._channels import channels
 from tf_convpar.layers._channels import data_format
-from tf_convpar.layers._chief import chief
-from tf_convpar.layers._one_device import Stage
+from tf_convpar.layers._stage import Part
+from tf_convpar.layers._stage import Stage
 from tf_convpar.placement import AnyLayout
 from tf_convpar.placement import Layout
-from tf_convpar.placement import ShardedTensor
+
+
+class DepthwiseStage(Stage):
+    """A depthwise convolution, whose devices get their own channels only.
+
+    Args:
+        layer: The parallel layer.
+        layout: Layout of its input's channels; None if all are on the chief.
+        kernel: Name of its kernel.
+        has_bias: As for `Stage`.
+    """
+
+    def __init__(
+        self,
+        layer: Any,
+        layout: Layout | None,
+        kernel: str = "kernel",
+        has_bias: bool = True,
+    ) -> None:
+        super().__init__(layer, kernel, has_bias)
+        self._layout = layout
+
+    def wanted(self) -> Layout:
+        """Each device's own channels."""
+        layout: Any = self._layout
+        return dataclasses.replace(layout, axis=channel_axis(self.layer))
+
+    def compute(
+        self,
+        x: tf.Tensor,
+        kernel: tf.Tensor,
+        bias: Sequence[tf.Tensor],
+        part: Part,
+        epilogue: ops.Epilogue | None,
+        zeros: Sequence[int],
+    ) -> tf.Tensor:
+        """Computes it, by this package's op if there is an epilogue."""
+        if epilogue is not None:
+            return ops.depthwise(
+                x,
+                kernel[..., 0],
+                completed(epilogue, bias),
+                self.layer.strides[0],
+                self.layer.padding,
+                zeros,
+            )
+        y = depthwise_conv(
+            x,
+            kernel,
+            algorithm=self.algorithm_on(part.device),
+            **self._windows(part.channels_last),
+        )
+        return add_bias(y, bias, part.channels_last)
+
+    def is_of_keras(self, device: str) -> bool:
+        """Whether Keras computes it: its algorithms are direct but for one."""
+        return self.algorithm_on(device) != "auto"
+
+    def source(
+        self, inputs: tf.Tensor, device: str, kernel: tf.Tensor
+    ) -> Source:
+        """The input without zeros around it, if this package's op takes it."""
+        windows = self._windows(self.layer.data_format == "channels_last")
+        auto = self.algorithm_on(device) == "auto"
+        if not (auto and is_own_depthwise(inputs, kernel, **windows)):
+            return Source(inputs)
+        image, zeros = unpadded(inputs)
+        return Source(image, zeros, activations=ops.ACTIVATIONS)
+
+    def factors_shape(self, kernel: tf.Tensor) -> list[int]:
+        """One factor for each feature map of each channel."""
+        return list(kernel.shape[-2:])
+
+    def _windows(self, channels_last: bool) -> dict[str, Any]:
+        """Strides and padding, for `keras.ops.depthwise_conv`."""
+        return {
+            "strides": self.layer.strides,
+            "padding": self.layer.padding,
+            "dilation_rate": self.layer.dilation_rate,
+            "data_format": data_format(channels_last),
+        }
+
+
+def maps_of_channels(layer: Any, layout: Layout) -> Layout:
+    """The layout of a depthwise convolution's maps, by that of its input."""
+    sizes = tuple(layer.depth_multiplier * n for n in layout.sizes)
+    return dataclasses.replace(layout, axis=channel_axis(layer), sizes=sizes)
 
 
 class Depthwise(ConvParallel):
-    """A depthwise convolution whose devices get their own channels only."""
+    """A depthwise convolution, whose shards are of the input's channels."""
 
     _cut_axes = {"kernel": -2, "bias": -1}
+
+    def stages(self) -> list[Stage]:
+        """The convolution."""
+        return [DepthwiseStage(self, self._layout)]
 
     def _channels_to_share(self, input_shape: Sequence[int | None]) -> int:
         return channels(self, input_shape)
@@ -41,116 +132,12 @@ class Depthwise(ConvParallel):
         incoming: AnyLayout | None,
     ) -> Layout | None:
         # Channels stay where the layer before left them.
-        if (
-            isinstance(incoming, Layout)
-            and incoming.axis == self._channel_axis()
-        ):
+        if isinstance(incoming, Layout) and incoming.axis == channel_axis(self):
             return dataclasses.replace(incoming, axis=-1, wire=self._wire())
         return by_shards
 
     def _layout_of_maps(self, layout: Layout, input_shape: Any) -> Layout:
-        sizes = tuple(self.depth_multiplier * n for n in layout.sizes)
-        return dataclasses.replace(
-            layout, axis=self._channel_axis(), sizes=sizes
-        )
-
-    def _wanted(self) -> Layout:
-        layout: Any = self._layout
-        return dataclasses.replace(layout, axis=self._channel_axis())
-
-    def _maps(self, inputs: Any) -> ShardedTensor:
-        parts = self._arranged(inputs)
-        return self._on_shards(self._convolve, parts, self._with_bias())
-
-    def _stages(self) -> list[Stage]:
-        return [(self._convolve, self._with_bias())]
-
-    def _factors_shape(self, kernel: tf.Tensor) -> list[int]:
-        return list(kernel.shape[-2:])
-
-    def _call_on_chief(self, inputs: tf.Tensor) -> Any:
-        return call_on_chief(self, inputs, super()._call_on_chief)
-
-    def _convolve(
-        self,
-        x: tf.Tensor,
-        kernel: tf.Tensor,
-        *bias: tf.Tensor,
-        channels_last: bool,
-        device: str,
-        first: int,
-        epilogue: ops.Epilogue | None = None,
-        zeros: Sequence[int] = (0, 0, 0, 0),
-    ) -> tf.Tensor:
-        if epilogue is not None:
-            return ops.depthwise(
-                x,
-                kernel[..., 0],
-                completed(epilogue, bias),
-                self.strides[0],
-                self.padding,
-                zeros,
-            )
-        algorithm = self._algorithm_on(device)
-        y = depthwise(self, x, kernel, channels_last, algorithm)
-        return add_bias(y, bias, channels_last)
-
-    def _source(
-        self, inputs: tf.Tensor, device: str, kernel: tf.Tensor
-    ) -> Source:
-        auto = self._algorithm_on(device) == "auto"
-        if not (auto and is_own_depthwise(inputs, kernel, **_windows(self))):
-            return Source(inputs)
-        image, zeros = unpadded(inputs)
-        return Source(image, zeros, activations=ops.ACTIVATIONS)
-
-
-def channels(layer: Any, input_shape: Sequence[int | None]) -> int:
-    """The number of channels of a layer's input.
-
-    Raises:
-        ValueError: The number is unknown.
-    """
-    axis = -1 if layer.data_format == "channels_last" else 1
-    count = input_shape[axis]
-    if count is None:
-        raise ValueError(
-            f"Expected the input of layer '{layer.name}' to have a known "
-            f"number of channels. Received: shape {tuple(input_shape)}."
-        )
-    return count
-
-
-def call_on_chief(
-    layer: Any, inputs: tf.Tensor, keras_call: Callable[[tf.Tensor], Any]
-) -> Any:
-    """Computes a layer on one device: as Keras does, unless by `"auto"`."""
-    device, _ = chief()
-    if layer._algorithm_on(device) != "auto":
-        return keras_call(inputs)
-    return layer._call_on(device, inputs)
-
-
-def depthwise(
-    layer: Any,
-    x: tf.Tensor,
-    kernel: tf.Tensor,
-    channels_last: bool,
-    algorithm: str,
-) -> tf.Tensor:
-    """Computes the depthwise convolution of a Keras layer for some channels."""
-    windows = _windows(layer) | {"data_format": data_format(channels_last)}
-    return depthwise_conv(x, kernel, algorithm=algorithm, **windows)
-
-
-def _windows(layer: Any) -> dict[str, Any]:
-    """Strides and padding of a layer, for `keras.ops.depthwise_conv`."""
-    return {
-        "strides": layer.strides,
-        "padding": layer.padding,
-        "dilation_rate": layer.dilation_rate,
-        "data_format": layer.data_format,
-    }
+        return maps_of_channels(self, layout)
 
 
 @keras.saving.register_keras_serializable(

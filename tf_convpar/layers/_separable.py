@@ -14,20 +14,62 @@ from tf_convpar.algorithms import convolve
 from tf_convpar.layers._base import ConvParallel
 from tf_convpar.layers._channel_scaling import Source
 from tf_convpar.layers._channel_scaling import completed
-from tf_convpar.layers._depthwise import call_on_chief
-from tf_convpar.layers._depthwise import channels
-from tf_convpar.layers._depthwise import depthwise
-from tf_convpar.layers._one_device import Stage
+from tf_convpar.layers._channels import channel_axis
+from tf_convpar.layers._channels import channels
+from tf_convpar.layers._depthwise import DepthwiseStage
+from tf_convpar.layers._depthwise import maps_of_channels
 from tf_convpar.layers._split import Split
+from tf_convpar.layers._stage import Part
+from tf_convpar.layers._stage import Stage
 from tf_convpar.ops import NOTHING
 from tf_convpar.ops import Epilogue
 from tf_convpar.placement import AnyLayout
 from tf_convpar.placement import Layout
 from tf_convpar.placement import Move
 from tf_convpar.placement import Place
-from tf_convpar.placement import ShardedTensor
-from tf_convpar.placement import everywhere
 from tf_convpar.plans import whole_shares
+
+
+class PointwiseStage(Stage):
+    """A convolution of one pixel, which ends a separable one."""
+
+    def compute(
+        self,
+        x: tf.Tensor,
+        kernel: tf.Tensor,
+        bias: Sequence[tf.Tensor],
+        part: Part,
+        epilogue: Epilogue | None,
+        zeros: Sequence[int],
+    ) -> tf.Tensor:
+        """Computes it by the layer's algorithm."""
+        return convolve(
+            x,
+            kernel,
+            self._windows(part.channels_last),
+            completed(epilogue or NOTHING, bias),
+            algorithm=self.algorithm_on(part.device),
+            device=part.device,
+        )
+
+    def is_of_keras(self, device: str) -> bool:
+        """Whether Keras computes the layer: all algorithms but one do."""
+        return self.algorithm_on(device) != "auto"
+
+    def source(
+        self, inputs: tf.Tensor, device: str, kernel: tf.Tensor
+    ) -> Source:
+        """The input, and a whole epilogue where that is one pass."""
+        windows = self._windows(self.layer.data_format == "channels_last")
+        return self.source_in_one_pass(inputs, device, kernel, windows)
+
+    def factors_shape(self, kernel: tf.Tensor) -> list[int]:
+        """One factor for each filter."""
+        return list(kernel.shape[-1:])
+
+    def _windows(self, channels_last: bool) -> Windows:
+        ones = [1] * self.layer.rank
+        return Windows(ones, dilation_rate=ones, channels_last=channels_last)
 
 
 class Separable(ConvParallel):
@@ -70,7 +112,7 @@ class Separable(ConvParallel):
         if (
             by_shards is not None
             and isinstance(incoming, Layout)
-            and incoming.axis == self._channel_axis()
+            and incoming.axis == channel_axis(self)
         ):
             # Channels stay where the layer before left them.
             self._depthwise_layout = dataclasses.replace(incoming, axis=-1)
@@ -83,9 +125,14 @@ class Separable(ConvParallel):
             )
         return super()._layout_of(name, shape)
 
-    def _wanted(self) -> Layout:
-        layout: Any = self._depthwise_layout
-        return dataclasses.replace(layout, axis=self._channel_axis())
+    def stages(self) -> list[Stage]:
+        """The depthwise convolution, then that of one pixel."""
+        return [
+            DepthwiseStage(
+                self, self._depthwise_layout, "depthwise_kernel", has_bias=False
+            ),
+            PointwiseStage(self, "pointwise_kernel"),
+        ]
 
     def moves(
         self, input_shape: Sequence[int], input_place: Place, before: bool
@@ -97,9 +144,10 @@ class Separable(ConvParallel):
         moves = super().moves(input_shape, input_place, before)
         if self._samples is not None:
             return moves
-        input_place = self._between(self._wanted())
+        depthwise: Any = self._depthwise_layout
+        place = maps_of_channels(self, depthwise)
         shape = list(self.compute_output_shape(input_shape))
-        shape[input_place.axis] = input_place.total
+        shape[place.axis] = place.total
         learns = before or bool(self.trainable_weights)
         pointwise: Any = self._layout
         return [
@@ -107,78 +155,11 @@ class Separable(ConvParallel):
             dataclasses.replace(
                 moves[0],
                 shape=tuple(shape),
-                place=input_place,
+                place=place,
                 wanted=pointwise.devices,
                 returns=learns,
             ),
         ]
-
-    def _between(self, layout: Layout) -> Layout:
-        """The layout of the depthwise part's feature maps."""
-        sizes = tuple(self.depth_multiplier * n for n in layout.sizes)
-        return dataclasses.replace(layout, sizes=sizes)
-
-    def _maps(self, inputs: Any) -> ShardedTensor:
-        parts = self._arranged(inputs)
-        maps = self._on_shards(self._depthwise, parts, ["depthwise_kernel"])
-        layout = self.pointwise_kernel.layout
-        wire = self._wire_dtype_for(inputs.dtype).name
-        copies = everywhere(maps, layout.devices, layout.owner, wire)
-        return self._on_shards(
-            self._pointwise, copies, self._with_bias("pointwise_kernel")
-        )
-
-    def _factors_shape(self, kernel: tf.Tensor) -> list[int]:
-        return list(kernel.shape[-1:])
-
-    def _call_on_chief(self, inputs: tf.Tensor) -> Any:
-        return call_on_chief(self, inputs, super()._call_on_chief)
-
-    def _stages(self) -> list[Stage]:
-        return [
-            (self._depthwise, ["depthwise_kernel"]),
-            (self._pointwise, self._with_bias("pointwise_kernel")),
-        ]
-
-    def _depthwise(
-        self,
-        x: tf.Tensor,
-        kernel: tf.Tensor,
-        channels_last: bool,
-        device: str,
-        first: int,
-    ) -> tf.Tensor:
-        algorithm = self._algorithm_on(device)
-        return depthwise(self, x, kernel, channels_last, algorithm)
-
-    def _pointwise(
-        self,
-        x: tf.Tensor,
-        kernel: tf.Tensor,
-        *bias: tf.Tensor,
-        channels_last: bool,
-        device: str,
-        first: int,
-        epilogue: Epilogue = NOTHING,
-    ) -> tf.Tensor:
-        return convolve(
-            x,
-            kernel,
-            self._pointwise_windows(channels_last),
-            completed(epilogue, bias),
-            algorithm=self._algorithm_on(device),
-            device=device,
-        )
-
-    def _pointwise_windows(self, channels_last: bool) -> Windows:
-        ones = [1] * self.rank
-        return Windows(ones, dilation_rate=ones, channels_last=channels_last)
-
-    def _source(
-        self, inputs: tf.Tensor, device: str, kernel: tf.Tensor
-    ) -> Source:
-        windows = self._pointwise_windows(self.data_format == "channels_last")
-        return self._source_in_one_pass(inputs, device, kernel, windows)
 
 
 def _in_proportion(layout: Layout, total: int) -> Layout:

@@ -18,17 +18,14 @@ import tensorflow as tf
 
 from tf_convpar._compat.keras import layers_of
 from tf_convpar._compat.keras import own_variables
-from tf_convpar._compat.keras import stored
 from tf_convpar.algorithms import check_algorithm
-from tf_convpar.layers._chief import chief
+from tf_convpar.layers._channels import channel_axis
 from tf_convpar.layers._split import Split
 from tf_convpar.layers._split import layout_of_counts
 from tf_convpar.placement import AnyLayout
 from tf_convpar.placement import Layout
 from tf_convpar.placement import PlacedVariable
 from tf_convpar.placement import SampleLayout
-from tf_convpar.placement import ShardedVariable
-from tf_convpar.placement import device_type
 from tf_convpar.placement import place
 from tf_convpar.plans import CHIEF
 from tf_convpar.plans import whole_shares
@@ -47,8 +44,6 @@ class InShards(keras.layers.Layer):
 
     # The axis that is cut of each weight, by the weight's name.
     _cut_axes: Mapping[str, int] = {"kernel": -1, "bias": -1}
-    # The value that was assigned to `supports_jit`; Keras assigns True.
-    _asked_jit = True
 
     def __init__(
         self,
@@ -174,7 +169,7 @@ class InShards(keras.layers.Layer):
         return by_shards
 
     def _layout_of_maps(self, layout: Layout, input_shape: Any) -> Layout:
-        return dataclasses.replace(layout, axis=self._channel_axis())
+        return dataclasses.replace(layout, axis=channel_axis(self))
 
     def _split_and_devices(
         self, input_shape: Any
@@ -264,59 +259,6 @@ class InShards(keras.layers.Layer):
         variable.constraint = kwargs["constraint"]
         self._track_variable(variable)
         return variable
-
-    @property
-    def is_sharded(self) -> bool:
-        """Whether the weights are in shards now."""
-        return any(isinstance(stored(v), ShardedVariable) for v in self.weights)
-
-    @property
-    def is_spread(self) -> bool:
-        """Whether devices share the work: by filters or by samples."""
-        return self._samples is not None or self.is_sharded
-
-    @property
-    def will_spread(self) -> bool:
-        """Whether devices will share the work, as it has been laid out."""
-        return self._samples is not None or self._layout is not None
-
-    @property
-    def supports_jit(self) -> bool:
-        """Whether XLA can compile the layer, for the one device that it is on.
-
-        So it can where Keras' own code computes all of it.
-        """
-        return self._asked_jit and self.built and self._is_of_keras()
-
-    @supports_jit.setter
-    def supports_jit(self, value: bool) -> None:
-        self._asked_jit = value
-
-    def _is_of_keras(self) -> bool:
-        """Whether the layer is computed as the Keras layer computes it.
-
-        On the chief of a cluster the gradients are put in an order.
-        """
-        device, no_cluster = chief()
-        direct = self.algorithm in (None, "direct")
-        keras_computes = (direct and no_cluster) or device_type(device) != "CPU"
-        return keras_computes and not self.will_spread
-
-    def _wire_dtype_for(self, dtype: Any) -> tf.DType:
-        """The dtype in which tensors of `dtype` travel, never a wider one.
-
-        A wider one would only cost bytes.
-        """
-        computed = tf.as_dtype(dtype)
-        layout = self._samples or self._layout
-        wire = tf.as_dtype((layout and layout.wire) or computed)
-        return wire if wire.size < computed.size else computed
-
-    def _channel_axis(self) -> int:
-        """The channel axis of feature maps, negative as in layouts."""
-        if self.data_format == "channels_last":
-            return -1
-        return -1 - int(self.rank)
 
     def get_config(self) -> dict[str, Any]:
         """The config of the Keras layer, with the arguments of this one."""

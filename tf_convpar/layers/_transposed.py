@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 import tensorflow as tf
 
 from tf_convpar.layers._base import ConvParallel
 from tf_convpar.layers._channels import add_bias
 from tf_convpar.layers._channels import data_format
-from tf_convpar.layers._one_device import Stage
+from tf_convpar.layers._stage import Part
+from tf_convpar.layers._stage import Stage
+
+
+class TransposedStage(Stage):
+    """A transposed convolution, by the op of Keras."""
+
+    def compute(
+        self,
+        x: tf.Tensor,
+        kernel: tf.Tensor,
+        bias: Sequence[tf.Tensor],
+        part: Part,
+        *_: Any,
+    ) -> tf.Tensor:
+        """Computes it as Keras does."""
+        layer = self.layer
+        y = keras.ops.conv_transpose(
+            x,
+            kernel,
+            strides=list(layer.strides),
+            padding=layer.padding,
+            output_padding=layer.output_padding,
+            dilation_rate=layer.dilation_rate,
+            data_format=data_format(part.channels_last),
+        )
+        return add_bias(y, bias, part.channels_last)
 
 
 class Transposed(ConvParallel):
@@ -16,28 +45,9 @@ class Transposed(ConvParallel):
 
     _cut_axes = {"kernel": -2, "bias": -1}
 
-    def _stages(self) -> list[Stage]:
-        return [(self._convolve, self._with_bias())]
-
-    def _convolve(
-        self,
-        x: tf.Tensor,
-        kernel: tf.Tensor,
-        *bias: tf.Tensor,
-        channels_last: bool,
-        device: str,
-        first: int,
-    ) -> tf.Tensor:
-        y = keras.ops.conv_transpose(
-            x,
-            kernel,
-            strides=list(self.strides),
-            padding=self.padding,
-            output_padding=self.output_padding,
-            dilation_rate=self.dilation_rate,
-            data_format=data_format(channels_last),
-        )
-        return add_bias(y, bias, channels_last)
+    def stages(self) -> list[Stage]:
+        """The convolution."""
+        return [TransposedStage(self)]
 
 
 @keras.saving.register_keras_serializable(

@@ -10,8 +10,30 @@ from typing import TypeAlias
 import tensorflow as tf
 
 
+class _Shards:
+    """What layouts of channels and of samples have in common."""
+
+    wire: str | None
+
+    def matches(self, other: AnyLayout) -> bool:
+        """Whether both put the same shards on the same devices.
+
+        The wire dtypes may differ.
+        """
+        return _but_wire(self) == _but_wire(other)
+
+    def wire_dtype(self, dtype: Any) -> tf.DType:
+        """The dtype in which tensors of `dtype` travel, never a wider one.
+
+        A wider one would only cost bytes.
+        """
+        computed = tf.as_dtype(dtype)
+        wire = tf.as_dtype(self.wire or computed)
+        return wire if wire.size < computed.size else computed
+
+
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class Layout(_Shards):
     """The layout of a channel axis: which device holds how many channels.
 
     Example:
@@ -69,13 +91,6 @@ class Layout:
         """The length of the axis."""
         return self.blocks * sum(self.sizes)
 
-    def matches(self, other: AnyLayout) -> bool:
-        """Whether both put the same shards on the same devices.
-
-        The wire dtypes may differ.
-        """
-        return _but_wire(self) == _but_wire(other)
-
     def fits(self, shape: tf.TensorShape) -> bool:
         """Whether a value of this (merged) shape can be cut this way."""
         return (
@@ -92,7 +107,7 @@ class Layout:
 
 
 @dataclasses.dataclass(frozen=True)
-class SampleLayout:
+class SampleLayout(_Shards):
     """The layout of a batch: which device holds how many of its samples.
 
     Example:
@@ -155,16 +170,9 @@ class SampleLayout:
         # Rounded to the nearest.
         return [(2 * batch * end + total) // (2 * total) for end in ends]
 
-    def matches(self, other: AnyLayout) -> bool:
-        """Whether both put the same shards on the same devices.
-
-        The wire dtypes may differ.
-        """
-        return _but_wire(self) == _but_wire(other)
-
 
 AnyLayout: TypeAlias = Layout | SampleLayout
 
 
-def _but_wire(layout: AnyLayout) -> AnyLayout:
+def _but_wire(layout: Any) -> Any:
     return dataclasses.replace(layout, wire=None)

@@ -145,7 +145,7 @@ class _TrafficCounter:
             output_layout: Any = layer._samples or layer._layout_of_maps(
                 kernel_layout, shapes[0]
             )
-            wire = layer._wire_dtype_for(layer.compute_dtype).name
+            wire = output_layout.wire_dtype(layer.compute_dtype).name
             return dataclasses.replace(output_layout, wire=wire)
         attached = vars(layer).get("call") if layer is not None else None
         if isinstance(attached, OnSamples) and (attached.first or any(layouts)):

@@ -195,16 +195,14 @@ class ClockedLayers:
                 {"algorithm": self._algorithm} if self._algorithm else {}
             )
             twin: Any = sharding.planned(layer, **overrides)
-            y = inputs[0]
-            for compute, names in twin._stages_on_shards():
-                y = twin._run_shard(
-                    compute,
-                    y,
-                    *(values[name] for name in names),
-                    device=self._device,
-                    first=0,
-                )
-            return twin._activated_on(self._kind, y)
+            y, stages = inputs[0], twin.stages()
+            for stage in stages:
+                weights = [values[name] for name in stage.names]
+                epilogue = stage.with_activation(self._device)
+                if stage is not stages[-1]:
+                    epilogue = None
+                y = stage.here(y, weights, self._device, epilogue=epilogue)
+            return stages[-1].activated(self._kind, y)
         input_values = {
             id(x): value
             for x, value in zip(call.node.input_tensors, inputs, strict=True)
