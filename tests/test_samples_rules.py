@@ -197,11 +197,7 @@ CASES = [
 # These have no rule, or none that holds here: the chief runs them.
 JOINED = {
     "dense": lambda: in_turn(L.Flatten(), L.Dense(64, name="joined")),
-    "a user's": lambda: L.Lambda(lambda y: y[..., ::-1], name="joined"),
     "a user's, with a seed": lambda: Drawing(name="joined"),
-    "a user's activation": lambda: L.Activation(
-        lambda y: ops.tanh(y), name="joined"
-    ),
     "dropout alike": lambda: L.Dropout(
         0.4, noise_shape=(1, 6, 6, 4), seed=3, name="joined"
     ),

@@ -66,7 +66,7 @@ def works_on_samples(node: Any, moments: str = "all") -> SampleRule | None:
     alike = alike and all(map(len, shapes))
     if not alike or not _only(node, len(tensors)) or _arrays(node):
         return None
-    return sample_rule_for(layer, shapes, moments)
+    return sample_rule_for(node, shapes, moments)
 
 
 def leading(model: Any) -> Mapping[int, Any]:

@@ -23,7 +23,6 @@ from tf_convpar.sharding.rules.each_sample import AlongAnAxis
 from tf_convpar.sharding.rules.each_sample import Attention
 from tf_convpar.sharding.rules.each_sample import EachSample
 from tf_convpar.sharding.rules.each_sample import Einsum
-from tf_convpar.sharding.rules.each_sample import OfTheUser
 from tf_convpar.sharding.rules.each_sample import Recurrent
 from tf_convpar.sharding.rules.each_sample import SampleRule as SampleRule
 from tf_convpar.sharding.rules.each_sample import each_alone as each_alone
@@ -38,6 +37,7 @@ from tf_convpar.sharding.rules.operation import OperationOnSamples
 from tf_convpar.sharding.rules.spatial import GlobalPooling
 from tf_convpar.sharding.rules.spatial import Pixels
 from tf_convpar.sharding.rules.spatial import Spatial
+from tf_convpar.sharding.rules.users_layer import OfTheUser
 
 RULES: tuple[Rule, ...] = (
     Spatial(),
@@ -92,18 +92,22 @@ def rule_for(layer: Any) -> Rule | None:
 
 
 def sample_rule_for(
-    layer: Any, shapes: Sequence[Any], moments: str = "all"
+    node: Any, shapes: Sequence[Any], moments: str = "all"
 ) -> SampleRule | None:
     """The rule of a layer for shards of samples; None if it has none.
 
     Args:
-        layer: A built layer, or an operation.
+        node: Call of a built layer, or of an operation, in a model.
         shapes: Shapes of its inputs and outputs, with the batch.
         moments: Of which samples a batch normalization takes its moments, as
             for `parallelize`.
     """
+    layer = node.operation
     for rule in (MOMENTS[moments], *SAMPLE_RULES):
         if type(layer) in rule.layers and rule.holds(layer, shapes):
             return rule
     user_rule = OfTheUser()
-    return user_rule if user_rule.holds(layer, shapes) else None
+    holds = user_rule.holds(layer, shapes)
+    return (
+        user_rule if holds or user_rule.holds_for_call(node, shapes) else None
+    )

@@ -13,7 +13,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_convpar._compat.keras import keeps_state
 from tf_convpar._compat.keras import layers_of
 from tf_convpar.layers import is_per_sample_activation
 from tf_convpar.placement import Move
@@ -368,24 +367,3 @@ class Attention(SampleRule):
     def holds(self, layer: Any, shapes: Sequence[Any]) -> bool:
         """Whether the layer has no dropout, whose masks are of all samples."""
         return not getattr(layer, "dropout", 0) and super().holds(layer, shapes)
-
-
-class OfTheUser(SampleRule):
-    """Layers whose class says `works_per_sample = True`."""
-
-    def holds(self, layer: Any, shapes: Sequence[Any]) -> bool:
-        """Whether the class says so, and the layer has no state of its own.
-
-        A seed is a state, too. Variables that Keras does not know as weights
-        cannot be given to each device.
-        """
-        if not getattr(layer, "works_per_sample", False):
-            return False
-        every = (layer, *layers_of(layer))
-        unknown = any(
-            isinstance(value, tf.Variable)
-            for one in every
-            for value in vars(one).values()
-        )
-        stateful = unknown or any(map(keeps_state, every))
-        return not stateful and super().holds(layer, shapes)
