@@ -19,6 +19,7 @@ from tf_convpar.placement import BLOCK
 from tf_convpar.replicas import _shares
 from tf_convpar.replicas import _steps_under_way
 from tf_convpar.replicas._data import Source
+from tf_convpar.replicas._epochs import Epochs
 from tf_convpar.replicas._local_steps import StepsRun
 from tf_convpar.replicas._wire import wire_of
 
@@ -307,7 +308,7 @@ def test_who_hangs_is_left_out_of_rounds_until_its_steps_end(hung, monkeypatch):
         quadratic(), devices=DEVICES, shares=[1, 1, 1], every=4, patience=0.25
     )
     method._prepare(source, 2)
-    method._begin(source)
+    Epochs(method, source, 4, None, None)._begin()
     batch, goes_on = source.batch, threading.Event()
 
     def hangs(replica):

@@ -11,16 +11,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from tf_convpar._compat.keras import is_validated
-from tf_convpar._compat.keras import numbers_of
 from tf_convpar._compat.keras import restored_epoch
-from tf_convpar._compat.keras import steps_counter
 from tf_convpar._compat.tensorflow import outside_scopes
 from tf_convpar.cluster.joining import watched
-from tf_convpar.cluster.transient_errors import Retries
 from tf_convpar.replicas._data import Source
+from tf_convpar.replicas._epochs import Epochs
 from tf_convpar.replicas._fit_arguments import source_of
 from tf_convpar.replicas._fit_arguments import split_off
 from tf_convpar.replicas._survivors import Survivors
@@ -37,8 +34,6 @@ class Method(Survivors):
 
     # Whether steps are being made that the model does not have yet.
     _is_ahead = False
-    # What metrics of an epoch begin with.
-    _zero_metrics: Any = None
 
     @abc.abstractmethod
     def _steps(
@@ -78,6 +73,11 @@ class Method(Survivors):
 
     def _over(self) -> None:  # noqa: B027 (most keep nothing)
         """Called when a training has come to its end."""
+
+    def _reset_metrics(self, zero: Any) -> None:
+        """Lets all replicas' metrics begin anew, with this state."""
+        for replica in self.replicas:
+            replica.metrics.assign(zero)
 
     def _per_step(self) -> int:
         """Samples of a step, as the progress bar counts them."""
@@ -173,9 +173,8 @@ class Method(Survivors):
 
             with watched(), self._ahead_of_model():
                 self._survived(self._from_model)
-                logs = self._epochs(
-                    initial_epoch, epochs, steps, source, callbacks, validate
-                )
+                loop = Epochs(self, source, steps, callbacks, validate)
+                logs = loop.run(initial_epoch, epochs)
             callbacks.on_train_end(logs)
         history: keras.callbacks.History = self.model.history
         return history
@@ -195,37 +194,6 @@ class Method(Survivors):
             steps=steps,
             model=self.model,
         )
-
-    def _epochs(
-        self,
-        initial_epoch: int,
-        epochs: int,
-        steps: int,
-        source: Source,
-        callbacks: Any,
-        validate: Callable[[int], dict[str, Any]],
-    ) -> dict[str, Any]:
-        """Trains for all epochs that are left; returns the last one's logs."""
-        model = self.model
-        logs: dict[str, Any] = {}
-        first, resumed_at = self._resume(source, initial_epoch, steps)
-        if first >= epochs > initial_epoch:
-            self._settle(source, last=True)
-        for epoch in range(first, epochs):
-            callbacks.on_epoch_begin(epoch)
-            self._begin(source)
-            done = resumed_at if epoch == first else 0
-            logs = self._epoch(epoch, done, steps, source, callbacks)
-            last = model.stop_training or epoch + 1 == epochs
-            self._settle(source, last)
-            logs |= validate(epoch)
-            callbacks.on_epoch_end(epoch, logs)
-            if model.stop_training:
-                if not last:  # A callback of this epoch stopped it.
-                    self._settle(source, last=True)
-                break
-        self._over()
-        return logs
 
     @contextlib.contextmanager
     def _ahead_of_model(self) -> Iterator[None]:
@@ -284,110 +252,6 @@ class Method(Survivors):
             )
         )
         return {f"val_{name}": value for name, value in results.items()}
-
-    def _resume(
-        self, source: Source, epoch: int, steps: int
-    ) -> tuple[int, int]:
-        """As `_resumed`, whoever is lost meanwhile."""
-        self._tries = Retries()
-        while True:
-            try:
-                return self._resumed(source, epoch, steps)
-            except tf.errors.OpError as error:
-                self._go_on_without_lost(source, error)
-
-    def _begin(self, source: Source) -> None:
-        """Begins an epoch: who was lost and has returned takes part."""
-        self._tries = Retries()
-        while True:
-            try:
-                self._take_back(source)
-                self.model.reset_metrics()
-                form = self.replicas[0].form
-                self._zero_metrics = form.metrics.read(form.measured)
-                self._reset_metrics()
-                return
-            except tf.errors.OpError as error:
-                self._go_on_without_lost(source, error)
-
-    def _reset_metrics(self) -> None:
-        """Lets all replicas' metrics begin anew."""
-        for replica in self.replicas:
-            replica.metrics.assign(self._zero_metrics)
-
-    def _settle(self, source: Source, last: bool) -> None:
-        """Ends an epoch: the model has the centre's weights."""
-        while True:
-            try:
-                self._finish(last)
-                self.to_model()
-                return
-            except tf.errors.OpError as error:
-                self._go_on_without_lost(source, error)
-
-    def _epoch(
-        self, epoch: int, done: int, steps: int, source: Source, callbacks: Any
-    ) -> dict[str, Any]:
-        form = self.replicas[0].form
-        logs: dict[str, Any] = {}
-        with (
-            self._left_with_what_it_learned(),
-            contextlib.closing(
-                self._surviving_steps(steps - done, source)
-            ) as states,
-        ):
-            while done < steps:
-                callbacks.on_train_batch_begin(done)
-                more, state = next(states)
-                done += more
-                # A sum over replicas has of what each began with one too many.
-                others = len(self._present) - 1
-                state = state - others * self._zero_metrics
-                form.metrics.write(state, form.measured)
-                # Schedules of the learning rate go by it.
-                steps_counter(self.model.optimizer).assign_add(more)
-                self._keep(epoch, done, steps)
-                logs = numbers_of(self.model.get_metrics_result())
-                callbacks.on_train_batch_end(done - 1, logs)
-                if self.model.stop_training:
-                    break
-        return dict(logs)
-
-    @contextlib.contextmanager
-    def _left_with_what_it_learned(self) -> Iterator[None]:
-        """The model has the centre's weights where an epoch is interrupted.
-
-        As Keras' own `fit` leaves it; the next `fit` goes on from the model.
-        """
-        try:
-            yield
-        except BaseException:
-            # Who is lost may have had the centre.
-            with contextlib.suppress(tf.errors.OpError):
-                self._finish(last=True)
-                self.to_model()
-            raise
-
-    def _surviving_steps(
-        self, steps: int, source: Source
-    ) -> Generator[tuple[int, Any], None, None]:
-        """An epoch's steps, whoever is lost on the way."""
-        done = 0
-        while done < steps:
-            left = steps - done
-            try:
-                with contextlib.closing(self._steps(left, source)) as states:
-                    for more, state in states:
-                        done += more
-                        self._tries = Retries()
-                        yield more, state
-            except tf.errors.OutOfRangeError:
-                raise ValueError(
-                    "Expected a dataset with a batch at least for each of "
-                    f"{len(self.replicas)} replicas. Received: fewer."
-                ) from None
-            except tf.errors.OpError as error:
-                self._go_on_without_lost(source, error)
 
     def _steps_of(self, source: Source, given: int | None) -> int:
         if given is not None:

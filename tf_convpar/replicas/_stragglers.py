@@ -48,6 +48,8 @@ class Stragglers(KeptRounds):
         self._steps_under_way = StepsUnderWay()
         # Whose metrics are still of an earlier epoch.
         self._has_old_metrics: set[Replica] = set()
+        # What metrics of an epoch begin with.
+        self._zero_metrics: Any = None
         # Seconds for which others do without one that does not answer.
         self._away_s = 0.0
         # Whether the next round's calls are the first ones of their functions.
@@ -101,9 +103,10 @@ class Stragglers(KeptRounds):
         self._is_first = True
         self._excuse(filter(self._steps_under_way.is_late, self.replicas))
 
-    def _reset_metrics(self) -> None:
+    def _reset_metrics(self, zero: Any) -> None:
         # Where a replica steps: to do it here would wait for one that hangs.
         self._has_old_metrics = set(self.replicas)
+        self._zero_metrics = zero
 
     def _start(self, member: Member, *limits: Any) -> None:
         """Lets a member step; `limits` are those of `LocalSteps.run`."""

@@ -38,15 +38,28 @@ class Survivors(Replicated):
         # Of what has failed since something was last done.
         self._tries = Retries()
 
-    def _survived(self, call: Callable[[], Any]) -> Any:
-        """The result of a call between steps, made again without the lost."""
-        self._tries = Retries()
+    def _survived(
+        self, call: Callable[[], Any], source: Source | None = None
+    ) -> Any:
+        """The result of a call, made again without the lost.
+
+        Args:
+            call: The call.
+            source: In an epoch, its data, which is cut anew; else None.
+        """
+        self._has_done_something()
         while True:
             try:
                 return call()
             except tf.errors.OpError as error:
-                if not self._leave_lost_out() and not self._passes(error):
+                if source is not None:
+                    self._go_on_without_lost(source, error)
+                elif not self._leave_lost_out() and not self._passes(error):
                     raise
+
+    def _has_done_something(self) -> None:
+        """What fails from now on has not failed before."""
+        self._tries = Retries()
 
     def _passes(self, error: tf.errors.OpError) -> bool:
         """Whether to try again what failed though nobody is lost."""
