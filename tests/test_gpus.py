@@ -185,8 +185,9 @@ def test_no_algorithm_races_for_a_gpu(monkeypatch):
     assert "cuDNN" in _candidates.rule(geometry, None)
     assert _candidates.rule(geometry, CPU) is None
     layer = convpar.ConvParallel2D(8, 3, algorithm="auto")
-    assert layer._algorithm_on(GPU) == "direct"
-    assert layer._algorithm_on(CPU) == "auto"
+    (stage,) = layer.stages()
+    assert stage.algorithm_on(GPU) == "direct"
+    assert stage.algorithm_on(CPU) == "auto"
 
 
 def network():

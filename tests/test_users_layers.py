@@ -257,6 +257,13 @@ def test_what_mixes_samples_is_joined(case, strategy):
     same(slopes(parallel, x), slopes(model, x), 1e-11)
 
 
+@pytest.mark.parametrize(
+    "layer", [L.Conv2D(4, 3), L.TimeDistributed(L.Conv1D(4, 3))]
+)
+def test_convolutions_are_split_by_their_own_plan(layer):
+    assert rule_of(layer) is None
+
+
 class OfMask(L.Layer):
     supports_masking = True
 

@@ -13,6 +13,7 @@ from tf_convpar._compat.keras import keeps_state
 from tf_convpar._compat.keras import layers_of
 from tf_convpar._compat.keras import stored
 from tf_convpar._compat.keras import takes_training
+from tf_convpar.layers import ConvParallel
 from tf_convpar.sharding.rules._batch_axis import treats_each_sample_alone
 from tf_convpar.sharding.rules.each_sample import SampleRule
 
@@ -49,9 +50,13 @@ class OfTheUser(SampleRule):
         is_layer = isinstance(layer, keras.layers.Layer)
         if not is_layer or isinstance(layer, keras.Model) or not layer.built:
             return False
-        # Convolutions within a layer are split one by one.
-        convolves = any(hasattr(one, "kernel_size") for one in layers_of(layer))
-        if convolves or not _is_stateless(layer):
+        # Convolutions are split one by one, also those within a layer.
+        if any(
+            isinstance(one, ConvParallel) or hasattr(one, "kernel_size")
+            for one in (layer, *layers_of(layer))
+        ):
+            return False
+        if not _is_stateless(layer):
             return False
         if not SampleRule.holds(self, layer, shapes):
             return False
