@@ -144,6 +144,28 @@ def of_rows(x):
     return tf.reshape(rows, tf.concat([tf.shape(x)[:-1], [3]], 0))
 
 
+@tf.custom_gradient
+def clipped(x):
+    """Its gradient is of all samples."""
+    return tf.identity(x), lambda dy: dy / (1 + tf.norm(dy))
+
+
+@tf.RegisterGradient("ClippedOfAll")
+def _clipped_of_all(op, dy):
+    return dy / (1 + tf.norm(dy))
+
+
+def overridden(x):
+    graph = tf.compat.v1.get_default_graph()
+    with graph.gradient_override_map({"Identity": "ClippedOfAll"}):
+        return tf.identity(x)
+
+
+@tf.custom_gradient
+def scaled(x):
+    return 2 * x, lambda dy: dy / (1 + tf.abs(x))
+
+
 def several_rows(x):
     rows = tf.reshape(x, [-1, 24])
     rows -= tf.reduce_mean(rows, 1, keepdims=True)
@@ -159,6 +181,7 @@ ALONE = {
     "channels reversed": lambda: L.Lambda(lambda x: x[..., ::-1]),
     "activation": lambda: L.Activation(lambda x: ops.tanh(x) - 1),
     "custom gradient": lambda: Mine(ops.silu),
+    "custom gradient of its own": lambda: Mine(scaled),
     "halves": lambda: Mine(gated),
     "patches": lambda: Mine(patches),
     "rows": lambda: Mine(of_rows),
@@ -213,6 +236,8 @@ MIXED = {
     "noise": lambda: Mine(
         lambda x: x + 0 * tf.random.normal(tf.shape(x), dtype=x.dtype)
     ),
+    "gradient of all": lambda: Mine(clipped),
+    "gradient that replaces another": lambda: Mine(overridden),
     "in training": InTraining,
     "a state": Counting,
     "a weight that changes": Clipped,

@@ -67,48 +67,94 @@ def treats_each_sample_alone(
     Returns:
         False also where it cannot be told.
     """
-    # Rows on axis 0 for each sample, which lie side by side: several where
-    # samples and pixels have become one axis.
-    rows = {x.ref(): 1 for x in inputs}
-    # Values of tensors that are made of sizes.
-    sizes: dict[Any, np.ndarray] = {}
-    for op in graph.get_operations():
+    follower = _Follower({x.ref(): 1 for x in inputs})
+    follows = all(map(follower.follow, graph.get_operations()))
+    return follows and all(follower.rows.get(y.ref()) == 1 for y in outputs)
+
+
+class _Follower:
+    """What is known of tensors of a graph, op by op.
+
+    Attributes:
+        rows: Rows that each sample has on axis 0, which lie side by side:
+            several where samples and pixels have become one axis. Tensors that
+            have nothing of samples are not in it.
+        sizes: Values of tensors that are made of sizes.
+    """
+
+    def __init__(self, rows: dict[Any, int]) -> None:
+        self.rows = rows
+        self.sizes: dict[Any, np.ndarray] = {}
+
+    def follow(self, op: tf.Operation) -> bool:
+        """Notes what is known of an op's results; False if that is nothing."""
         if op.op_def.is_stateful and op.type not in _READS:
             return False  # Such as one that draws.
-        counts = [rows.get(x.ref(), 0) for x in op.inputs]
+        has_own_gradient = "_gradient_op_type" in op.node_def.attr
+        if has_own_gradient and op.type != "IdentityN":
+            return False  # As Graph.gradient_override_map gives it.
+        counts = [self.rows.get(x.ref(), 0) for x in op.inputs]
+        values = [self.sizes.get(x.ref()) for x in op.inputs]
+        of_sizes = any(value is not None for value in values)
         if op.type == "Shape" and counts[0]:
             shape = [counts[0] * _SAMPLES, *op.inputs[0].shape[1:]]
-            sizes[op.outputs[0].ref()] = np.array(shape, object)
-            continue
-        values = [sizes.get(x.ref()) for x in op.inputs]
-        if op.type == "Reshape" and counts[0]:
-            count = _rows_as_shaped(op, counts[0], values[1])
-            if not count:
-                return False
-            rows[op.outputs[0].ref()] = count
-            continue
-        if any(value is not None for value in values):
+            self.sizes[op.outputs[0].ref()] = np.array(shape, object)
+            return True
+        if of_sizes and not (op.type == "Reshape" and counts[0]):
             # Each device has a batch of its own, which only shapes may know.
             value = None if any(counts) else _value(op, values)
-            if value is None:
-                return False
-            sizes[op.outputs[0].ref()] = value
-            continue
+            if value is not None:
+                self.sizes[op.outputs[0].ref()] = value
+            return value is not None
         if not any(counts):
-            continue
+            return True
         if op.type == "IdentityN":
-            of_outputs = counts
+            self._note(op.outputs, counts)
+            return self._follows_gradient(op, counts)
+        if op.type == "Reshape" and counts[0]:
+            count = _rows_as_shaped(op, counts[0], values[1])
         else:
             count = _rows_of_result(op, counts)
-            if not count:
-                return False
-            of_outputs = [count] * len(op.outputs)
-        rows.update(
-            (y.ref(), n)
-            for y, n in zip(op.outputs, of_outputs, strict=True)
-            if n
+        self._note(op.outputs, [count] * len(op.outputs))
+        return bool(count)
+
+    def _note(
+        self, tensors: Sequence[tf.Tensor], counts: Sequence[int]
+    ) -> None:
+        self.rows.update(
+            (x.ref(), n) for x, n in zip(tensors, counts, strict=True) if n
         )
-    return all(rows.get(y.ref()) == 1 for y in outputs)
+
+    def _follows_gradient(
+        self, op: tf.Operation, counts: Sequence[int]
+    ) -> bool:
+        """Whether a gradient of the user's treats each sample alone as well.
+
+        That of `tf.custom_gradient`, which makes such an op, may be another
+        function than the ops before it say.
+        """
+        before = len(op.graph.get_operations())
+        with op.graph.as_default():
+            upstream = [
+                tf.compat.v1.placeholder(y.dtype, y.shape) for y in op.outputs
+            ]
+            gradients = tf.gradients(op.outputs, op.inputs, upstream)
+        self._note(upstream, counts)
+        of_samples = {
+            dx.ref(): count
+            for dx, count in zip(gradients, counts, strict=True)
+            if count and dx is not None
+        }
+        # Those of weights may be sums over samples.
+        needed = {x.deref().op for x in of_samples}
+        ops = []
+        for one in reversed(op.graph.get_operations()[before:]):
+            if one in needed:
+                needed.update(x.op for x in one.inputs)
+                ops.append(one)
+        return all(map(self.follow, reversed(ops))) and all(
+            self.rows.get(dx) == count for dx, count in of_samples.items()
+        )
 
 
 def _rows_of_result(op: tf.Operation, counts: Sequence[int]) -> int:
