@@ -22,6 +22,7 @@ from tf_convpar import timeline
 from tf_convpar.callbacks import _rebalance
 from tf_convpar.callbacks._speeds import Speeds
 from tf_convpar.sharding import HowSplit
+from tf_convpar.sharding import LayerSplit
 
 PROGRAM = Path(__file__).parent / "programs/rebalance.py"
 
@@ -118,9 +119,7 @@ def changes(
 
     A step takes what `step_s` says of the shares, and what looks find.
     """
-    split = [
-        HowSplit(tuple(strategy.devices), {"a": ("filters", None, None, None)})
-    ]
+    split = [HowSplit(tuple(strategy.devices), {"a": LayerSplit("filters")})]
     clock = iter(range(10, 10**6, 10))
     now, coming = [0.0], [iter(seconds) for seconds in looks]
 
@@ -238,9 +237,9 @@ def test_a_device_is_left_out_that_holds_steps_up(
 
 def test_time_is_that_of_the_slowest_device():
     layers = {
-        "a": ("filters", (2, 1, 1), None, None),
-        "b": ("samples", None, None, None),
-        "c": ("chief", None, None, None),
+        "a": LayerSplit("filters", (2, 1, 1)),
+        "b": LayerSplit("samples"),
+        "c": LayerSplit("chief"),
     }
     split = HowSplit(("x", "y", "z"), layers)
     assert split.time({}, "xyz") == pytest.approx(2 / 4 + 1 / 3)

@@ -22,6 +22,7 @@ from tf_convpar.layers import ConvParallel
 from tf_convpar.planner.measure import _calibrate
 from tf_convpar.planner.measure import _whole_steps
 from tf_convpar.sharding import HowSplit
+from tf_convpar.sharding import LayerSplit
 from tf_convpar.sharding import relayout
 from tf_convpar.sharding._fused_normalization import Fused
 
@@ -290,9 +291,9 @@ def test_who_is_new_has_a_share_as_others_have():
     how = HowSplit(
         ("a", "b"),
         {
-            "one": ("filters", (3, 1), "direct", None),
-            "two": ("samples", None, "direct", None),
-            "three": ("chief", None, "auto", None),
+            "one": LayerSplit("filters", (3, 1), "direct"),
+            "two": LayerSplit("samples", None, "direct"),
+            "three": LayerSplit("chief", None, "auto"),
         },
     )
     plan = how.joined_by(["b", "c"]).on(["a", "b", "c"])

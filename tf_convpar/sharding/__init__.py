@@ -28,6 +28,7 @@ from tf_convpar.sharding._placement_rules import (
     works_on_samples as works_on_samples,
 )
 from tf_convpar.sharding._relayout import HowSplit as HowSplit
+from tf_convpar.sharding._relayout import LayerSplit as LayerSplit
 from tf_convpar.sharding._relayout import relayout as relayout
 from tf_convpar.sharding._traffic import Traffic as Traffic
 from tf_convpar.sharding._traffic import step_traffic as step_traffic

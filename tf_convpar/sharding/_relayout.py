@@ -31,14 +31,35 @@ from tf_convpar.strategy.strategy import ConvParallelStrategy
 
 
 @dataclasses.dataclass(frozen=True)
+class LayerSplit:
+    """How a convolution is split, and computed.
+
+    Attributes:
+        by: How it is cut, as `Split.by`.
+        shares: The share of each device; None for equal ones, or for the chief
+            alone.
+        algorithm: As for `ConvParallel2D`.
+        wire_dtype: As for `ConvParallel2D`.
+    """
+
+    by: str
+    shares: Sequence[float] | None = None
+    algorithm: str | None = None
+    wire_dtype: str | None = None
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether devices share it."""
+        return self.by != CHIEF
+
+
+@dataclasses.dataclass(frozen=True)
 class HowSplit:
     """How a parallel model is split; what a copy needs to be split alike.
 
     Attributes:
         devices: Devices that shares refer to.
-        layers: For each convolution its name, how it is cut (`Split.by`), the
-            share of each device (None: equal, or of the chief alone), and its
-            algorithm and wire dtype.
+        layers: How each convolution is split, by its name.
         speeds: How fast devices are now, where that differs: 0.5 for half as
             fast as when the shares were chosen.
         planned: Convolutions whose shares the strategy's planner has chosen,
@@ -47,7 +68,7 @@ class HowSplit:
     """
 
     devices: tuple[str, ...]
-    layers: dict[str, tuple[str, Sequence[float] | None, Any, Any]]
+    layers: dict[str, LayerSplit]
     speeds: Mapping[str, float] = dataclasses.field(default_factory=dict)
     planned: frozenset[str] = frozenset()
     moments: str = "all"
@@ -67,7 +88,7 @@ class HowSplit:
     @classmethod
     def of(cls, model: keras.Model, devices: Sequence[str]) -> HowSplit:
         """The split of a model over the devices of its strategy."""
-        layers: dict[str, Any] = {}
+        layers: dict[str, LayerSplit] = {}
         planned = set()
         plan = model.distribute_strategy.planner().plan_now(model) or {}
         for layer in layers_of(model):
@@ -75,7 +96,7 @@ class HowSplit:
                 continue  # A class of the user's: it is on the chief then.
             if isinstance(layer, ConvParallel):
                 split = _requested_split(layer, model.distribute_strategy)
-                layers[layer.name] = (
+                layers[layer.name] = LayerSplit(
                     split.by,
                     split.shards,
                     layer.algorithm,
@@ -84,7 +105,7 @@ class HowSplit:
                 if layer.name in plan and Split.of(plan[layer.name]) == split:
                     planned.add(layer.name)
             else:
-                layers[layer.name] = (CHIEF, None, None, None)
+                layers[layer.name] = LayerSplit(CHIEF)
         own_moments = any(
             isinstance(
                 getattr(vars(layer).get("call"), "rule", None), MomentsOfOwn
@@ -106,10 +127,10 @@ class HowSplit:
         new = [device for device in devices if device not in self.devices]
         layers = dict(self.layers)
         for name, layer in layers.items():
-            if layer[1] is not None:
-                mean = sum(layer[1]) / len(layer[1])
-                shares = (*layer[1], *[mean] * len(new))
-                layers[name] = (layer[0], shares, *layer[2:])
+            if layer.shares is not None:
+                mean = sum(layer.shares) / len(layer.shares)
+                shares = (*layer.shares, *[mean] * len(new))
+                layers[name] = dataclasses.replace(layer, shares=shares)
         return dataclasses.replace(
             self, devices=(*self.devices, *new), layers=layers
         )
@@ -122,10 +143,10 @@ class HowSplit:
         """
         plan: dict[str, Any] = {}
         for name, layer in self.layers.items():
-            shares = self._shares(layer[1], devices)
-            plan[name] = layer[0]
-            if layer[0] != CHIEF:
-                plan[name] = {"split": layer[0], "shards": shares}
+            plan[name] = CHIEF
+            if layer.is_spread:
+                shares = self._shares(layer.shares, devices)
+                plan[name] = {"split": layer.by, "shards": shares}
         return plan
 
     def _shares(
@@ -159,8 +180,8 @@ class HowSplit:
         present = [d for d in self.devices if d in devices]
         total = 0.0
         for layer in self.layers.values():
-            if layer[0] != CHIEF:
-                shares = self._shares(layer[1], devices)
+            if layer.is_spread:
+                shares = self._shares(layer.shares, devices)
                 total += max(
                     share * slower.get(device, 1.0)
                     for share, device in zip(shares, present, strict=True)
@@ -197,16 +218,16 @@ def relayout(
         strategy: Strategy with the devices that there are now.
     """
     wires = {
-        name: layer[3]
+        name: layer.wire_dtype
         for name, layer in how.layers.items()
-        if layer[3] is not None
+        if layer.wire_dtype is not None
     }
     plan = how.on(strategy.devices) | _replanned(plain, how, strategy)
     # Convolutions of Keras, which could not be split, have none.
     algorithms = {
-        layer[2]
+        layer.algorithm
         for layer in how.layers.values()
-        if layer[0] != CHIEF or layer[2] is not None
+        if layer.is_spread or layer.algorithm is not None
     }
     with strategy.scope():
         new = parallelize(
@@ -220,7 +241,7 @@ def relayout(
     for layer in layers_of(new):
         split = how.layers.get(layer.name)
         if split is not None and isinstance(layer, ConvParallel):
-            layer.algorithm = split[2]
+            layer.algorithm = split.algorithm
     succeed(zip(layers_of(model), layers_of(new), strict=False))
     stays = of_a_fit(model)
     graphs.look()
