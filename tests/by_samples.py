@@ -5,9 +5,9 @@ import numpy as np
 import tensorflow as tf
 
 import tf_convpar as convpar
+from tf_convpar import sharding
 from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import ShardedTensor
-from tf_convpar.sharding import _keras_graph
 
 SHARES = (2, 1, 3)
 EVERY = {".*": {"split": "samples", "shards": SHARES}}
@@ -121,7 +121,7 @@ def layouts(model, *inputs):
 
         return call
 
-    graph = _keras_graph.graph_of(model)
+    graph = sharding.graph_of(model)
     graph._run_through_graph([tf.constant(x) for x in inputs], watched)
     return found
 

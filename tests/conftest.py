@@ -24,9 +24,6 @@ from seconds import pytest_terminal_summary  # noqa: F401
 
 import tf_convpar as convpar
 from tf_convpar.cluster.local_cluster import local_workers
-from tf_convpar.planner.measure import _clock
-from tf_convpar.planner.measure import _layers
-from tf_convpar.planner.measure import _links
 
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0],
@@ -77,10 +74,10 @@ def float64(fresh_names):
 @pytest.fixture
 def little_time(monkeypatch):
     """For what is done with calibrations, whatever their times are."""
-    monkeypatch.setattr(_layers, "_MOST_RUNS", 2)
-    monkeypatch.setattr(_clock, "_TRIES", 1)
-    monkeypatch.setattr(_clock, "_MOST", 5)
-    monkeypatch.setattr(_links, "_TRAVEL_S", 0.005)
+    monkeypatch.setattr("tf_convpar.planner.measure._layers._MOST_RUNS", 2)
+    monkeypatch.setattr("tf_convpar.planner.measure.clock._TRIES", 1)
+    monkeypatch.setattr("tf_convpar.planner.measure.clock._MOST", 5)
+    monkeypatch.setattr("tf_convpar.planner.measure.links._TRAVEL_S", 0.005)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -16,8 +16,6 @@ import tempfile
 import numpy as np
 import tensorflow as tf
 
-from tf_convpar.ops import _native
-
 ROOT = pathlib.Path(__file__).parent.parent
 COMPILER = os.environ.get("CXX", "g++")
 DTYPES = [tf.float16, tf.bfloat16, tf.float32, tf.float64]
@@ -87,5 +85,5 @@ def split(value, sizes, axis, dtypes):
 
 def instead_of_ops(monkeypatch):
     """Lets `native=True` run these kernels."""
-    monkeypatch.setattr(_native, "concat", concat)
-    monkeypatch.setattr(_native, "split", split)
+    monkeypatch.setattr("tf_convpar.ops._native.concat", concat)
+    monkeypatch.setattr("tf_convpar.ops._native.split", split)

@@ -6,7 +6,7 @@ import forks
 import pytest
 from processes import environment
 
-from tf_convpar.algorithms._bilinear import instruction_set
+from tf_convpar.algorithms import instruction_set
 
 _PROGRAM = """
 import sys

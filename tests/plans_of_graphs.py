@@ -3,12 +3,12 @@
 import keras
 import numpy as np
 
-from tf_convpar.planner import _work_keys
-from tf_convpar.planner._calibration import Calibration
-from tf_convpar.planner._calibration import MeasuredDevice
-from tf_convpar.planner._calibration import Work
-from tf_convpar.planner._call_ways import has_filters
-from tf_convpar.planner._link import Link
+from tf_convpar.planner import Calibration
+from tf_convpar.planner import Link
+from tf_convpar.planner import MeasuredDevice
+from tf_convpar.planner import Work
+from tf_convpar.planner import work_keys
+from tf_convpar.planner.call_ways import has_filters
 from tf_convpar.sharding import calls_of
 
 L = keras.layers
@@ -94,7 +94,7 @@ def calibration_of(
     rng = np.random.default_rng(seed)
     graph = calls_of(model)
     keys = {
-        _work_keys.key(graph, c): c for c in graph.calls if c.layer is not None
+        work_keys.key(graph, c): c for c in graph.calls if c.layer is not None
     }
     base = {key: rng.uniform(0.001, 0.02, 2) for key in keys}
 
@@ -112,7 +112,7 @@ def calibration_of(
 
     speeds = speeds or [1.0] * len(devices)
     return Calibration(
-        _work_keys.fingerprint(graph),
+        work_keys.fingerprint(graph),
         batch,
         tuple(
             MeasuredDevice(

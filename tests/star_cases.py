@@ -6,14 +6,13 @@ import random
 
 import numpy as np
 
-from tf_convpar.planner._link import Link
-from tf_convpar.planner.star import _cost
-from tf_convpar.planner.star import _memory
-from tf_convpar.planner.star._calibration import StarCalibration
-from tf_convpar.planner.star._calibration import StarDevice
-from tf_convpar.planner.star._calibration import Times
-from tf_convpar.planner.star._network import Network
-from tf_convpar.planner.star._network import StarConvolution
+from tf_convpar.planner import Link
+from tf_convpar.planner import star
+from tf_convpar.planner.star import Network
+from tf_convpar.planner.star import StarCalibration
+from tf_convpar.planner.star import StarConvolution
+from tf_convpar.planner.star import StarDevice
+from tf_convpar.planner.star import Times
 
 CHIEF = "/job:chief/replica:0/task:0/device:CPU:0"
 
@@ -47,7 +46,7 @@ def network(kernels=(500, 1500), batch=64):
     )
 
 
-def star(devices, rate, latency=1e-4):
+def star_links(devices, rate, latency=1e-4):
     """Equal links between the chief and the others."""
     others = [device.name for device in devices[1:]]
     chief = devices[0].name
@@ -90,7 +89,9 @@ def cluster(
         for d, speed in enumerate(flops)
     )
     settings = {"rest_s": 0.05, "join_s": 1e-10, "transfer_s": 2e-10} | settings
-    return StarCalibration(layers, devices, star(devices, rate), **settings)
+    return StarCalibration(
+        layers, devices, star_links(devices, rate), **settings
+    )
 
 
 def random_calibration(seed, devices=None, layers=None, most_filters=12):
@@ -216,10 +217,10 @@ def shortest(calibration, quantum=None):
             rest_s=0.0,
         )
         ways = possible(c.filters, devices, quantum)
-        own = [_cost.predict(alone, {c.name: way}).step_s for way in ways]
+        own = [star.predict(alone, {c.name: way}).step_s for way in ways]
         memory = np.array(
             [
-                [_memory.memory_bytes(calibration, c, n) for n in way]
+                [star.memory_bytes(calibration, c, n) for n in way]
                 for way in ways
             ]
         )

@@ -8,16 +8,17 @@ import pytest
 import tensorflow as tf
 from choices import forget
 
-from tf_convpar.algorithms import _cache
-from tf_convpar.algorithms import _candidates
+from tf_convpar import algorithms
+from tf_convpar.algorithms import FORWARD
+from tf_convpar.algorithms import INPUT_GRADIENT
+from tf_convpar.algorithms import PASSES
+from tf_convpar.algorithms import Geometry
 from tf_convpar.algorithms import _choose
-from tf_convpar.algorithms import _processor
-from tf_convpar.algorithms._algorithm import FORWARD
-from tf_convpar.algorithms._algorithm import INPUT_GRADIENT
-from tf_convpar.algorithms._algorithm import PASSES
-from tf_convpar.algorithms._algorithm import Geometry
-from tf_convpar.algorithms._cache import Candidate
-from tf_convpar.algorithms._cache import Record
+from tf_convpar.algorithms import cache
+from tf_convpar.algorithms import candidates
+from tf_convpar.algorithms import processor
+from tf_convpar.algorithms.cache import Candidate
+from tf_convpar.algorithms.cache import Record
 
 GEOMETRY = Geometry((14, 14), 32, 64, window=(3, 3), padding="same", batch=3)
 HERE = "/job:localhost/replica:0/task:0/device:CPU:0"
@@ -34,7 +35,7 @@ def record(name, time_ms=1.0):
 
 
 def key(geometry=GEOMETRY, which=FORWARD, device=HERE):
-    return _choose._key(geometry, which, _processor.facts(device))
+    return _choose._key(geometry, which, processor.facts(device))
 
 
 def test_everything_that_a_time_depends_on_is_in_its_key(monkeypatch):
@@ -55,8 +56,8 @@ def test_everything_that_a_time_depends_on_is_in_its_key(monkeypatch):
         }.items()
     ]
     for place, name, value in (
-        (_processor, "instruction_set", "sse"),
-        (_processor.machines, "processor", "Z80"),
+        (processor, "instruction_set", "sse"),
+        (processor.machines, "processor", "Z80"),
         (tf.config.threading, "get_intra_op_parallelism_threads", 77),
     ):
         with monkeypatch.context() as patch:
@@ -64,7 +65,7 @@ def test_everything_that_a_time_depends_on_is_in_its_key(monkeypatch):
             keys.append(key())
     for name, value in (
         ("TF_ENABLE_ONEDNN_OPTS", "2"),
-        (_candidates.WORKSPACE, "7"),
+        (candidates.WORKSPACE, "7"),
     ):
         with monkeypatch.context() as patch:
             patch.setenv(name, value)
@@ -95,20 +96,20 @@ def test_choices_in_memory_are_of_a_device_and_of_settings(
         asked.append((geometry, device))
         return {which: record("direct") for which in PASSES}
 
-    monkeypatch.setattr(_choose, "consult", consult)
+    monkeypatch.setattr("tf_convpar.algorithms._choose.consult", consult)
 
     def asks(*arguments):
         before = len(asked)
         for _ in range(2):
-            _choose.choose(*arguments)
+            algorithms.choose(*arguments)
         return len(asked) - before
 
     assert asks(GEOMETRY) == 1
     assert asks(GEOMETRY, HERE) == 1
     assert asks(dataclasses.replace(GEOMETRY, batch=4)) == 1
     for name, value in (
-        (_candidates.WORKSPACE, "7"),
-        (_cache.FOLDER, str(tmp_path / "7")),
+        (candidates.WORKSPACE, "7"),
+        (cache.FOLDER, str(tmp_path / "7")),
         ("XDG_CACHE_HOME", str(tmp_path / "7")),
     ):
         monkeypatch.setenv(name, value)
@@ -118,81 +119,84 @@ def test_choices_in_memory_are_of_a_device_and_of_settings(
 def test_what_is_measured_again_is_chosen_again(monkeypatch):
     for name in ("direct", "gemm"):
         monkeypatch.setattr(
-            _choose, "_race_record", lambda *args, name=name: record(name)
+            "tf_convpar.algorithms._choose._race_record",
+            lambda *args, name=name: record(name),
         )
-        _choose.consult(GEOMETRY, refresh=True)
-        assert _choose.choose(GEOMETRY).forward.name == name
+        algorithms.consult(GEOMETRY, refresh=True)
+        assert algorithms.choose(GEOMETRY).forward.name == name
 
 
 def test_where_nothing_competes_nothing_is_kept(monkeypatch):
-    monkeypatch.setattr(_candidates, "candidates", lambda *args: [])
-    for found in _choose.consult(GEOMETRY).values():
+    monkeypatch.setattr(
+        "tf_convpar.algorithms.candidates.candidates", lambda *args: []
+    )
+    for found in algorithms.consult(GEOMETRY).values():
         assert found == Record("direct", rule="no algorithm takes less work")
-    assert json.loads(_cache.path().read_text())["records"] == {}
+    assert json.loads(cache.path().read_text())["records"] == {}
 
 
 def test_a_process_with_a_gpu_leaves_the_choice_to_it(monkeypatch):
-    assert _processor.cpu(None).endswith("CPU:0")
+    assert processor.cpu(None).endswith("CPU:0")
     real = tf.config.list_logical_devices
 
     def devices(kind):
         return ["GPU:0"] if kind == "GPU" else real(kind)
 
     monkeypatch.setattr(tf.config, "list_logical_devices", devices)
-    assert _processor.cpu(None) is None
+    assert processor.cpu(None) is None
 
 
 def write(**records):
     """As another process does."""
     content = {
-        **_cache._versions(),
+        **cache._versions(),
         "records": {k: dataclasses.asdict(r) for k, r in records.items()},
     }
-    _cache.path().write_text(json.dumps(content))
+    cache.path().write_text(json.dumps(content))
 
 
 def test_what_others_measure_is_found_and_ones_own_is_kept():
-    _cache.keep({"a": record("direct")})
-    assert _cache.find("b") is None
+    cache.keep({"a": record("direct")})
+    assert cache.find("b") is None
     write(a=record("direct", 7.0), b=record("gemm"))
-    assert _cache.find("b") == record("gemm")
+    assert cache.find("b") == record("gemm")
     # A choice that was made stays, for as long as the process runs.
-    assert _cache.find("a") == record("direct")
+    assert cache.find("a") == record("direct")
     # A file of the same size.
     write(a=record("direct", 8.0), c=record("gemm"))
-    assert _cache.find("c") == record("gemm")
-    assert _cache.find("b") == record("gemm")
+    assert cache.find("c") == record("gemm")
+    assert cache.find("b") == record("gemm")
 
 
 def test_each_folder_has_its_own_memory(monkeypatch, tmp_path):
-    _cache.keep({"a": record("direct")})
-    monkeypatch.setenv(_cache.FOLDER, str(tmp_path / "other"))
-    assert _cache.find("a") is None
+    cache.keep({"a": record("direct")})
+    monkeypatch.setenv(cache.FOLDER, str(tmp_path / "other"))
+    assert cache.find("a") is None
 
 
 @pytest.mark.parametrize("name", ["FORMAT", "ALGORITHMS"])
 def test_records_of_other_versions_are_not_used(name, monkeypatch):
-    _cache.keep({"a": record("direct")})
+    cache.keep({"a": record("direct")})
     forget()
-    monkeypatch.setattr(_cache, name, 99)
+    monkeypatch.setattr(f"tf_convpar.algorithms.cache.{name}", 99)
     with pytest.warns(RuntimeWarning, match="measured again"):
-        assert _cache.find("a") is None
+        assert cache.find("a") is None
 
 
 def test_a_failed_write_leaves_no_file_behind(monkeypatch, tmp_path):
-    _cache.keep({"a": record("direct")})
+    cache.keep({"a": record("direct")})
 
     def fail(*args, **kwargs):
         raise OSError("full")
 
     monkeypatch.setattr("os.replace", fail)
     with pytest.warns(RuntimeWarning, match="Could not write"):
-        _cache.keep({"b": record("direct")})
+        cache.keep({"b": record("direct")})
     # Some versions of filelock leave theirs.
     left = {path.name for path in tmp_path.iterdir()}
     assert left - {"algorithms.lock"} == {"algorithms.json"}
     forget()
-    assert _cache.find("a") == record("direct")
+    assert cache.find("a") == record("direct")
 
 
 def test_records_that_are_already_written():
@@ -219,27 +223,27 @@ def test_records_that_are_already_written():
         "candidates": [candidate, wrong],
         "rule": None,
     }
-    content = {**_cache._versions(), "records": {"a": record}}
+    content = {**cache._versions(), "records": {"a": record}}
     text = json.dumps(content, indent=1)
-    _cache.path().write_text(text)
-    found = _cache.find("a")
+    cache.path().write_text(text)
+    found = cache.find("a")
     assert repr(found.candidates[1].error) == "nan"
     assert found.direct == Candidate("direct", 12, 0, 1e-7, 2.5, 0.25, 1.0)
     # And so they are written.
-    _cache.path().unlink()
-    _cache.keep({"a": found})
-    assert _cache.path().read_text() == text
+    cache.path().unlink()
+    cache.keep({"a": found})
+    assert cache.path().read_text() == text
 
 
 def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
     """Versions of filelock before 3.20.1 empty what it leads to."""
     precious = tmp_path / "precious"
     precious.write_text("text")
-    _cache.path().with_suffix(".lock").symlink_to(precious)
+    cache.path().with_suffix(".lock").symlink_to(precious)
     with pytest.warns(RuntimeWarning, match="Could not write"):
-        _cache.keep({"a": record("direct")})
+        cache.keep({"a": record("direct")})
     assert precious.read_text() == "text"
-    assert _cache.find("a") == record("direct")
+    assert cache.find("a") == record("direct")
 
 
 @pytest.mark.parametrize(
@@ -249,8 +253,8 @@ def test_what_cannot_be_locked_is_not_written(error, monkeypatch, tmp_path):
     def fail(self, *args, **kwargs):
         raise error
 
-    monkeypatch.setattr(_cache.filelock.FileLock, "acquire", fail)
+    monkeypatch.setattr(cache.filelock.FileLock, "acquire", fail)
     with pytest.warns(RuntimeWarning, match=r"Could not write .*: no"):
-        _cache.keep({"a": record("direct")})
+        cache.keep({"a": record("direct")})
     assert not list(tmp_path.iterdir())
-    assert _cache.find("a") == record("direct")
+    assert cache.find("a") == record("direct")

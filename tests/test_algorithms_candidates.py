@@ -6,18 +6,17 @@ import pytest
 import tensorflow as tf
 
 from tf_convpar import ops
-from tf_convpar.algorithms import _candidates
-from tf_convpar.algorithms import _fft
-from tf_convpar.algorithms import _measure
-from tf_convpar.algorithms import _processor
-from tf_convpar.algorithms import _winograd
-from tf_convpar.algorithms._algorithm import FORWARD
-from tf_convpar.algorithms._algorithm import INPUT_GRADIENT
-from tf_convpar.algorithms._algorithm import PASSES
-from tf_convpar.algorithms._algorithm import Geometry
-from tf_convpar.algorithms._bilinear import Bilinear
-from tf_convpar.algorithms._names import named
-from tf_convpar.algorithms._workspace import Processor
+from tf_convpar.algorithms import FORWARD
+from tf_convpar.algorithms import INPUT_GRADIENT
+from tf_convpar.algorithms import PASSES
+from tf_convpar.algorithms import Bilinear
+from tf_convpar.algorithms import Geometry
+from tf_convpar.algorithms import Processor
+from tf_convpar.algorithms import candidates
+from tf_convpar.algorithms import fft
+from tf_convpar.algorithms import named
+from tf_convpar.algorithms import race
+from tf_convpar.algorithms import winograd
 
 CPU = "/device:CPU:0"
 GEOMETRY = Geometry((28, 28), 64, 64, window=(3, 3), padding="same", batch=8)
@@ -33,7 +32,7 @@ GEOMETRIES = [
 
 
 def names(geometry, which=FORWARD):
-    found = _candidates.candidates(geometry, which)
+    found = candidates.candidates(geometry, which)
     return [algorithm.name for algorithm in found]
 
 
@@ -43,16 +42,16 @@ def test_the_cheapest_tiles_of_each_kind(geometry):
     for which in PASSES:
 
         def cost(algorithm, which=which):
-            return _candidates._cost(algorithm, geometry, which)
+            return candidates._cost(algorithm, geometry, which)
 
-        tiles = {"winograd": _winograd.tiles, "fft": _fft.tiles}
+        tiles = {"winograd": winograd.tiles, "fft": fft.tiles}
         every = {
             kind: sorted(cost(Bilinear(kind, tile)) for tile in find(geometry))
             for kind, find in tiles.items()
         }
         cheapest = min(costs[0] for costs in every.values() if costs)
         limit = min(2 * cheapest, 0.8 * geometry.multiplications)
-        found = _candidates.candidates(geometry, which)
+        found = candidates.candidates(geometry, which)
         if every["winograd"] and every["fft"] > every["winograd"]:
             # Complex products do not win there.
             every["fft"] = []
@@ -66,12 +65,12 @@ def test_not_every_tile_is_a_candidate():
     """Each of the limits above is reached."""
     # Further from the cheapest than twice, though cheaper than direct.
     assert len(names(GEOMETRIES[1])) < 3
-    assert len(_fft.tiles(GEOMETRIES[2])) > len(names(GEOMETRIES[2])) == 3
+    assert len(fft.tiles(GEOMETRIES[2])) > len(names(GEOMETRIES[2])) == 3
     assert names(GEOMETRIES[3]) == ["gemm"]
 
 
 def test_widths_that_race_as_one():
-    widths = {n: _candidates.width(n) for n in range(65, 2049)}
+    widths = {n: candidates.width(n) for n in range(65, 2049)}
     # Vectors and columns that are not full are measured as they are.
     assert all(n == near for n, near in widths.items() if n % 16)
     shared = {n: near for n, near in widths.items() if n % 16 == 0}
@@ -79,27 +78,27 @@ def test_widths_that_race_as_one():
     assert sorted(set(shared.values())) == [
         *(64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
     ]
-    assert [_candidates.width(n) for n in (3, 24, 64)] == [3, 24, 64]
+    assert [candidates.width(n) for n in (3, 24, 64)] == [3, 24, 64]
 
 
 def test_errors_are_measured_once_for_the_same_windows(monkeypatch):
     """Unless sums are so much longer that the limit may be near."""
     measured = []
-    inner = _measure.relative_errors
+    inner = race.relative_errors
 
     def errors(algorithms, geometry, which, device):
         measured.append([a.name for a in algorithms])
         return inner(algorithms, geometry, which, device)
 
-    monkeypatch.setattr(_measure, "relative_errors", errors)
-    monkeypatch.setattr(_candidates, "_measured", {})
+    monkeypatch.setattr("tf_convpar.algorithms.race.relative_errors", errors)
+    monkeypatch.setattr("tf_convpar.algorithms.candidates._measured", {})
 
     def screened(geometry, which=FORWARD):
         measured.clear()
         algorithms = [
             named(name, geometry) for name in ("direct", "winograd:4", "fft:6")
         ]
-        found = _candidates.screened(algorithms, geometry, which, CPU)
+        found = candidates.screened(algorithms, geometry, which, CPU)
         assert all(0 < c.error < 1e-5 for c in found)
         return [name for names in measured for name in names]
 
@@ -110,9 +109,9 @@ def test_errors_are_measured_once_for_the_same_windows(monkeypatch):
     assert screened(GEOMETRY, INPUT_GRADIENT) == every
     assert screened(dataclasses.replace(GEOMETRY, window=(2, 2))) == every
     # As if the error that was measured had been a third of the limit.
-    key = next(k for k in _candidates._measured if "winograd:4" in k)
-    length = _candidates._measured[key][1]
-    _candidates._measured[key] = _candidates.LARGEST_ERROR / 3, length
+    key = next(k for k in candidates._measured if "winograd:4" in k)
+    length = candidates._measured[key][1]
+    candidates._measured[key] = candidates.LARGEST_ERROR / 3, length
     longer = dataclasses.replace(GEOMETRY, channels=256)
     assert screened(longer) == ["direct", "winograd:4"]
 
@@ -123,7 +122,7 @@ def test_what_caches_do_not_hold_costs_time():
     tiles = Bilinear("winograd", (4, 4))
     for geometry, costs_more in ((small, False), (large, True)):
         count = tiles.multiplications(geometry, FORWARD)
-        cost = _candidates._cost(tiles, geometry, FORWARD)
+        cost = candidates._cost(tiles, geometry, FORWARD)
         assert (cost > count) is costs_more
         # It is a part of the work, not most of it.
         assert cost < 2 * count
@@ -155,17 +154,20 @@ def test_candidates_compute_the_pass():
 
 
 def test_the_workspace_that_is_allowed(monkeypatch):
-    monkeypatch.delenv(_candidates.WORKSPACE, raising=False)
-    assert _candidates.workspace_cap() == 2 * 2**30
-    monkeypatch.setenv(_candidates.WORKSPACE, "3")
-    assert _candidates.workspace_cap() == 3 * 2**20
+    monkeypatch.delenv(candidates.WORKSPACE, raising=False)
+    assert candidates.workspace_cap() == 2 * 2**30
+    monkeypatch.setenv(candidates.WORKSPACE, "3")
+    assert candidates.workspace_cap() == 3 * 2**20
     tiles = Bilinear("winograd", (4, 4))
     for cap, dropped in (
         (tiles.workspace(GEOMETRY, FORWARD), None),
         (tiles.workspace(GEOMETRY, FORWARD) - 1, "workspace over"),
     ):
-        monkeypatch.setattr(_candidates, "workspace_cap", lambda cap=cap: cap)
-        _, found = _candidates.screened(
+        monkeypatch.setattr(
+            "tf_convpar.algorithms.candidates.workspace_cap",
+            lambda cap=cap: cap,
+        )
+        _, found = candidates.screened(
             [named("direct", GEOMETRY), tiles], GEOMETRY, FORWARD, CPU
         )
         assert (found.dropped or "")[:14] == (dropped or "")
@@ -176,15 +178,17 @@ def test_the_workspace_that_is_allowed(monkeypatch):
 def test_the_workspace_is_that_on_the_device(monkeypatch):
     tiles = Bilinear("winograd", (4, 4))
     cap = tiles.workspace(GEOMETRY, FORWARD)
-    monkeypatch.setattr(_candidates, "workspace_cap", lambda: cap)
+    monkeypatch.setattr(
+        "tf_convpar.algorithms.candidates.workspace_cap", lambda: cap
+    )
     asked = []
 
     def many(device):
         asked.append(device)
         return Processor(threads=1000)
 
-    monkeypatch.setattr(_processor, "processor_of", many)
-    _, found = _candidates.screened(
+    monkeypatch.setattr("tf_convpar.algorithms.processor.processor_of", many)
+    _, found = candidates.screened(
         [named("direct", GEOMETRY), tiles], GEOMETRY, FORWARD, CPU
     )
     assert asked == [CPU]
@@ -201,14 +205,14 @@ class Broken(type(named("direct", GEOMETRY))):
 
 def test_a_result_that_is_no_number_is_no_candidate():
     direct = named("direct", GEOMETRY)
-    _, bad = _candidates.screened([direct, Broken()], GEOMETRY, FORWARD, CPU)
+    _, bad = candidates.screened([direct, Broken()], GEOMETRY, FORWARD, CPU)
     assert bad.dropped == "error over 0.0001"
 
 
 def test_direct_is_never_dropped(monkeypatch):
     """Its error is that of float32, beside float64."""
-    monkeypatch.setattr(_candidates, "LARGEST_ERROR", 0.0)
-    found = _candidates.screened(
+    monkeypatch.setattr("tf_convpar.algorithms.candidates.LARGEST_ERROR", 0.0)
+    found = candidates.screened(
         [named("direct", GEOMETRY), named("gemm", GEOMETRY)],
         GEOMETRY,
         FORWARD,
@@ -228,7 +232,7 @@ class Failing(type(named("direct", GEOMETRY))):
 
 def test_where_direct_fails_there_is_nothing_to_compare():
     with pytest.raises(tf.errors.InvalidArgumentError):
-        _measure.relative_errors([Failing()], GEOMETRY, FORWARD, CPU)
+        race.relative_errors([Failing()], GEOMETRY, FORWARD, CPU)
 
 
 @pytest.mark.parametrize(
@@ -238,4 +242,4 @@ def test_where_direct_fails_there_is_nothing_to_compare():
 @pytest.mark.parametrize("which", PASSES)
 def test_errors_are_judged_in_the_dtype_of_sums(which, dtype, judged):
     geometry = dataclasses.replace(GEOMETRY, dtype=dtype)
-    assert _measure.sample(geometry, which).dtype == judged
+    assert race.sample(geometry, which).dtype == judged

@@ -11,21 +11,18 @@ from choices import forget
 from choices import names
 
 import tf_convpar as convpar
+from tf_convpar import algorithms
 from tf_convpar import ops
-from tf_convpar.algorithms import _cache
-from tf_convpar.algorithms import _candidates
-from tf_convpar.algorithms import _choose
-from tf_convpar.algorithms import _measure
-from tf_convpar.algorithms import _processor
-from tf_convpar.algorithms import _workspace
+from tf_convpar.algorithms import FORWARD
+from tf_convpar.algorithms import PASSES
+from tf_convpar.algorithms import Choice
+from tf_convpar.algorithms import Geometry
+from tf_convpar.algorithms import Processor
 from tf_convpar.algorithms import by_measurement
-from tf_convpar.algorithms._algorithm import FORWARD
-from tf_convpar.algorithms._algorithm import PASSES
-from tf_convpar.algorithms._algorithm import Geometry
-from tf_convpar.algorithms._cache import Record
-from tf_convpar.algorithms._names import Choice
-from tf_convpar.algorithms._names import named
-from tf_convpar.algorithms._workspace import Processor
+from tf_convpar.algorithms import cache
+from tf_convpar.algorithms import candidates
+from tf_convpar.algorithms import named
+from tf_convpar.algorithms.cache import Record
 
 CPU = "/device:CPU:0"
 
@@ -33,7 +30,7 @@ CPU = "/device:CPU:0"
 @pytest.fixture(autouse=True)
 def fresh(tmp_path, monkeypatch):
     """And little time."""
-    monkeypatch.setattr(_choose, "_BUDGET_S", 0.1)
+    monkeypatch.setattr("tf_convpar.algorithms._choose._BUDGET_S", 0.1)
     yield from choices.fresh(tmp_path, monkeypatch)
 
 
@@ -43,20 +40,20 @@ def races(monkeypatch):
 
 
 def test_measured_once_then_read(races, tmp_path):
-    first = _choose.choose(GEOMETRY)
+    first = algorithms.choose(GEOMETRY)
     assert sorted(races) == sorted(PASSES)
-    assert _choose.choose(GEOMETRY) is first
+    assert algorithms.choose(GEOMETRY) is first
     forget()
-    assert names(_choose.choose(GEOMETRY)) == names(first)
+    assert names(algorithms.choose(GEOMETRY)) == names(first)
     assert len(races) == len(PASSES)
     forget()
     (tmp_path / "algorithms.json").unlink()
-    _choose.choose(GEOMETRY)
+    algorithms.choose(GEOMETRY)
     assert len(races) == 2 * len(PASSES)
 
 
 def test_record():
-    records = _choose.consult(GEOMETRY)
+    records = algorithms.consult(GEOMETRY)
     for which in PASSES:
         record = records[which]
         direct, *others = record.candidates
@@ -79,17 +76,17 @@ def test_record():
 
 
 def test_refresh_measures_again(races):
-    _choose.consult(GEOMETRY, passes=[FORWARD])
-    _choose.consult(GEOMETRY, passes=[FORWARD])
+    algorithms.consult(GEOMETRY, passes=[FORWARD])
+    algorithms.consult(GEOMETRY, passes=[FORWARD])
     assert races == [FORWARD]
-    _choose.consult(GEOMETRY, passes=[FORWARD], refresh=True)
+    algorithms.consult(GEOMETRY, passes=[FORWARD], refresh=True)
     assert races == [FORWARD, FORWARD]
 
 
 def test_unknown_batch_is_32(races):
     unknown = dataclasses.replace(GEOMETRY, batch=None)
     known = dataclasses.replace(GEOMETRY, batch=32)
-    assert names(_choose.choose(unknown)) == names(_choose.choose(known))
+    assert names(algorithms.choose(unknown)) == names(algorithms.choose(known))
     assert len(races) == len(PASSES)
 
 
@@ -109,32 +106,34 @@ def test_unknown_batch_is_32(races):
     ],
 )
 def test_images_that_race(changes, threads, images, races, monkeypatch):
-    monkeypatch.setattr(_workspace, "threads", lambda: threads)
+    monkeypatch.setattr(
+        "tf_convpar.algorithms._workspace.threads", lambda: threads
+    )
     large = dataclasses.replace(GEOMETRY, batch=100, **changes)
-    part = _choose.race_geometry(large)
+    part = algorithms.race_geometry(large)
     assert part.batch == images
     assert part == dataclasses.replace(large, batch=images)
 
 
 def test_all_batches_share_a_race(races):
     large = dataclasses.replace(GEOMETRY, image=(56, 56), batch=20)
-    few = _choose.choose(large)
+    few = algorithms.choose(large)
     raced = list(races)
     larger = dataclasses.replace(large, batch=40)
-    assert _choose.race_geometry(larger) == _choose.race_geometry(large)
-    assert names(_choose.choose(larger)) == names(few)
+    assert algorithms.race_geometry(larger) == algorithms.race_geometry(large)
+    assert names(algorithms.choose(larger)) == names(few)
     assert races == raced
 
 
 def test_parts_of_a_layer_go_by_its_race(races):
     whole = dataclasses.replace(GEOMETRY, filters=128, batch=12)
     part = dataclasses.replace(whole, filters=64)
-    chosen = names(_choose.choose(whole))
+    chosen = names(algorithms.choose(whole))
     assert sorted(races) == sorted(PASSES)
-    with _choose.as_layer_of(whole.filters):
-        assert names(_choose.choose(part)) == chosen
+    with algorithms.as_layer_of(whole.filters):
+        assert names(algorithms.choose(part)) == chosen
     assert len(races) == len(PASSES)
-    _choose.choose(part)
+    algorithms.choose(part)
     assert len(races) > len(PASSES)
 
 
@@ -144,15 +143,19 @@ def test_memory_is_of_all_images(monkeypatch):
         GEOMETRY, image=(56, 56), channels=4, filters=64, batch=4000
     )
     gemm = named("gemm", large)
-    part = _choose.race_geometry(large)
+    part = algorithms.race_geometry(large)
     cap = gemm.workspace(part, FORWARD) // 2**20 + 1
     assert gemm.workspace(large, FORWARD) > cap * 2**20
-    monkeypatch.setenv(_candidates.WORKSPACE, str(cap))
-    monkeypatch.setattr(_choose, "decide", lambda times, *_: "gemm")
-    monkeypatch.setattr(_candidates, "candidates", lambda *_: [gemm])
-    assert _choose.consult(part, passes=[FORWARD])[FORWARD].chosen == "gemm"
-    assert _choose.choose(part).forward.name == "gemm"
-    assert _choose.choose(large).forward.name == "direct"
+    monkeypatch.setenv(candidates.WORKSPACE, str(cap))
+    monkeypatch.setattr(
+        "tf_convpar.algorithms._choose.decide", lambda times, *_: "gemm"
+    )
+    monkeypatch.setattr(
+        "tf_convpar.algorithms.candidates.candidates", lambda *_: [gemm]
+    )
+    assert algorithms.consult(part, passes=[FORWARD])[FORWARD].chosen == "gemm"
+    assert algorithms.choose(part).forward.name == "gemm"
+    assert algorithms.choose(large).forward.name == "direct"
 
 
 class Sevens(type(named("gemm", GEOMETRY))):
@@ -163,9 +166,10 @@ class Sevens(type(named("gemm", GEOMETRY))):
 
 def test_memory_is_of_the_batch_that_comes(monkeypatch):
     sevens = Sevens()
-    monkeypatch.setenv(_candidates.WORKSPACE, "1")
+    monkeypatch.setenv(candidates.WORKSPACE, "1")
     monkeypatch.setattr(
-        _choose, "choose", lambda *_: Choice(*[sevens] * len(PASSES))
+        "tf_convpar.algorithms._choose.choose",
+        lambda *_: Choice(*[sevens] * len(PASSES)),
     )
     geometry = dataclasses.replace(GEOMETRY, channels=2, filters=3, batch=None)
     choice = by_measurement(geometry, CPU)
@@ -188,20 +192,22 @@ def test_memory_is_that_of_the_device(monkeypatch):
     """Each of its threads has its own."""
     record = Record("winograd:4")
     monkeypatch.setattr(
-        _choose, "consult", lambda *_: dict.fromkeys(PASSES, record)
+        "tf_convpar.algorithms._choose.consult",
+        lambda *_: dict.fromkeys(PASSES, record),
     )
     for threads, chosen in ((2, "winograd:4"), (1_000_000, "direct")):
         processor = Processor(threads)
         monkeypatch.setattr(
-            _processor, "processor_of", lambda device, p=processor: p
+            "tf_convpar.algorithms.processor.processor_of",
+            lambda device, p=processor: p,
         )
-        assert names(_choose.choose(GEOMETRY)) == [chosen] * len(PASSES)
+        assert names(algorithms.choose(GEOMETRY)) == [chosen] * len(PASSES)
         forget()
 
 
 def test_workspace_cap(monkeypatch):
-    monkeypatch.setenv(_candidates.WORKSPACE, "0")
-    records = _choose.consult(GEOMETRY)
+    monkeypatch.setenv(candidates.WORKSPACE, "0")
+    records = algorithms.consult(GEOMETRY)
     for record in records.values():
         assert record.chosen == "direct"
         for candidate in record.candidates[1:]:
@@ -211,9 +217,9 @@ def test_workspace_cap(monkeypatch):
 
 
 def test_bad_workspace_cap(monkeypatch):
-    monkeypatch.setenv(_candidates.WORKSPACE, "1 GiB")
+    monkeypatch.setenv(candidates.WORKSPACE, "1 GiB")
     with pytest.raises(ValueError, match="Received: '1 GiB'"):
-        _choose.choose(GEOMETRY)
+        algorithms.choose(GEOMETRY)
 
 
 @pytest.mark.parametrize(
@@ -229,10 +235,10 @@ def test_bad_workspace_cap(monkeypatch):
 )
 def test_direct_by_rule(changes, device, rule, races, tmp_path):
     geometry = dataclasses.replace(GEOMETRY, **changes)
-    for record in _choose.consult(geometry, device).values():
+    for record in algorithms.consult(geometry, device).values():
         assert record.chosen == "direct"
         assert rule in record.rule
-    assert names(_choose.choose(geometry, device)) == ["direct"] * 3
+    assert names(algorithms.choose(geometry, device)) == ["direct"] * 3
     assert not races
     assert not list(tmp_path.iterdir())
 
@@ -240,10 +246,10 @@ def test_direct_by_rule(changes, device, rule, races, tmp_path):
 def test_strides_and_dilation_may_be_cut_into_phases():
     dilated = dataclasses.replace(GEOMETRY, dilation=(2, 2))
     for which in PASSES:
-        (found,) = _candidates.candidates(dilated, which)
+        (found,) = candidates.candidates(dilated, which)
         assert found.name == "phases:winograd"
     strided = dataclasses.replace(GEOMETRY, strides=(2, 2))
-    found = [_candidates.candidates(strided, which) for which in PASSES]
+    found = [candidates.candidates(strided, which) for which in PASSES]
     assert [[a.name for a in some] for some in found] == [
         *([], []),
         ["phases:winograd"],
@@ -256,15 +262,15 @@ def test_dilation_is_computed_in_phases(races):
     geometry = Geometry(
         (14, 14), 256, 256, (3, 3), dilation=(2, 2), padding="same", batch=8
     )
-    assert names(_choose.choose(geometry)) == ["phases:winograd"] * 3
+    assert names(algorithms.choose(geometry)) == ["phases:winograd"] * 3
 
 
 def test_strided_1x1_may_be_a_matrix_product():
     geometry = dataclasses.replace(GEOMETRY, window=(1, 1), strides=(2, 2))
     assert (
-        _candidates.rule(dataclasses.replace(geometry, batch=128), CPU) is None
+        candidates.rule(dataclasses.replace(geometry, batch=128), CPU) is None
     )
-    (gemm,) = _candidates.candidates(geometry, FORWARD)
+    (gemm,) = candidates.candidates(geometry, FORWARD)
     assert gemm.name == "gemm"
 
 
@@ -277,7 +283,7 @@ class Wrong(type(named("direct", GEOMETRY))):
 
 def test_inaccurate_candidates_are_dropped():
     direct = named("direct", GEOMETRY)
-    good, bad = _candidates.screened([direct, Wrong()], GEOMETRY, FORWARD, CPU)
+    good, bad = candidates.screened([direct, Wrong()], GEOMETRY, FORWARD, CPU)
     assert good.dropped is None
     assert bad.error == pytest.approx(1e-3, rel=1e-2)
     assert bad.dropped == "error over 0.0001"
@@ -293,7 +299,7 @@ class Failing(type(named("direct", GEOMETRY))):
 
 def test_failing_candidates_are_dropped():
     direct = named("direct", GEOMETRY)
-    _, bad = _candidates.screened([direct, Failing()], GEOMETRY, FORWARD, CPU)
+    _, bad = candidates.screened([direct, Failing()], GEOMETRY, FORWARD, CPU)
     assert bad.error is None
     assert bad.dropped.startswith("InvalidArgumentError: ")
 
@@ -325,9 +331,11 @@ def test_who_wins_by_little_must_win_again(
         ]
 
     both = [named(name, GEOMETRY) for name in ("direct", "winograd:2")]
-    monkeypatch.setattr(_candidates, "candidates", lambda *_: both[1:])
-    monkeypatch.setattr(_measure, "race", race)
-    record = _choose.consult(GEOMETRY, passes=[FORWARD])[FORWARD]
+    monkeypatch.setattr(
+        "tf_convpar.algorithms.candidates.candidates", lambda *_: both[1:]
+    )
+    monkeypatch.setattr("tf_convpar.algorithms.race.race", race)
+    record = algorithms.consult(GEOMETRY, passes=[FORWARD])[FORWARD]
     assert record.chosen == chosen
     direct, other = record.candidates
     assert (direct.ratio, other.ratio) == (1.0, pytest.approx(ratio))
@@ -339,7 +347,7 @@ def test_while_a_graph_is_traced(races):
     @tf.function(input_signature=[tf.TensorSpec((None, 14, 14, 32))])
     def traced(x):
         geometry = dataclasses.replace(GEOMETRY, batch=x.shape[0])
-        chosen.append(_choose.choose(geometry))
+        chosen.append(algorithms.choose(geometry))
         return tf.reduce_sum(x)
 
     traced(tf.ones((2, 14, 14, 32)))
@@ -353,7 +361,7 @@ def test_under_tapes_and_custom_gradients(races):
     def identity(x):
         with tf.GradientTape() as inner:
             inner.watch(x)
-            _choose.choose(GEOMETRY)
+            algorithms.choose(GEOMETRY)
             y = tf.identity(x)
         return y, lambda upstream: inner.gradient(y, x, upstream)
 
@@ -363,7 +371,7 @@ def test_under_tapes_and_custom_gradients(races):
             y = function(x) ** 2
         assert float(tape.gradient(y, x)) == 4
         forget()
-        _cache.path().unlink(missing_ok=True)
+        cache.path().unlink(missing_ok=True)
     assert len(races) == 2 * len(PASSES)
 
 
@@ -380,7 +388,7 @@ def test_in_a_strategy(make, races):
 
     @tf.function
     def step(x):
-        _choose.choose(GEOMETRY, CPU)
+        algorithms.choose(GEOMETRY, CPU)
         return x + 1
 
     with strategy.scope():
@@ -391,4 +399,4 @@ def test_in_a_strategy(make, races):
 def test_no_warning_without_reason():
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
-        _choose.choose(GEOMETRY)
+        algorithms.choose(GEOMETRY)

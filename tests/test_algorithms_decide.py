@@ -4,11 +4,11 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from tf_convpar.algorithms import _decide
-from tf_convpar.algorithms import _measure
-from tf_convpar.algorithms._algorithm import FORWARD
-from tf_convpar.algorithms._algorithm import Geometry
-from tf_convpar.algorithms._names import named
+from tf_convpar import algorithms
+from tf_convpar.algorithms import FORWARD
+from tf_convpar.algorithms import Geometry
+from tf_convpar.algorithms import named
+from tf_convpar.algorithms import race
 
 GEOMETRY = Geometry((14, 14), 32, 64, window=(3, 3), padding="same", batch=3)
 CPU = "/device:CPU:0"
@@ -42,13 +42,13 @@ def raced(draw):
 
 @hypothesis.given(raced())
 def test_decided_only_with_the_margin(times):
-    chosen = _decide.decide(times)
+    chosen = algorithms.decide(times)
     if chosen == "direct":
         return
     own = times[chosen]
-    ratios = sorted(_decide.round_ratios(own, times["direct"]))
+    ratios = sorted(algorithms.round_ratios(own, times["direct"]))
     assert len(own) >= 3
-    assert _measure.median(ratios) <= 1 - _decide.MARGIN
+    assert race.median(ratios) <= 1 - algorithms.MARGIN
     # Slower than direct in fewer than a quarter of the rounds.
     assert sum(r >= 1 for r in ratios) < max(1, len(ratios) / 4)
 
@@ -57,12 +57,12 @@ def test_decided_only_with_the_margin(times):
 def test_decision_knows_no_order_of_candidates(times, random):
     shuffled = list(times)
     random.shuffle(shuffled)
-    a = _decide.decide(times)
-    b = _decide.decide({name: times[name] for name in shuffled})
+    a = algorithms.decide(times)
+    b = algorithms.decide({name: times[name] for name in shuffled})
 
     def ratio(name):
-        return _measure.median(
-            _decide.round_ratios(times[name], times["direct"])
+        return race.median(
+            algorithms.round_ratios(times[name], times["direct"])
         )
 
     assert ratio(a) == pytest.approx(ratio(b))
@@ -72,19 +72,19 @@ def test_decision_knows_no_order_of_candidates(times, random):
 def test_decision_knows_no_unit(times, power):
     # Powers of two change no digit of a ratio.
     scaled = {k: [t * 2.0**power for t in v] for k, v in times.items()}
-    assert _decide.decide(scaled) == _decide.decide(times)
+    assert algorithms.decide(scaled) == algorithms.decide(times)
 
 
 @hypothesis.given(TIMES)
 def test_a_clear_winner_wins(times):
     halved = [t / 2 for t in times]
-    assert _decide.decide({"direct": times, "fft:8": halved}) == "fft:8"
-    assert _decide.decide({"direct": halved, "fft:8": times}) == "direct"
+    assert algorithms.decide({"direct": times, "fft:8": halved}) == "fft:8"
+    assert algorithms.decide({"direct": halved, "fft:8": times}) == "direct"
 
 
 def test_direct_does_not_lose_to_itself():
     direct = named("direct", GEOMETRY)
-    times = _measure.race(
+    times = race.race(
         [direct, direct],
         GEOMETRY,
         FORWARD,
@@ -93,7 +93,7 @@ def test_direct_does_not_lose_to_itself():
         lambda text: None,
         lambda times: True,
     )
-    decided = _decide.decide({"direct": times[0], "same": times[1]})
+    decided = algorithms.decide({"direct": times[0], "same": times[1]})
     assert decided == "direct"
 
 
@@ -119,10 +119,10 @@ def test_direct_does_not_lose_to_itself():
     ],
 )
 def test_how_long_a_race_is_worth(own, budgets):
-    assert _decide.budget_factor([[1.0] * len(own), own]) == budgets
+    assert algorithms.budget_factor([[1.0] * len(own), own]) == budgets
     # One that was left behind in the second round says nothing more.
     if budgets:
         assert (
-            _decide.budget_factor([[1.0] * len(own), own, [2.5, 2.5]])
+            algorithms.budget_factor([[1.0] * len(own), own, [2.5, 2.5]])
             == budgets
         )

@@ -12,18 +12,19 @@ from choices import forget
 from choices import names
 from processes import environment
 
-from tf_convpar.algorithms import _cache
+from tf_convpar import algorithms
+from tf_convpar.algorithms import FORWARD
+from tf_convpar.algorithms import PASSES
 from tf_convpar.algorithms import _choose
-from tf_convpar.algorithms._algorithm import FORWARD
-from tf_convpar.algorithms._algorithm import PASSES
-from tf_convpar.algorithms._cache import Candidate
-from tf_convpar.algorithms._cache import Record
+from tf_convpar.algorithms import cache
+from tf_convpar.algorithms.cache import Candidate
+from tf_convpar.algorithms.cache import Record
 
 
 @pytest.fixture(autouse=True)
 def fresh(tmp_path, monkeypatch):
     """And little time."""
-    monkeypatch.setattr(_choose, "_BUDGET_S", 0.1)
+    monkeypatch.setattr("tf_convpar.algorithms._choose._BUDGET_S", 0.1)
     yield from choices.fresh(tmp_path, monkeypatch)
 
 
@@ -34,13 +35,12 @@ def races(monkeypatch):
 
 @pytest.mark.slow
 def test_other_processes_read_it(races):
-    chosen = names(_choose.choose(GEOMETRY))
+    chosen = names(algorithms.choose(GEOMETRY))
     program = f"""
 import tensorflow as tf
-from tf_convpar.algorithms import _choose, _measure
-from tf_convpar.algorithms._algorithm import PASSES, Geometry
-_measure.race = None
-choice = _choose.choose({GEOMETRY!r})
+from tf_convpar.algorithms import PASSES, Geometry, choose, race
+race.race = None
+choice = choose({GEOMETRY!r})
 print([getattr(choice, which).name for which in PASSES])
 """
     done = forks.run(["-c", program], env=environment())
@@ -50,7 +50,7 @@ print([getattr(choice, which).name for which in PASSES])
 
 def keep_some(writer):
     for i in range(10):
-        _cache.keep({f"{writer} {i}": Record("direct", (CANDIDATE,))})
+        cache.keep({f"{writer} {i}": Record("direct", (CANDIDATE,))})
 
 
 CANDIDATE = Candidate("direct", 1, 0)
@@ -66,13 +66,13 @@ def test_several_processes_write():
         writer.join()
     for i in range(4):
         for j in range(10):
-            assert _cache.find(f"{i} {j}").direct == CANDIDATE
-    left = set(os.listdir(_cache.path().parent))
+            assert cache.find(f"{i} {j}").direct == CANDIDATE
+    left = set(os.listdir(cache.path().parent))
     assert left - {"algorithms.lock"} == {"algorithms.json"}
 
 
 def content(**changes):
-    return json.dumps({**_cache._versions(), "records": {}, **changes})
+    return json.dumps({**cache._versions(), "records": {}, **changes})
 
 
 @pytest.mark.parametrize(
@@ -95,11 +95,11 @@ def test_damaged_or_old_file(text, tmp_path):
     file = tmp_path / "algorithms.json"
     file.write_text(text)
     with pytest.warns(RuntimeWarning, match=str(file)) as caught:
-        assert _cache.find("a") is None
-        _cache.keep({"a": Record("direct", (CANDIDATE,))})
+        assert cache.find("a") is None
+        cache.keep({"a": Record("direct", (CANDIDATE,))})
     assert len(caught) == 1
-    _cache.forget()
-    assert _cache.find("a").direct == CANDIDATE
+    cache.forget()
+    assert cache.find("a").direct == CANDIDATE
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_damaged_or_old_file(text, tmp_path):
 )
 def test_what_is_not_there_is_measured_again(changes, races, tmp_path):
     """As of a later version, or edited."""
-    first = _choose.consult(GEOMETRY)
+    first = algorithms.consult(GEOMETRY)
     file = tmp_path / "algorithms.json"
     whole = json.loads(file.read_text())
     (key,) = (key for key in whole["records"] if f"| {FORWARD} |" in key)
@@ -125,7 +125,7 @@ def test_what_is_not_there_is_measured_again(changes, races, tmp_path):
     forget()
     races.clear()
     for _ in range(2):
-        choice = _choose.choose(GEOMETRY)
+        choice = algorithms.choose(GEOMETRY)
     assert races == [FORWARD]
     assert choice.forward.refuses(GEOMETRY, FORWARD) is None
     found = json.loads(file.read_text())["records"]
@@ -136,26 +136,26 @@ def test_what_is_not_there_is_measured_again(changes, races, tmp_path):
 
 def test_folder_that_cannot_be_written(races, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    monkeypatch.setenv(_cache.FOLDER, str(tmp_path / "file" / "folder"))
+    monkeypatch.setenv(cache.FOLDER, str(tmp_path / "file" / "folder"))
     with pytest.warns(RuntimeWarning, match="Could not write") as caught:
-        _choose.choose(GEOMETRY)
-        _choose.consult(GEOMETRY, passes=[FORWARD], refresh=True)
+        algorithms.choose(GEOMETRY)
+        algorithms.consult(GEOMETRY, passes=[FORWARD], refresh=True)
     assert len(caught) == 1
     _choose._choices.clear()
-    _choose.choose(GEOMETRY)
+    algorithms.choose(GEOMETRY)
     assert len(races) == len(PASSES) + 1
 
 
 @pytest.mark.parametrize(
-    ("cache", "xdg", "expected"),
+    ("folder", "xdg", "expected"),
     [
         ("/a", "/b", "/a/algorithms.json"),
         (None, "/b", "/b/tf_convpar/algorithms.json"),
         (None, None, "/home/me/.cache/tf_convpar/algorithms.json"),
     ],
 )
-def test_place_of_the_file(cache, xdg, expected, monkeypatch):
+def test_place_of_the_file(folder, xdg, expected, monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
-    for name, value in ((_cache.FOLDER, cache), ("XDG_CACHE_HOME", xdg)):
+    for name, value in ((cache.FOLDER, folder), ("XDG_CACHE_HOME", xdg)):
         monkeypatch.setenv(name, value or "")
-    assert str(_cache.path()) == expected
+    assert str(cache.path()) == expected

@@ -9,14 +9,14 @@ from models import small_cnn
 from models import train
 
 import tf_convpar as convpar
+from tf_convpar import algorithms
 from tf_convpar import ops
+from tf_convpar.algorithms import PASSES
+from tf_convpar.algorithms import Choice
+from tf_convpar.algorithms import Geometry
 from tf_convpar.algorithms import Windows
 from tf_convpar.algorithms import _choose
-from tf_convpar.algorithms import _names
 from tf_convpar.algorithms import convolve
-from tf_convpar.algorithms._algorithm import PASSES
-from tf_convpar.algorithms._algorithm import Geometry
-from tf_convpar.algorithms._names import Choice
 from tf_convpar.ops import Epilogue
 
 NAMES = ("gemm", "winograd", "fft")
@@ -219,11 +219,11 @@ def test_auto_branches_on_a_batch_unknown_when_traced(monkeypatch):
     names = {1: "direct", 8: "winograd:2", 32: "gemm"}
 
     def choose(geometry, device=None):
-        best = _names.named(names[geometry.batch], geometry)
-        direct = _names.named("direct", geometry)
+        best = algorithms.named(names[geometry.batch], geometry)
+        direct = algorithms.named("direct", geometry)
         return Choice(best, direct, best)
 
-    monkeypatch.setattr(_choose, "choose", choose)
+    monkeypatch.setattr("tf_convpar.algorithms._choose.choose", choose)
     x, kernel, bias = values()
 
     @tf.function(
@@ -245,9 +245,10 @@ def test_auto_branches_on_a_batch_unknown_when_traced(monkeypatch):
 
 
 def test_auto_makes_no_branch_where_all_agree(monkeypatch):
-    direct = _names.named("direct", Geometry((7, 9), 5, 6, (3, 3)))
+    direct = algorithms.named("direct", Geometry((7, 9), 5, 6, (3, 3)))
     monkeypatch.setattr(
-        _choose, "choose", lambda geometry, device=None: Choice(*[direct] * 3)
+        "tf_convpar.algorithms._choose.choose",
+        lambda geometry, device=None: Choice(*[direct] * 3),
     )
     _, kernel, _ = values()
 
@@ -449,8 +450,8 @@ def test_a_layer_has_one_race_whatever_its_shards(
         raced.append((geometry.filters, which))
         return chosen(geometry, which, *others)
 
-    monkeypatch.setattr(_choose, "_race_record", race)
-    monkeypatch.setattr(_choose, "_BUDGET_S", 0.01)
+    monkeypatch.setattr("tf_convpar.algorithms._choose._race_record", race)
+    monkeypatch.setattr("tf_convpar.algorithms._choose._BUDGET_S", 0.01)
     with strategy.scope():
         layer = convpar.ConvParallel2D(
             64, 3, shards=(32, 20, 12), algorithm="auto"

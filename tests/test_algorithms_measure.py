@@ -4,10 +4,10 @@ import sys
 
 import pytest
 
-from tf_convpar.algorithms import _decide
-from tf_convpar.algorithms import _measure
-from tf_convpar.algorithms._algorithm import PASSES
-from tf_convpar.algorithms._algorithm import Geometry
+from tf_convpar import algorithms
+from tf_convpar.algorithms import PASSES
+from tf_convpar.algorithms import Geometry
+from tf_convpar.algorithms import race
 
 
 class Time:
@@ -26,14 +26,14 @@ class Time:
 @pytest.fixture
 def time(monkeypatch):
     time = Time()
-    monkeypatch.setattr(_measure, "time", time)
+    monkeypatch.setattr("tf_convpar.algorithms.race.time", time)
     return time
 
 
 @pytest.mark.parametrize("which", PASSES)
 def test_sample_keeps_sums_long_and_is_small(which):
     large = Geometry((224, 224), 512, 512, window=(11, 11), batch=64)
-    part = _measure.sample(large, which)
+    part = race.sample(large, which)
     assert part.multiplications < 2e8
     if which == "kernel_gradient":
         assert part.image == (224, 224)
@@ -45,7 +45,7 @@ def test_sample_keeps_sums_long_and_is_small(which):
 
 def test_sums_of_kernel_gradients_run_over_all_images():
     large = Geometry((14, 14), 512, 512, window=(3, 3), batch=64)
-    assert _measure.sample(large, "kernel_gradient").batch == 64
+    assert race.sample(large, "kernel_gradient").batch == 64
 
 
 def test_rounds(time):
@@ -59,12 +59,12 @@ def test_rounds(time):
         return sleep
 
     runs = [sleeper("d", 0.01), sleeper("a", 0.009), sleeper("slow", 0.1)]
-    times = _measure.rounds(runs, 1e-3)
+    times = race.rounds(runs, 1e-3)
     assert [len(t) for t in times] == [3, 3, 1]
     assert order[:3] == ["d", "a", "slow"]  # A first time, not counted.
     # The first is timed once more to see how long a sample must be.
     assert order[3:] == ["d", "d", "a", "slow", "a", "d", "d", "a"]
-    alone = _measure.rounds([sleeper("d", 0.01), sleeper("s", 0.1)], 10.0)
+    alone = race.rounds([sleeper("d", 0.01), sleeper("s", 0.1)], 10.0)
     assert [len(t) for t in alone] == [1, 1]
 
 
@@ -73,13 +73,15 @@ def test_rounds_of_long_runs(time):
         return lambda: time.sleep(seconds)
 
     runs = [sleeper(0.36), sleeper(0.12), sleeper(0.13), sleeper(0.2)]
-    times = _measure.rounds(runs, 1e-3)
+    times = race.rounds(runs, 1e-3)
     # Direct is out at once, and who was 1.6 times the best after two rounds.
     assert [len(t) for t in times] == [1, 3, 3, 2]
-    decided = _decide.decide({"direct": times[0], "a": times[1], "b": times[2]})
+    decided = algorithms.decide(
+        {"direct": times[0], "a": times[1], "b": times[2]}
+    )
     assert decided == "a"
     # Nobody but direct is left: no need to go on.
-    times = _measure.rounds([sleeper(0.12), sleeper(0.3)], 1e-3)
+    times = race.rounds([sleeper(0.12), sleeper(0.3)], 1e-3)
     assert [len(t) for t in times] == [1, 1]
 
 
@@ -91,10 +93,10 @@ def test_first_runs_never_count(time):
         return lambda: time.sleep(next(pauses, seconds))
 
     runs = [finder(0.3, 0.3), finder(0.11, 0.6), finder(0.2, 0.25)]
-    times = _measure.rounds(runs, 1e-3)
+    times = race.rounds(runs, 1e-3)
     assert max(times[1]) < 0.3
     named = zip(("direct", "a", "b"), times, strict=True)
-    assert _decide.decide(dict(named)) == "a"
+    assert algorithms.decide(dict(named)) == "a"
 
 
 def test_rounds_go_on_while_in_doubt(time):
@@ -103,7 +105,7 @@ def test_rounds_go_on_while_in_doubt(time):
 
     # Direct is the slower one by far: a race that it wins ends early.
     runs = [lambda: time.sleep(0.02), lambda: time.sleep(0.01)]
-    times = _measure.rounds(runs, 0.05, budget_factor=worth)
+    times = race.rounds(runs, 0.05, budget_factor=worth)
     assert [len(t) for t in times] == [6, 6]
     for ratios, budgets in (
         ([0.6, 0.6, 0.6], 1.0),
@@ -116,17 +118,17 @@ def test_rounds_go_on_while_in_doubt(time):
         ([0.6, 0.6, 0.6, 0.6, 0.8], 1.0),
     ):
         direct = [1.0] * len(ratios)
-        assert _decide.budget_factor([direct, ratios]) == budgets
+        assert algorithms.budget_factor([direct, ratios]) == budgets
 
 
 def test_status_line(monkeypatch, capsys):
-    with _measure.StatusLine("14x14x3 -> 8") as report:
+    with race.StatusLine("14x14x3 -> 8") as report:
         report("fft:8")
-    monkeypatch.setattr(_measure.StatusLine, "PATIENCE_S", 0.0)
-    with _measure.StatusLine("14x14x3 -> 8") as report:
+    monkeypatch.setattr(race.StatusLine, "PATIENCE_S", 0.0)
+    with race.StatusLine("14x14x3 -> 8") as report:
         report("fft:8")
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with _measure.StatusLine("14x14x3 -> 8") as report:
+    with race.StatusLine("14x14x3 -> 8") as report:
         report("fft:8")
     assert "14x14x3 -> 8, fft:8" in capsys.readouterr().err

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tf_convpar import algorithms
+from tf_convpar.algorithms import FORWARD
+from tf_convpar.algorithms import INPUT_GRADIENT
+from tf_convpar.algorithms import KERNEL_GRADIENT
+from tf_convpar.algorithms import PASSES
+from tf_convpar.algorithms import Bilinear
+from tf_convpar.algorithms import Direct
+from tf_convpar.algorithms import Geometry
 from tf_convpar.algorithms import Windows
-from tf_convpar.algorithms import _names
 from tf_convpar.algorithms import convolve
-from tf_convpar.algorithms._algorithm import FORWARD
-from tf_convpar.algorithms._algorithm import INPUT_GRADIENT
-from tf_convpar.algorithms._algorithm import KERNEL_GRADIENT
-from tf_convpar.algorithms._algorithm import PASSES
-from tf_convpar.algorithms._algorithm import Geometry
-from tf_convpar.algorithms._bilinear import Bilinear
-from tf_convpar.algorithms._direct import Direct
 from tf_convpar.ops import Epilogue
 
 # Relative error, in the Euclidean norm. oneDNN adds products one by one: errors
@@ -78,7 +78,7 @@ def test_error_of_each_pass(geometry):
     for which in PASSES:
         expected = run(Direct(), geometry, which, *exact)
         for name in NAMES:
-            algorithm = _names.named(name, geometry)
+            algorithm = algorithms.named(name, geometry)
             if algorithm.refuses(geometry, which):
                 continue
             bound = BOUNDS[algorithm.name.partition(":")[0]]
@@ -90,7 +90,7 @@ def test_error_of_each_pass(geometry):
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=IDS)
 def test_twin_equals_op(geometry):
     for name in ("winograd", "fft"):
-        algorithm = _names.named(name, geometry)
+        algorithm = algorithms.named(name, geometry)
         if not isinstance(algorithm, Bilinear):
             continue
         twin = Bilinear(algorithm.kind, algorithm.tile, native=False)
@@ -146,7 +146,7 @@ def test_phases(geometry, padding):
     exact = y, *tape.gradient(y, [x, kernel], dy)
     for which, expected in zip(PASSES, exact, strict=True):
         for kind in ("direct", "winograd", "fft"):
-            phases = _names.named(f"phases:{kind}", geometry)
+            phases = algorithms.named(f"phases:{kind}", geometry)
             assert phases.refuses(geometry, which) is None
             assert phases.workspace(geometry, which) > 0
             result = run(phases, geometry, which, *values)
@@ -163,7 +163,7 @@ def test_what_has_no_phases():
         Geometry((8, 8), 3, 5, (1, 1), strides=(2, 2)),
         Geometry((8, None), 3, 5, (3, 3), strides=(2, 2)),
     ):
-        phases = _names.named("phases:winograd", geometry)
+        phases = algorithms.named("phases:winograd", geometry)
         assert all(phases.refuses(geometry, which) for which in PASSES)
 
 
@@ -171,7 +171,7 @@ def test_phases_of_an_unknown_batch_and_a_bias():
     geometry = Geometry((9, 9), 3, 5, (3, 3), dilation=(2, 2), padding="same")
     x, kernel, _ = operands(dataclasses.replace(geometry, batch=4))
     bias = Epilogue(bias=tf.range(5.0))
-    phases = _names.named("phases:winograd", geometry)
+    phases = algorithms.named("phases:winograd", geometry)
     spec = tf.TensorSpec([None, 9, 9, 3])
     forward = tf.function(
         lambda x: phases.forward(x, kernel, geometry, bias),
@@ -189,7 +189,7 @@ def test_gemm_with_strides(strides, padding):
     geometry = Geometry(
         (11, 12), 5, 7, (3, 2), strides=strides, padding=padding, batch=2
     )
-    gemm = _names.named("gemm", geometry)
+    gemm = algorithms.named("gemm", geometry)
     assert gemm.refuses(geometry, INPUT_GRADIENT)
     values = operands(geometry, "float64")
     for which in (FORWARD, KERNEL_GRADIENT):
@@ -200,7 +200,7 @@ def test_gemm_with_strides(strides, padding):
 
 def test_gemm_of_one_pixel_needs_no_workspace():
     geometry = Geometry((6, 6), 5, 7, (1, 1), batch=2)
-    gemm = _names.named("gemm", geometry)
+    gemm = algorithms.named("gemm", geometry)
     values = operands(geometry)
     for which in PASSES:
         assert gemm.workspace(geometry, which) == 0
@@ -255,9 +255,9 @@ def test_unknown_algorithm(name):
 def test_names_tell_tiles():
     geometry = Geometry((9, 9), 3, 4, (3, 3), batch=1)
     for name in ("winograd:4", "fft:10x6", "gemm", "direct"):
-        assert _names.named(name, geometry).name == name
-    best = _names.named("winograd", geometry)
-    assert _names.named(best.name, geometry) == best
+        assert algorithms.named(name, geometry).name == name
+    best = algorithms.named("winograd", geometry)
+    assert algorithms.named(best.name, geometry) == best
 
 
 def test_fewer_multiplications_than_direct():

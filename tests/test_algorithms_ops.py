@@ -12,14 +12,13 @@ import pytest
 import tensorflow as tf
 
 from tf_convpar import ops
-from tf_convpar.algorithms._algorithm import FORWARD
-from tf_convpar.algorithms._algorithm import PASSES
-from tf_convpar.algorithms._algorithm import Geometry
-from tf_convpar.algorithms._bilinear import Bilinear
-from tf_convpar.algorithms._bilinear import instruction_set
-from tf_convpar.algorithms._names import named
-from tf_convpar.algorithms._workspace import Processor
-from tf_convpar.ops import _library
+from tf_convpar.algorithms import FORWARD
+from tf_convpar.algorithms import PASSES
+from tf_convpar.algorithms import Bilinear
+from tf_convpar.algorithms import Geometry
+from tf_convpar.algorithms import Processor
+from tf_convpar.algorithms import instruction_set
+from tf_convpar.algorithms import named
 
 pytestmark = pytest.mark.skipif(not ops.load(), reason="no compiled ops")
 
@@ -87,7 +86,7 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_arguments_of_the_op(case):
-    forward = _library.module().TfConvpar_BilinearForward
+    forward = ops.module().TfConvpar_BilinearForward
     good = native_arguments()
     assert forward(**good).shape == (1, 7, 7, 4)
     # Where a graph is built they are a ValueError.
@@ -96,7 +95,7 @@ def test_bad_arguments_of_the_op(case):
 
 
 def test_no_activation_of_a_gradient():
-    forward = _library.module().TfConvpar_BilinearForward
+    forward = ops.module().TfConvpar_BilinearForward
     bad = {"relu": True, "adjoint": True}
     with pytest.raises(tf.errors.InvalidArgumentError, match="no `relu`"):
         forward(**native_arguments() | bad)
@@ -130,7 +129,7 @@ def gradient_arguments():
 )
 def test_bad_arguments_of_the_kernel_gradient(bad):
     good = gradient_arguments()
-    gradient = _library.module().TfConvpar_BilinearKernelGradient
+    gradient = ops.module().TfConvpar_BilinearKernelGradient
     assert gradient(**good).shape == (3, 3, 3, 4)
     with pytest.raises((tf.errors.InvalidArgumentError, ValueError)):
         gradient(**{**good, **bad})
@@ -172,19 +171,20 @@ import tensorflow as tf
 
 sys.path.insert(0, sys.argv[1])
 tf.config.threading.set_intra_op_parallelism_threads(2)
-from test_algorithms_ops import _library, runs
+from test_algorithms_ops import ops, runs
 
 # None fits what the one before has left, unless it needs as much.
 for predicted, call in runs():
     call()
-    measured = _library.module().TfConvpar_WorkspaceBytes().numpy().tolist()
+    measured = ops.module().TfConvpar_WorkspaceBytes().numpy().tolist()
     print(json.dumps([predicted, *measured]))
 """
 
 OVERFLOWS = """
-from test_algorithms_ops import _library, gradient_arguments, native_arguments
+from test_algorithms_ops import gradient_arguments, native_arguments
+from tf_convpar import ops as convpar_ops
 
-ops = _library.module()
+ops = convpar_ops.module()
 forward = ops.TfConvpar_BilinearForward
 gradient = ops.TfConvpar_BilinearKernelGradient
 for op, good, bad in (
@@ -228,8 +228,7 @@ def test_narrower_instruction_sets(isa):
 
 def test_instruction_set_that_is_none():
     program = (
-        "from tf_convpar.algorithms import _bilinear; "
-        "_bilinear.instruction_set()"
+        "from tf_convpar.algorithms import instruction_set; instruction_set()"
     )
     done = in_a_process_with("avx9", "-c", program)
     assert done.returncode == 1

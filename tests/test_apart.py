@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tf_convpar.planner.measure._own_thread import in_own_thread
+from tf_convpar.planner.measure import in_own_thread
 
 
 def test_what_nobody_waits_for_any_more_ends():

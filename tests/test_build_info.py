@@ -65,7 +65,7 @@ def test_import_loads_nothing_and_an_unknown_instruction_set_is_refused(
 import sys
 
 from tf_convpar import ops
-from tf_convpar.algorithms import _bilinear
+from tf_convpar.algorithms import instruction_set
 
 def mapped():
     maps = open("/proc/self/maps").read()
@@ -73,7 +73,7 @@ def mapped():
     return sys.argv[1] in maps
 
 print(mapped(), ops.load(), mapped())
-_bilinear.instruction_set()
+instruction_set()
 """
     answer = subprocess.run(
         [sys.executable, "-c", code, tmp_path / "_convpar_ops.so"],

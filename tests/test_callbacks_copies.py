@@ -12,12 +12,10 @@ from replica_cases import data
 from replica_cases import network
 
 import tf_convpar as convpar
-from tf_convpar.callbacks import _copies
-from tf_convpar.callbacks import _file
-from tf_convpar.callbacks import _writer
-from tf_convpar.callbacks._snapshot import Snapshot
-from tf_convpar.callbacks._snapshot import restore
-from tf_convpar.callbacks._snapshot import state_of
+from tf_convpar.callbacks import snapshot_file
+from tf_convpar.callbacks.snapshot import Snapshot
+from tf_convpar.callbacks.snapshot import restore
+from tf_convpar.callbacks.snapshot import state_of
 
 OPTIONS = {"batch_size": 8, "verbose": 0}
 
@@ -34,8 +32,8 @@ class Disk:
 
     def __init__(self, monkeypatch):
         self.goes_on, self.hangs = threading.Event(), threading.Event()
-        self.save, self.places = _file.save, []
-        monkeypatch.setattr(_file, "save", self)
+        self.save, self.places = snapshot_file.save, []
+        monkeypatch.setattr("tf_convpar.callbacks.snapshot_file.save", self)
 
     def __call__(self, folder, names, arrays, place):
         if self.places:
@@ -81,7 +79,7 @@ def test_a_disk_that_hangs_lets_nothing_grow(model, monkeypatch, tmp_path):
 def test_the_end_of_a_training_waits_for_the_disk(model, monkeypatch, tmp_path):
     """But not for ever, and what it writes later does not stay."""
     x, y = data()
-    monkeypatch.setattr(_writer, "_LONG_S", 0.3)
+    monkeypatch.setattr("tf_convpar.callbacks._writer._LONG_S", 0.3)
     disk = Disk(monkeypatch)
     elastic = convpar.callbacks.Elastic(tmp_path, every=1e-3)
     keeps = Keeps(elastic, disk)
@@ -109,7 +107,7 @@ def test_whatever_fails_as_a_copy_is_written_is_told(
         raise error("too much")
 
     x, y = data()
-    monkeypatch.setattr(_file, "save", fails)
+    monkeypatch.setattr("tf_convpar.callbacks.snapshot_file.save", fails)
     elastic = convpar.callbacks.Elastic(tmp_path, every=1e-3)
     keeps = Keeps(elastic)
     with pytest.warns(RuntimeWarning, match=f"{error.__name__}: too much"):
@@ -133,7 +131,7 @@ def test_training_waits_for_copies_that_are_slower(model, monkeypatch):
     x, y = data(96)
     model.fit(x, y, **OPTIONS)
     batch = x[:8].nbytes + y[:8].nbytes
-    monkeypatch.setattr(_copies, "_MOST_HELD", 3 * batch)
+    monkeypatch.setattr("tf_convpar.callbacks._copies._MOST_HELD", 3 * batch)
     fetch = Snapshot._fetch
 
     def slow(self, *args):
@@ -178,15 +176,15 @@ def test_a_copy_that_does_not_fit_changes_nothing(model, tmp_path):
         (names, arrays, (0.5, 1.0), "has written. Received.*epoch 0.5"),
         (names, arrays, (1, 2, 3), "has written. Received"),
     ):
-        _file.save(tmp_path, given, other, place)
+        snapshot_file.save(tmp_path, given, other, place)
         with pytest.raises(ValueError, match=words):
-            restore(model, _file.load(tmp_path), tmp_path)
+            restore(model, snapshot_file.load(tmp_path), tmp_path)
         for a, b in zip(state_of(model), before, strict=True):
             np.testing.assert_array_equal(a, b)
     # One that fits does.
-    _file.save(tmp_path, names, [a + 1 for a in arrays], (2, 3))
-    assert _file.load(tmp_path).place == (2, 3)
-    restore(model, _file.load(tmp_path), tmp_path)
+    snapshot_file.save(tmp_path, names, [a + 1 for a in arrays], (2, 3))
+    assert snapshot_file.load(tmp_path).place == (2, 3)
+    restore(model, snapshot_file.load(tmp_path), tmp_path)
     for a, b in zip(state_of(model), before, strict=True):
         np.testing.assert_array_equal(a, b + 1)
 
@@ -194,9 +192,9 @@ def test_a_copy_that_does_not_fit_changes_nothing(model, tmp_path):
 def test_a_model_without_variables_and_a_copy(strategy, tmp_path):
     with strategy.scope():
         model = keras.Sequential([keras.Input((2,)), keras.layers.ReLU()])
-    _file.save(tmp_path, ["a"], [np.ones(2, "float32")], (0, 0))
+    snapshot_file.save(tmp_path, ["a"], [np.ones(2, "float32")], (0, 0))
     with pytest.raises(ValueError, match="with 0 variables. Received one wit"):
-        restore(model, _file.load(tmp_path), tmp_path)
+        restore(model, snapshot_file.load(tmp_path), tmp_path)
 
 
 def test_a_model_that_was_never_compiled(strategy):

@@ -16,11 +16,11 @@ from replica_cases import data
 from replica_cases import network
 
 import tf_convpar as convpar
-from tf_convpar.callbacks._peer_copies import next_devices
-from tf_convpar.callbacks._replay_log import rates_of
-from tf_convpar.callbacks._replay_log import set_rates
-from tf_convpar.callbacks._snapshot import Snapshot
-from tf_convpar.callbacks._snapshot import state_of
+from tf_convpar.callbacks.peer_copies import next_devices
+from tf_convpar.callbacks.replay_log import rates_of
+from tf_convpar.callbacks.replay_log import set_rates
+from tf_convpar.callbacks.snapshot import Snapshot
+from tf_convpar.callbacks.snapshot import state_of
 from tf_convpar.sharding import HowSplit
 from tf_convpar.sharding import relayout
 from tf_convpar.units import interval

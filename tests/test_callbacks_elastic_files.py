@@ -14,7 +14,7 @@ from replica_cases import data
 from replica_cases import network
 
 import tf_convpar as convpar
-from tf_convpar.callbacks import _file
+from tf_convpar.callbacks import snapshot_file
 
 PROGRAM = Path(__file__).parent / "programs/elastic_chief.py"
 
@@ -28,7 +28,7 @@ def test_a_killed_program_goes_on_from_its_copy(tmp_path):
     left = copies / ".elastic.npz.0123abcd.part"
     left.write_bytes(bytes(10))
     assert (copies / "elastic.npz").exists()
-    _, _, (epoch, step) = _file.load(copies)
+    _, _, (epoch, step) = snapshot_file.load(copies)
     assert [path.name for path in copies.iterdir()] == ["elastic.npz"]
     assert (0, 0) < (epoch, step) <= (2, 8)
     found = forks.found(run, dict(os.environ))
@@ -47,8 +47,8 @@ def test_a_copy_of_the_last_step_of_an_epoch(tmp_path):
     copies = tmp_path / "copies"
     run = [PROGRAM, copies]
     assert forks.run([*run, 1, 3], dict(os.environ)).returncode == -9
-    names, values, (epoch, _) = _file.load(copies)
-    _file.save(copies, names, values, (epoch, 12))
+    names, values, (epoch, _) = snapshot_file.load(copies)
+    snapshot_file.save(copies, names, values, (epoch, 12))
     found = forks.found(run, dict(os.environ))
     assert len(found["steps"]) == (4 - epoch) * 12
     assert not list(copies.iterdir())
@@ -70,8 +70,8 @@ def test_a_killed_chief_is_started_again_and_goes_on(tmp_path):
 
 def test_what_is_no_copy_of_the_model(strategy, tmp_path):
     arrays = [np.ones(3, "float32"), np.arange(5)]
-    _file.save(tmp_path, ["a", "b"], arrays, (2, 3))
-    names, values, place = _file.load(tmp_path)
+    snapshot_file.save(tmp_path, ["a", "b"], arrays, (2, 3))
+    names, values, place = snapshot_file.load(tmp_path)
     assert (names, place) == (["a", "b"], (2, 3))
     for a, b in zip(values, arrays, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -96,14 +96,14 @@ def test_what_is_no_copy_of_the_model(strategy, tmp_path):
             with pytest.raises(
                 ValueError, match=r"has written\. Received.*npz"
             ):
-                _file.load(tmp_path)
+                snapshot_file.load(tmp_path)
 
 
 @pytest.mark.parametrize("place", [(-1, 3), (2, -3), (2,), (1, 2, 3)])
 def test_a_copy_of_no_place(place, tmp_path):
-    _file.save(tmp_path, ["a"], [np.ones(3)], place)
+    snapshot_file.save(tmp_path, ["a"], [np.ones(3)], place)
     with pytest.raises(ValueError, match=r"has written\. Received.*anew"):
-        _file.load(tmp_path)
+        snapshot_file.load(tmp_path)
 
 
 def test_a_folder_that_cannot_be_written_is_no_end(strategy, tmp_path):

@@ -24,7 +24,6 @@ from replica_cases import network
 import tf_convpar as convpar
 from tf_convpar import files
 from tf_convpar import replicas
-from tf_convpar.callbacks import _rebalance
 from tf_convpar.callbacks import _sync_errors
 from tf_convpar.layers import _files
 
@@ -237,7 +236,7 @@ def test_shares_that_move_after_the_last_step(strategy, monkeypatch):
         def seconds(self, device):
             return next(found) if device.endswith("CPU:2") else 1.0
 
-    monkeypatch.setattr(_rebalance, "Speeds", Scripted)
+    monkeypatch.setattr("tf_convpar.callbacks._rebalance.Speeds", Scripted)
     x, y = data(16 * STEPS)
     plain = network()
     with strategy.scope():

@@ -13,9 +13,9 @@ from replica_cases import data
 from replica_cases import network
 
 import tf_convpar as convpar
-from tf_convpar.callbacks import _file
-from tf_convpar.callbacks._progress import Progress
-from tf_convpar.callbacks._snapshot import state_of
+from tf_convpar.callbacks import snapshot_file
+from tf_convpar.callbacks.progress import Progress
+from tf_convpar.callbacks.snapshot import state_of
 
 OPTIONS = {"batch_size": 16, "epochs": 3, "shuffle": False, "verbose": 0}
 STEPS = 6
@@ -130,7 +130,7 @@ def test_variables_that_the_first_step_makes(make, split, strategy, tmp_path):
         if end:
             with pytest.raises(KeyboardInterrupt):
                 model.fit(x, y, callbacks=callbacks, **OPTIONS)
-            *_, (epoch, done) = _file.load(tmp_path)
+            *_, (epoch, done) = snapshot_file.load(tmp_path)
             assert done > 0
         else:
             model.fit(x, y, callbacks=callbacks, **OPTIONS)
@@ -153,7 +153,7 @@ def test_variables_that_the_first_step_makes(make, split, strategy, tmp_path):
 def write(folder, model, place, without=0, **more):
     """A copy of a model, without some first variables, and with others."""
     state = {v.path: np.asarray(v) for v in state_of(model)[without:]} | more
-    _file.save(folder, list(state), list(state.values()), place)
+    snapshot_file.save(folder, list(state), list(state.values()), place)
 
 
 @pytest.mark.slow
@@ -174,7 +174,7 @@ def test_a_copy_of_another_model_that_the_first_step_builds(strategy, tmp_path):
             match=f"this model.*place of {first}.*Delete it to begin",
         ):
             model.fit(x, y, callbacks=[elastic], **OPTIONS)
-        assert _file.load(tmp_path)[2] == (1, 1)
+        assert snapshot_file.load(tmp_path)[2] == (1, 1)
 
 
 def test_a_copy_that_no_step_takes_over_stays(strategy, tmp_path):
@@ -187,7 +187,7 @@ def test_a_copy_that_no_step_takes_over_stays(strategy, tmp_path):
     with pytest.warns(RuntimeWarning, match="more than 3 epochs.*stays"):
         model.fit(x, y, callbacks=[elastic], **OPTIONS)
     assert model.built
-    assert _file.load(tmp_path)[2] == (3, 1)
+    assert snapshot_file.load(tmp_path)[2] == (3, 1)
 
 
 def test_a_place_is_that_of_the_weights(strategy, tmp_path):

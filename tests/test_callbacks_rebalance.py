@@ -20,7 +20,7 @@ import tf_convpar as convpar
 from tf_convpar import machines
 from tf_convpar import timeline
 from tf_convpar.callbacks import _rebalance
-from tf_convpar.callbacks._speeds import Speeds
+from tf_convpar.callbacks.speeds import Speeds
 from tf_convpar.sharding import HowSplit
 from tf_convpar.sharding import LayerSplit
 
@@ -101,7 +101,9 @@ class Scripted:
 def test_nothing_moves_to_and_fro(
     strategy, monkeypatch, last, cooldown, changes
 ):
-    monkeypatch.setattr(_rebalance, "Speeds", lambda: Scripted(last))
+    monkeypatch.setattr(
+        "tf_convpar.callbacks._rebalance.Speeds", lambda: Scripted(last)
+    )
     x, y = data(160)
     with strategy.scope():
         model = convpar.parallelize(network(), "equal")
@@ -136,7 +138,7 @@ def changes(
         "HowSplit": types.SimpleNamespace(last=lambda *_: split[0]),
         "time": types.SimpleNamespace(monotonic=lambda: now[0], time=time.time),
     }.items():
-        monkeypatch.setattr(_rebalance, name, replaced)
+        monkeypatch.setattr(f"tf_convpar.callbacks._rebalance.{name}", replaced)
     rebalance = convpar.callbacks.Rebalance(**options)
     rebalance.set_model(
         types.SimpleNamespace(
@@ -294,7 +296,10 @@ def test_a_model_of_which_nothing_is_split(strategy):
 
 def test_a_worker_that_is_lost_while_shares_move(strategy, monkeypatch):
     """The step after it finds out, and `Elastic` takes care of it."""
-    monkeypatch.setattr(_rebalance, "Speeds", lambda: Scripted([1, 1, 1, 5, 5]))
+    monkeypatch.setattr(
+        "tf_convpar.callbacks._rebalance.Speeds",
+        lambda: Scripted([1, 1, 1, 5, 5]),
+    )
     moves, relayout = [], _rebalance.relayout
 
     def lost_at_first(model, *args):
@@ -304,7 +309,9 @@ def test_a_worker_that_is_lost_while_shares_move(strategy, monkeypatch):
             raise tf.errors.UnavailableError(None, None, "Connection reset")
         relayout(model, *args)
 
-    monkeypatch.setattr(_rebalance, "relayout", lost_at_first)
+    monkeypatch.setattr(
+        "tf_convpar.callbacks._rebalance.relayout", lost_at_first
+    )
     x, y = data(160)
     with strategy.scope():
         model = convpar.parallelize(network(), "equal")

@@ -14,8 +14,7 @@ from tf_convpar import planner
 from tf_convpar import plans
 from tf_convpar.cli.main import main
 from tf_convpar.cluster.local_cluster import local_workers
-from tf_convpar.planner import _work_keys
-from tf_convpar.planner.measure import _calibrate
+from tf_convpar.planner import work_keys
 from tf_convpar.sharding import calls_of
 
 PASSES = ("forward", "backward")
@@ -79,7 +78,7 @@ def test_a_cluster_is_measured(files):
     assert "image" not in found.facts
     assert len(found.links) == 2
     model = keras.models.load_model(files / "model.keras")
-    assert found.model == _work_keys.fingerprint(calls_of(model))
+    assert found.model == work_keys.fingerprint(calls_of(model))
     assert len(list((files / "cache" / "calibrations").iterdir())) == 1
 
 
@@ -98,7 +97,7 @@ def test_each_kind_of_layer_is_in_the_table_once(files):
     assert by_layer["first"][1] == "1"
     assert by_layer["second"][1] == "2"
     assert "third" not in by_layer
-    key = _work_keys.key(graph, graph.calls[1])
+    key = work_keys.key(graph, graph.calls[1])
     for device, cell in zip(found.devices, by_layer["second"][2:], strict=True):
         work = device.works[key]
         forward, backward = (1e3 * getattr(work, w)[-1] for w in PASSES)
@@ -218,7 +217,9 @@ def test_again_is_from_the_cache_unless_fresh(files, tmp_path, monkeypatch):
         measured.append(batch)
         return calibration_of(model, devices, batch, seed=len(measured))
 
-    monkeypatch.setattr(_calibrate, "_measured", measure)
+    monkeypatch.setattr(
+        "tf_convpar.planner.measure._calibrate._measured", measure
+    )
     for args in ([], [], ["--fresh"]):
         code, said = convpar(
             tmp_path,

@@ -155,7 +155,8 @@ def test_versions_that_differ(tmp_path, monkeypatch):
 )
 def test_slow_links(rate, latency, well, words, monkeypatch):
     monkeypatch.setattr(
-        _checks, "measure_link", lambda a, b, clock: Link(a, b, rate, latency)
+        "tf_convpar.cli._checks.measure_link",
+        lambda a, b, clock: Link(a, b, rate, latency),
     )
     found = _checks.of_link("/device:CPU:0", "/device:CPU:1", None)
     assert found.well == well

@@ -58,7 +58,7 @@ def test_what_tensorflow_writes_at_its_start_is_left_out(program, monkeypatch):
 
 
 def test_lines_of_a_program_are_no_chatter(monkeypatch):
-    monkeypatch.setattr(_shared, "_quiet", True)
+    monkeypatch.setattr("tf_convpar.cli._shared._quiet", True)
     for line, is_chatter in (
         ("I0000 00:00:1795562864.172155   11815 port.cc:153] oneDNN on", True),
         ("W0000 00:00:1795562864.172155 1 a_b.cc:1] x", True),
@@ -67,7 +67,7 @@ def test_lines_of_a_program_are_no_chatter(monkeypatch):
         ("I0000 is what I write", False),
     ):
         assert _shared.is_chatter(line) == is_chatter
-    monkeypatch.setattr(_shared, "_quiet", False)
+    monkeypatch.setattr("tf_convpar.cli._shared._quiet", False)
     assert not _shared.is_chatter("W0000 00:00:1.1 1 a_b.cc:1] x")
 
 

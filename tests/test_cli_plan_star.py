@@ -12,8 +12,8 @@ from test_cli import run_json
 
 from tf_convpar import plans
 from tf_convpar.cli.main import main
+from tf_convpar.planner import star
 from tf_convpar.planner import star as planner
-from tf_convpar.planner.star import _plan
 
 
 @pytest.fixture
@@ -40,8 +40,8 @@ def test_plan(files):
     )
     assert code == 0
     calibration = planner.load(files / "cluster.json")
-    plan = _plan.load_plan(files / "plan.json", calibration)
-    assert plan == _plan.plan(calibration)
+    plan = star.load_plan(files / "plan.json", calibration)
+    assert plan == star.plan(calibration)
     for count in plan["conv2d_1"]:
         assert f" {count} │" in output
     assert "Predicted step " in output
@@ -63,7 +63,7 @@ def test_json(files):
     code, content = run_json("plan", str(files / "cluster.json"), "--json")
     assert code == 0
     calibration = planner.load(files / "cluster.json")
-    assert content == json.loads(json.dumps(_plan.plan(calibration).to_dict()))
+    assert content == json.loads(json.dumps(star.plan(calibration).to_dict()))
 
 
 def test_existing_plan(files):

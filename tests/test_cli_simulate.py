@@ -13,8 +13,7 @@ from tf_convpar import planner
 from tf_convpar import plans
 from tf_convpar.cli.simulate import SWEEPS
 from tf_convpar.cli.simulate import command
-from tf_convpar.planner import _sweep
-from tf_convpar.planner import _work_keys
+from tf_convpar.planner import work_keys
 from tf_convpar.sharding import calls_of
 
 DEVICES = "2xcpu:1GFLOPS,gpu:2GFLOPS"
@@ -59,7 +58,7 @@ def test_an_application_by_name():
     assert code == 0
     assert [d["name"] for d in content["devices"]] == ["cpu:0", "cpu:1"]
     small = keras.applications.MobileNet(weights=None, input_shape=(64, 64, 3))
-    fingerprint = _work_keys.fingerprint(calls_of(small))
+    fingerprint = work_keys.fingerprint(calls_of(small))
     assert content["fingerprint"] == fingerprint
     # The first and the last, and thirteen depthwise and pointwise ones.
     assert len(content["layers"]) == 28
@@ -89,7 +88,7 @@ def test_wire_dtype_and_latency(model):
 
 
 def test_the_sweeps_are_the_planners():
-    assert (*_sweep.SWEEPS,) == SWEEPS[:3]
+    assert (*planner.SWEEPS,) == SWEEPS[:3]
 
 
 @pytest.mark.parametrize(

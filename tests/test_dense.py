@@ -8,8 +8,8 @@ from plans_of_graphs import calibration_of
 
 import tf_convpar as convpar
 from tf_convpar import planner
-from tf_convpar.planner._call_ways import Settings
-from tf_convpar.planner._plan import by_samples
+from tf_convpar.planner import by_samples
+from tf_convpar.planner.call_ways import Settings
 from tf_convpar.sharding import HowSplit
 from tf_convpar.sharding import calls_of
 from tf_convpar.sharding import relayout

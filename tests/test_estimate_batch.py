@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from tf_convpar.estimate import _batch
-from tf_convpar.estimate._batch import Option
-from tf_convpar.estimate._batch import best_batch
-from tf_convpar.estimate._batch import choose_algorithms
-from tf_convpar.estimate._batch import largest_batch
-from tf_convpar.estimate.memory._step import Step
+from tf_convpar import estimate
+from tf_convpar.estimate import Option
+from tf_convpar.estimate import best_batch
+from tf_convpar.estimate import choose_algorithms
+from tf_convpar.estimate import largest_batch
+from tf_convpar.estimate.memory import Step
 
 MIB = 2**20
 
@@ -208,9 +208,9 @@ def test_best_batch_of_recorded_times(tmp_path, monkeypatch):
 
 
 def _forget():
-    from tf_convpar.algorithms import _cache
+    from tf_convpar.algorithms import cache
 
-    _cache.forget()
+    cache.forget()
 
 
 def test_no_batch_fits(step):
@@ -218,4 +218,4 @@ def test_no_batch_fits(step):
         best_batch(step, 1000, (8, 4))
     with pytest.raises(ValueError, match="`batch` .*Received: 0"):
         best_batch(step, MIB, (0,))
-    assert max(_batch.BATCHES) == 256
+    assert max(estimate.BATCHES) == 256

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_convpar.estimate import _devices
+from tf_convpar import estimate
 
 RATIOS = st.floats(1e-4, 10.0)
 
@@ -21,12 +21,12 @@ SPEEDUPS = {
 
 @pytest.mark.parametrize("ratio", SPEEDUPS)
 def test_worked_speedups(ratio):
-    found = [_devices.speedup(2**i, ratio) for i in range(1, 6)]
+    found = [estimate.speedup(2**i, ratio) for i in range(1, 6)]
     assert found == pytest.approx(SPEEDUPS[ratio], abs=0.005)
 
 
 def test_worked_overheads():
-    found = [_devices.overhead_for(0.8, n) for n in (2, 4, 8, 16)]
+    found = [estimate.overhead_for(0.8, n) for n in (2, 4, 8, 16)]
     assert found == pytest.approx([0.333, 0.091, 0.037, 0.017], abs=5e-4)
 
 
@@ -42,8 +42,8 @@ def test_worked_overheads():
 )
 def test_worked_servers(megabytes, gigabits, seconds, servers):
     arguments = (megabytes * 1e6, 8, gigabits * 1e9 / 8, seconds)
-    assert _devices.parameter_servers(*arguments) == servers
-    half = _devices.parameter_servers(*arguments, full_duplex=True)
+    assert estimate.parameter_servers(*arguments) == servers
+    half = estimate.parameter_servers(*arguments, full_duplex=True)
     assert half in (servers // 2, (servers + 1) // 2)
 
 
@@ -51,42 +51,42 @@ def test_worked_servers(megabytes, gigabits, seconds, servers):
 def test_from_the_times_of_steps(devices, ratio):
     computing, overhead = 0.7, 0.7 * ratio
     expected = (computing + overhead) / (computing / devices + overhead)
-    assert _devices.speedup(devices, ratio) == pytest.approx(expected)
-    assert _devices.efficiency(devices, ratio) == pytest.approx(
+    assert estimate.speedup(devices, ratio) == pytest.approx(expected)
+    assert estimate.efficiency(devices, ratio) == pytest.approx(
         expected / devices
     )
 
 
 @given(st.integers(1, 5000), RATIOS)
 def test_devices_are_the_inverse_of_speedup(devices, ratio):
-    reached = _devices.speedup(devices, ratio)
-    assert _devices.devices_for(reached, ratio) == devices
+    reached = estimate.speedup(devices, ratio)
+    assert estimate.devices_for(reached, ratio) == devices
 
 
 @given(st.floats(1.0, 1000.0), RATIOS)
 def test_the_fewest_devices(wanted, ratio):
     if wanted >= (1 - 1e-6) * (1 + ratio) / ratio:
         return
-    devices = _devices.devices_for(wanted, ratio)
-    assert _devices.speedup(devices, ratio) >= wanted * (1 - 1e-9)
+    devices = estimate.devices_for(wanted, ratio)
+    assert estimate.speedup(devices, ratio) >= wanted * (1 - 1e-9)
     if devices > 1:
-        assert _devices.speedup(devices - 1, ratio) < wanted
+        assert estimate.speedup(devices - 1, ratio) < wanted
 
 
 @given(st.integers(2, 5000), RATIOS)
 def test_overhead_is_the_inverse_of_efficiency(devices, ratio):
-    reached = _devices.efficiency(devices, ratio)
-    found = _devices.overhead_for(reached, devices)
+    reached = estimate.efficiency(devices, ratio)
+    found = estimate.overhead_for(reached, devices)
     assert found == pytest.approx(ratio, rel=1e-6)
 
 
 def test_limits():
-    assert _devices.speedup(64, 0.0) == 64
-    assert _devices.devices_for(64.0, 0.0) == 64
-    assert _devices.speedup(10**9, 0.05) == pytest.approx(21.0)
-    assert _devices.overhead_for(1.0, 8) == 0
+    assert estimate.speedup(64, 0.0) == 64
+    assert estimate.devices_for(64.0, 0.0) == 64
+    assert estimate.speedup(10**9, 0.05) == pytest.approx(21.0)
+    assert estimate.overhead_for(1.0, 8) == 0
     # Half of two devices' efficiency is left by any overhead.
-    assert _devices.overhead_for(0.5, 2) == math.inf
+    assert estimate.overhead_for(0.5, 2) == math.inf
 
 
 @given(
@@ -97,7 +97,7 @@ def test_limits():
     st.booleans(),
 )
 def test_traffic_hides_behind_computation(size, workers, rate, seconds, duplex):
-    servers = _devices.parameter_servers(size, workers, rate, seconds, duplex)
+    servers = estimate.parameter_servers(size, workers, rate, seconds, duplex)
     traffic = (1 if duplex else 2) * size * workers / rate
     assert traffic / servers <= seconds * (1 + 1e-9)
     if servers > 1:
@@ -108,32 +108,32 @@ def test_a_speedup_that_nothing_reaches():
     with pytest.raises(
         ValueError, match=r"\(1 \+ R\) / R = 21, .*Received: 30"
     ):
-        _devices.devices_for(30.0, 0.05)
+        estimate.devices_for(30.0, 0.05)
     with pytest.raises(ValueError, match="Received: 21"):
-        _devices.devices_for(21.0, 0.05)
+        estimate.devices_for(21.0, 0.05)
 
 
 @pytest.mark.parametrize(
     ("function", "arguments", "message"),
     [
-        (_devices.speedup, (0, 0.1), "`devices` .* Received: 0"),
-        (_devices.speedup, (2.5, 0.1), "`devices` .* Received: 2.5"),
-        (_devices.speedup, (True, 0.1), "`devices` .* Received: True"),
-        (_devices.efficiency, (2, -0.1), "`overhead_ratio` .* Received: -0.1"),
+        (estimate.speedup, (0, 0.1), "`devices` .* Received: 0"),
+        (estimate.speedup, (2.5, 0.1), "`devices` .* Received: 2.5"),
+        (estimate.speedup, (True, 0.1), "`devices` .* Received: True"),
+        (estimate.efficiency, (2, -0.1), "`overhead_ratio` .* Received: -0.1"),
         (
-            _devices.efficiency,
+            estimate.efficiency,
             (2, math.nan),
             "`overhead_ratio` .* Received: nan",
         ),
-        (_devices.devices_for, (0.5, 0.1), "`speedup` .* Received: 0.5"),
-        (_devices.devices_for, ("6", 0.1), "`speedup` .* Received: '6'"),
-        (_devices.overhead_for, (1.2, 4), "`efficiency` .* Received: 1.2"),
-        (_devices.overhead_for, (0.0, 4), "`efficiency` .* Received: 0"),
-        (_devices.parameter_servers, (0, 8, 1e9, 1.0), "`parameter_bytes`"),
-        (_devices.parameter_servers, (1e6, 0, 1e9, 1.0), "`workers`"),
-        (_devices.parameter_servers, (1e6, 8, -1.0, 1.0), "`bytes_per_s`"),
-        (_devices.parameter_servers, (1e6, 8, 1e9, 0.0), "`compute_s`"),
-        (_devices.parameter_servers, (1e308, 8, 1.0, 1.0), "finite"),
+        (estimate.devices_for, (0.5, 0.1), "`speedup` .* Received: 0.5"),
+        (estimate.devices_for, ("6", 0.1), "`speedup` .* Received: '6'"),
+        (estimate.overhead_for, (1.2, 4), "`efficiency` .* Received: 1.2"),
+        (estimate.overhead_for, (0.0, 4), "`efficiency` .* Received: 0"),
+        (estimate.parameter_servers, (0, 8, 1e9, 1.0), "`parameter_bytes`"),
+        (estimate.parameter_servers, (1e6, 0, 1e9, 1.0), "`workers`"),
+        (estimate.parameter_servers, (1e6, 8, -1.0, 1.0), "`bytes_per_s`"),
+        (estimate.parameter_servers, (1e6, 8, 1e9, 0.0), "`compute_s`"),
+        (estimate.parameter_servers, (1e308, 8, 1.0, 1.0), "finite"),
     ],
 )
 def test_what_is_refused(function, arguments, message):

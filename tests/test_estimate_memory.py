@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from processes import run
 
 import tf_convpar as convpar
-from tf_convpar.estimate.memory._step import OTHER
-from tf_convpar.estimate.memory._step import Step
+from tf_convpar.estimate.memory import OTHER
+from tf_convpar.estimate.memory import Step
 
 layers = keras.layers
 

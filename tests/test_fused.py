@@ -19,7 +19,7 @@ from test_ops_channels import wide
 
 import tf_convpar as convpar
 from tf_convpar import ops
-from tf_convpar.sharding._fused_normalization import Fused
+from tf_convpar.sharding import Fused
 
 L = keras.layers
 ACTIVATIONS = {

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tf_convpar import planner
 from tf_convpar import plans
-from tf_convpar.callbacks import _file
+from tf_convpar.callbacks import snapshot_file
 from tf_convpar.cli.main import main
 from tf_convpar.cluster import spec
 
@@ -110,7 +110,7 @@ def test_plans_of_models(tmp_path, content):
 def test_snapshots(tmp_path, data):
     """With a bit the other way, shorter, or something else."""
     arrays = [np.arange(60, dtype="float32"), np.ones((3, 4))]
-    _file.save(tmp_path, ["kernel", "bias"], arrays, (1, 2))
+    snapshot_file.save(tmp_path, ["kernel", "bias"], arrays, (1, 2))
     (file,) = tmp_path.iterdir()
     whole = bytearray(file.read_bytes())
     if data.draw(st.booleans()):
@@ -122,7 +122,7 @@ def test_snapshots(tmp_path, data):
     file.write_bytes(whole)
 
     def load():
-        _, found, _ = _file.load(tmp_path)
+        _, found, _ = snapshot_file.load(tmp_path)
         # What is read although a bit is wrong has the right numbers.
         for a, b in zip(found, arrays, strict=True):
             np.testing.assert_array_equal(a, b)

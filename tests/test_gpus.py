@@ -19,14 +19,10 @@ from tf_convpar import ops
 from tf_convpar import planner
 from tf_convpar._compat.tensorflow import memory_limits
 from tf_convpar.algorithms import Geometry
-from tf_convpar.algorithms import _candidates
-from tf_convpar.algorithms import _measure
-from tf_convpar.algorithms import _processor
+from tf_convpar.algorithms import candidates
 from tf_convpar.algorithms import choose
-from tf_convpar.layers import _chief
-from tf_convpar.machines import _card
-from tf_convpar.machines import _machine
-from tf_convpar.planner.measure import _clock
+from tf_convpar.algorithms import processor
+from tf_convpar.planner.measure import clock
 
 L = keras.layers
 HERE = "/job:localhost/replica:0/task:0/device:"
@@ -43,8 +39,10 @@ VERSIONS = {
 @pytest.fixture
 def driver(tmp_path, monkeypatch):
     """A driver's files, in which tests write; TensorFlow is not asked."""
-    monkeypatch.setattr(_card, "_DRIVER", str(tmp_path))
-    monkeypatch.setattr(_card, "_number", lambda device: None)
+    monkeypatch.setattr("tf_convpar.machines._card._DRIVER", str(tmp_path))
+    monkeypatch.setattr(
+        "tf_convpar.machines._card._number", lambda device: None
+    )
     (tmp_path / "version").write_text(VERSIONS["535.161.08"])
     for bus, model in (("0000:1b:00.0", "H100 80GB"), ("0000:43:00.0", "T4")):
         folder = tmp_path / "gpus" / bus
@@ -69,16 +67,24 @@ def test_a_card_is_known_by_the_files_of_its_driver(driver):
 
 
 def test_without_a_driver_nothing_is_known(driver, monkeypatch):
-    monkeypatch.setattr(_card, "_DRIVER", str(driver / "nowhere"))
+    monkeypatch.setattr(
+        "tf_convpar.machines._card._DRIVER", str(driver / "nowhere")
+    )
     assert machines.card_of(GPU) == machines.Card("", "", "", 0)
     assert machines.model(GPU) == machines.processor(CPU)
 
 
 def test_logical_gpus_of_one_card_are_measured_one_after_the_other(monkeypatch):
-    assert [_card.card_number(i, [2, 1]) for i in range(4)] == [0, 0, 1, None]
+    assert [machines.card_number(i, [2, 1]) for i in range(4)] == [
+        0,
+        0,
+        1,
+        None,
+    ]
     cards = {f"{HERE}GPU:{i}": n for i, n in enumerate([0, 0, 1])}
     monkeypatch.setattr(
-        _machine, "card_of", lambda d: machines.Card("", "", "", cards[d])
+        "tf_convpar.machines._machine.card_of",
+        lambda d: machines.Card("", "", "", cards[d]),
     )
     first, second, third = cards
     assert sorted(machines.sharing_cores([first, CPU, second, third])) == [
@@ -98,20 +104,23 @@ def test_memory_of_a_gpu_is_what_its_process_may_allocate(monkeypatch):
 def test_clocks_are_waited_for_until_times_settle(monkeypatch):
     """Spells of half a second: 0.2 s a run at first, 0.1 s in the end."""
     times = iter([0.2] * 3 + [0.12] * 5 + [0.1] * 20)
-    monkeypatch.setattr(_clock, "seconds_of", lambda run: next(times))
-    assert _clock.settle(lambda: None) == 3 + 5 + 5 + 5
+    monkeypatch.setattr(
+        "tf_convpar.planner.measure.clock.seconds_of", lambda run: next(times)
+    )
+    assert clock.settle(lambda: None) == 3 + 5 + 5 + 5
     assert len(list(times)) == 10
 
 
 def test_clocks_that_never_settle_are_not_waited_for(monkeypatch):
-    monkeypatch.setattr(_clock, "_SETTLE_S", 0.2)
-    monkeypatch.setattr(_clock, "_SPELL_S", 0.0)
+    monkeypatch.setattr("tf_convpar.planner.measure.clock._SETTLE_S", 0.2)
+    monkeypatch.setattr("tf_convpar.planner.measure.clock._SPELL_S", 0.0)
     numbers = np.random.default_rng(0)
     monkeypatch.setattr(
-        _clock, "seconds_of", lambda run: run() or numbers.uniform(1, 2)
+        "tf_convpar.planner.measure.clock.seconds_of",
+        lambda run: run() or numbers.uniform(1, 2),
     )
-    monkeypatch.setattr(_clock, "_SETTLED", 0.0)
-    assert _clock.settle(lambda: None) > 1
+    monkeypatch.setattr("tf_convpar.planner.measure.clock._SETTLED", 0.0)
+    assert clock.settle(lambda: None) > 1
 
 
 def measured_with_a_gpu(tmp_path, speed):
@@ -175,15 +184,15 @@ def test_memory_of_the_gpu_is_a_cap():
 
 
 def test_no_algorithm_races_for_a_gpu(monkeypatch):
-    monkeypatch.setattr(_measure, "race", None)
+    monkeypatch.setattr("tf_convpar.algorithms.race.race", None)
     geometry = Geometry((14, 14), 512, 512, window=(3, 3), batch=8)
     for device in ("GPU:0", GPU, "/job:worker/task:1/device:GPU:3"):
         found = choose(geometry, device)
         passes = (getattr(found, f.name) for f in dataclasses.fields(found))
         assert {each.name for each in passes} == {"direct"}
-        assert _processor.cpu(device) is None
-    assert "cuDNN" in _candidates.rule(geometry, None)
-    assert _candidates.rule(geometry, CPU) is None
+        assert processor.cpu(device) is None
+    assert "cuDNN" in candidates.rule(geometry, None)
+    assert candidates.rule(geometry, CPU) is None
     layer = convpar.ConvParallel2D(8, 3, algorithm="auto")
     (stage,) = layer.stages()
     assert stage.algorithm_on(GPU) == "direct"
@@ -220,7 +229,9 @@ def ops_of_a_step(model):
 @pytest.mark.parametrize(("first", "own"), [(CPU, True), (GPU, False)])
 def test_auto_puts_no_op_on_a_gpu_that_has_none_there(monkeypatch, first, own):
     """A program whose default device is a GPU, as TensorFlow would have it."""
-    monkeypatch.setattr(_chief, "default_devices", lambda: [first, CPU])
+    monkeypatch.setattr(
+        "tf_convpar.layers._chief.default_devices", lambda: [first, CPU]
+    )
     model = convpar.parallelize(network(), algorithm="auto")
     # The twin has no ops of its own.
     assert bool(ops_of_a_step(model)) == (own and ops.load())

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tf_convpar as convpar
-from tf_convpar.sharding._placement_rules import leading
+from tf_convpar.sharding import leading
 
 L = keras.layers
 

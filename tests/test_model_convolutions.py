@@ -3,8 +3,8 @@
 import keras
 
 import tf_convpar as convpar
-from tf_convpar.algorithms._algorithm import Geometry
-from tf_convpar.layers._geometries import convolutions
+from tf_convpar.algorithms import Geometry
+from tf_convpar.layers import convolutions
 
 
 def test_convolutions_of_a_model():

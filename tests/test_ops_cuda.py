@@ -24,7 +24,6 @@ from tf_convpar import placement
 from tf_convpar._compat import op_library
 from tf_convpar.cli.main import main
 from tf_convpar.ops import _kernels
-from tf_convpar.ops import _library
 
 ROOT = pathlib.Path(__file__).parent.parent
 NVCC = shutil.which("nvcc") or shutil.which(
@@ -39,7 +38,7 @@ WORDS = ("half", "bfloat16", "float", "double")
 
 def built_for_gpus():
     ops.load()
-    return "GPU" in _kernels.device_types("ConcatShards")
+    return "GPU" in ops.device_types("ConcatShards")
 
 
 @has_nvcc
@@ -188,8 +187,8 @@ def test_kernels_are_there_if_the_record_says_so():
     assert report.cuda
     assert built_for_gpus() == report.cuda.startswith("nvcc")
     for op in ("ConcatShards", "SplitShards"):
-        assert "CPU" in _kernels.device_types(op)
-    assert _kernels.device_types("ScaleChannels") == {"CPU"}
+        assert "CPU" in ops.device_types(op)
+    assert ops.device_types("ScaleChannels") == {"CPU"}
 
 
 def test_the_library_needs_no_cuda_at_run_time():
@@ -214,13 +213,13 @@ def test_a_cpu_has_every_op_and_a_gpu_that_is_not_there_none():
 def test_a_device_is_tried_before_it_is_used():
     if not ops.load():
         pytest.skip(ops.build_report().verdict)
-    assert _kernels.joins_on("/device:CPU:2")
-    assert not _kernels.joins_on("/device:GPU:9")
+    assert ops.joins_on("/device:CPU:2")
+    assert not ops.joins_on("/device:GPU:9")
 
     @tf.function
     def traced(x):
         _kernels._joins_on.cache_clear()
-        return x + float(_kernels.joins_on("/device:CPU:3"))
+        return x + float(ops.joins_on("/device:CPU:3"))
 
     assert float(traced(tf.constant(1.0))) == 2
 
@@ -228,7 +227,7 @@ def test_a_device_is_tried_before_it_is_used():
 def test_a_task_that_does_not_answer_is_asked_again(monkeypatch):
     if not ops.load():
         pytest.skip(ops.build_report().verdict)
-    module, calls = _library.module, []
+    module, calls = ops.module, []
 
     def restarting():
         calls.append(1)
@@ -236,9 +235,9 @@ def test_a_task_that_does_not_answer_is_asked_again(monkeypatch):
             raise tf.errors.UnavailableError(None, None, "Connection refused")
         return module()
 
-    monkeypatch.setattr(_library, "module", restarting)
+    monkeypatch.setattr("tf_convpar.ops._library.module", restarting)
     _kernels._joins_on.cache_clear()
-    found = [_kernels.joins_on("/device:CPU:1") for _ in range(3)]
+    found = [ops.joins_on("/device:CPU:1") for _ in range(3)]
     assert found == [False, True, True] and len(calls) == 2
 
 
@@ -247,7 +246,9 @@ def test_ops_of_a_gpu_in_a_graph(monkeypatch, works):
     """Placed without a card: a graph is built for any device."""
     if not built_for_gpus():
         pytest.skip(f"built without kernels for GPUs: {op_library.RECORD}")
-    monkeypatch.setattr(_kernels, "joins_on", lambda device: works)
+    monkeypatch.setattr(
+        "tf_convpar.ops._kernels.joins_on", lambda device: works
+    )
     gpu = "/job:localhost/replica:0/task:0/device:GPU:0"
     layout = placement.Layout(gpu, (gpu, gpu), (3, 1))
     with tf.Graph().as_default() as graph:

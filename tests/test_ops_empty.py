@@ -16,8 +16,8 @@ import pytest
 import tensorflow as tf
 
 from tf_convpar import ops
-from tf_convpar.algorithms._algorithm import Geometry
-from tf_convpar.algorithms._bilinear import Bilinear
+from tf_convpar.algorithms import Bilinear
+from tf_convpar.algorithms import Geometry
 from tf_convpar.ops import Epilogue
 
 # Images, and how a window of 3x3 moves over them.

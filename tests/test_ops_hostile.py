@@ -14,7 +14,6 @@ import tensorflow as tf
 from processes import environment
 
 from tf_convpar import ops
-from tf_convpar.ops import _library
 
 pytestmark = pytest.mark.skipif(not ops.load(), reason="no compiled ops")
 
@@ -266,7 +265,7 @@ TAKEN = {
 
 
 def run(name, inputs, attributes):
-    op = getattr(_library.module(), f"tf_convpar_{name}")
+    op = getattr(ops.module(), f"tf_convpar_{name}")
     return op(**inputs, **attributes)
 
 

@@ -16,7 +16,7 @@ from test_ops_channels import wide
 
 import tf_convpar as convpar
 from tf_convpar import ops
-from tf_convpar.sharding._fused_normalization import Fused
+from tf_convpar.sharding import Fused
 
 L = keras.layers
 # Of one channel, an odd number, few and many, and more pixels than a block has.

@@ -13,11 +13,10 @@ from test_ops_channels import near
 from test_ops_channels import numbers
 
 from tf_convpar import ops
-from tf_convpar.algorithms._algorithm import Geometry
-from tf_convpar.algorithms._bilinear import Bilinear
-from tf_convpar.algorithms._stages import Program
-from tf_convpar.algorithms._stages import Stage
-from tf_convpar.ops import _library
+from tf_convpar.algorithms import Bilinear
+from tf_convpar.algorithms import Geometry
+from tf_convpar.algorithms import Program
+from tf_convpar.algorithms import Stage
 
 pytestmark = pytest.mark.skipif(not ops.load(), reason="no compiled ops")
 
@@ -88,7 +87,7 @@ def test_forward(which, channels):
     x = numbers((1, *IMAGE, channels), 4)
     k = numbers((*WINDOW, channels, 64), 5)
     bias = numbers((64,), 6)
-    y = _library.module().tf_convpar_bilinear_forward(
+    y = ops.module().tf_convpar_bilinear_forward(
         x=x, kernel=k, bias=bias, **attributes(image, maps, kernel)
     )
     of_kernel = np.einsum("pw,wcf->pcf", kernel.matrix(), k[:, 0])
@@ -112,7 +111,7 @@ def test_kernel_gradient(which, channels):
     kernel = program(POINTS, 2, None, (1, 2, 1), 3)
     x = numbers((1, 5, 6, channels), 4)
     dy = numbers((1, 4, 6, 64), 5)
-    found = _library.module().tf_convpar_bilinear_kernel_gradient(
+    found = ops.module().tf_convpar_bilinear_kernel_gradient(
         x=x, dy=dy, window=WINDOW, **attributes(image, maps, kernel)
     )
     of_x = spectra(x, image.matrix(), STEP, TILE)

@@ -203,12 +203,10 @@ def test_as_many_dtypes_as_sizes(native):
             tf.ones((2, 4)), [2, 2], dtypes=[tf.float32], native=native
         )
     if native:
-        from tf_convpar.ops import _library
-
         with pytest.raises(
             tf.errors.InvalidArgumentError, match="Received 2 sizes and 1"
         ):
-            _library.module().tf_convpar_split_shards(
+            ops.module().tf_convpar_split_shards(
                 tf.ones((2, 4)), sizes=[2, 2], U=[tf.float32]
             )
 

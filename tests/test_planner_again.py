@@ -17,14 +17,11 @@ from plans_of_graphs import steps_as_predicted
 
 import tf_convpar as convpar
 from tf_convpar import planner
-from tf_convpar.callbacks import _rebalance
 from tf_convpar.layers import ConvParallel
-from tf_convpar.planner.measure import _calibrate
-from tf_convpar.planner.measure import _whole_steps
+from tf_convpar.sharding import Fused
 from tf_convpar.sharding import HowSplit
 from tf_convpar.sharding import LayerSplit
 from tf_convpar.sharding import relayout
-from tf_convpar.sharding._fused_normalization import Fused
 
 BATCH = 12
 
@@ -54,8 +51,13 @@ def calibration(strategy, monkeypatch):
         latency=1e-6,
         speeds=(1.0, 0.8, 0.6),
     )
-    monkeypatch.setattr(_calibrate, "calibrate", lambda *_, **__: found)
-    monkeypatch.setattr(_whole_steps, "_timed", steps_as_predicted)
+    monkeypatch.setattr(
+        "tf_convpar.planner.measure._calibrate.calibrate",
+        lambda *_, **__: found,
+    )
+    monkeypatch.setattr(
+        "tf_convpar.planner.measure._whole_steps._timed", steps_as_predicted
+    )
     return found
 
 
@@ -195,7 +197,7 @@ class Scripted:
 def test_a_plan_is_made_where_a_device_became_slower(
     strategy, calibration, model, monkeypatch, margin
 ):
-    monkeypatch.setattr(_rebalance, "Speeds", Scripted)
+    monkeypatch.setattr("tf_convpar.callbacks._rebalance.Speeds", Scripted)
     before = split_of(model)
     slower = {strategy.devices[1]: 8.0}
     saves = strategy.planner().saves(model, slower)
@@ -231,8 +233,7 @@ def test_who_is_new_is_measured_and_planned_in(
 
     strategy.change_devices(every[:2])
     monkeypatch.setattr(
-        _calibrate,
-        "calibrate",
+        "tf_convpar.planner.measure._calibrate.calibrate",
         lambda m, s, b, **o: calibrate(m, s, b, o["algorithm"]),
     )
     plain = network()

@@ -14,11 +14,10 @@ from plans_of_graphs import calibration_of
 import tf_convpar as convpar
 from tf_convpar import planner
 from tf_convpar import plans
-from tf_convpar.planner import _plan
-from tf_convpar.planner import _work_keys
-from tf_convpar.planner._call_ways import Settings
-from tf_convpar.planner.measure import _cache
+from tf_convpar.planner import work_keys
+from tf_convpar.planner.call_ways import Settings
 from tf_convpar.planner.measure import _calibrate
+from tf_convpar.planner.measure import cache
 from tf_convpar.sharding import calls_of
 
 L = keras.layers
@@ -26,7 +25,7 @@ PROGRAM = Path(__file__).parent / "programs" / "planned.py"
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("TF_CONVPAR_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "calibrations"
 
@@ -48,12 +47,12 @@ def two():
 
 
 def test_a_model_is_planned_when_it_is_parallelized(
-    cache, little_time, capsys, monkeypatch
+    folder, little_time, capsys, monkeypatch
 ):
     strategy = two()
     with strategy.scope():
         model = convpar.parallelize(network(), plan="auto", batch_size=8)
-    (file,) = cache.iterdir()
+    (file,) = folder.iterdir()
     measured = planner.load(file)
     assert measured.batch == 8
     assert [d.name for d in measured.devices] == list(strategy.devices)
@@ -65,7 +64,7 @@ def test_a_model_is_planned_when_it_is_parallelized(
     )
     # Whatever is predicted to be ahead.
     graph = calls_of(network())
-    plan = _plan.plan_graph(graph, measured, worth=0.0)
+    plan = planner.plan_graph(graph, measured, worth=0.0)
     # The clock may have said otherwise.
     now = strategy.planner().plan_now(network())
     assert dict(now) == dict(plan) or not any_split(now)
@@ -75,13 +74,14 @@ def test_a_model_is_planned_when_it_is_parallelized(
             split = now.splits[layer.name] == "samples"
             assert (layer._samples is not None) == split
     # What is kept is neither measured nor planned again.
-    (kept,) = (cache.parent / "plans").iterdir()
+    (kept,) = (folder.parent / "plans").iterdir()
     assert dict(plans.load(kept)) == dict(plan)
     assert plans.load(kept).reason == plan.reason
-    monkeypatch.setattr(_calibrate, "_measured", None)
+    monkeypatch.setattr("tf_convpar.planner.measure._calibrate._measured", None)
     asked = []
     monkeypatch.setattr(
-        _plan, "plan_graph", lambda *args: asked.append(args[2]) or plan
+        "tf_convpar.planner._plan.plan_graph",
+        lambda *args: asked.append(args[2]) or plan,
     )
     with two().scope():
         again = convpar.parallelize(network(), plan="auto", batch_size=8)
@@ -95,7 +95,7 @@ def test_a_model_is_planned_when_it_is_parallelized(
             assert getattr(before, name, None) == getattr(after, name, None)
 
 
-def test_the_cache_knows_what_a_calibration_depends_on(cache, monkeypatch):
+def test_the_cache_knows_what_a_calibration_depends_on(folder, monkeypatch):
     """Batch, layers, optimizer, algorithm: each is measured by itself."""
     measured = []
 
@@ -103,7 +103,9 @@ def test_the_cache_knows_what_a_calibration_depends_on(cache, monkeypatch):
         measured.append((graph, optimizer, batch))
         return calibration_of(small(), devices, batch)
 
-    monkeypatch.setattr(_calibrate, "_measured", measure)
+    monkeypatch.setattr(
+        "tf_convpar.planner.measure._calibrate._measured", measure
+    )
 
     def small(optimizer="sgd"):
         x = keras.Input((8, 8, 3))
@@ -118,13 +120,15 @@ def test_the_cache_knows_what_a_calibration_depends_on(cache, monkeypatch):
     planner.calibrate(model, two(), 4, algorithm="gemm")
     # Of Adam's settings, and another rule.
     planner.calibrate(small("adamw"), two(), 4)
-    assert len(list(cache.iterdir())) == len(measured) == 5
+    assert len(list(folder.iterdir())) == len(measured) == 5
     planner.calibrate(small(), two(), 4)
-    assert len(list(cache.iterdir())) == len(measured) == 5
+    assert len(list(folder.iterdir())) == len(measured) == 5
     # A later version of this package measures otherwise.
-    monkeypatch.setattr(_cache, "_METHOD", _cache._METHOD + 1)
+    monkeypatch.setattr(
+        "tf_convpar.planner.measure.cache._METHOD", cache._METHOD + 1
+    )
     planner.calibrate(small(), two(), 4)
-    assert len(list(cache.iterdir())) == len(measured) == 6
+    assert len(list(folder.iterdir())) == len(measured) == 6
 
 
 @pytest.mark.slow
@@ -215,7 +219,7 @@ def test_times_of_layers_are_those_of_the_layers():
     measured = planner.calibrate(model, two(), 8, keep=False)
     graph = calls_of(model)
     works = measured.devices[0].works
-    light, heavy = (works[_work_keys.key(graph, call)] for call in graph.calls)
+    light, heavy = (works[work_keys.key(graph, call)] for call in graph.calls)
     for which in ("forward", "backward"):
         assert heavy.at(which, 8) > 1.5 * light.at(which, 8)
         assert heavy.at(which, 8) > 1.5 * heavy.at(which, 4)

@@ -16,9 +16,9 @@ from tf_convpar.cli.simulate import command
 from tf_convpar.placement import copy_pairs
 from tf_convpar.placement import sum_pairs
 from tf_convpar.planner import _group_ways
-from tf_convpar.planner import _work_keys
-from tf_convpar.planner._linear_program import LinearProgram
-from tf_convpar.planner._linear_program import NoProof
+from tf_convpar.planner import work_keys
+from tf_convpar.planner.linear_program import LinearProgram
+from tf_convpar.planner.linear_program import NoProof
 from tf_convpar.sharding import calls_of
 
 A, B, C, D = (f"/job:worker/replica:0/task:{i}/device:CPU:0" for i in range(4))
@@ -34,7 +34,7 @@ def computed(model, calibration, device, samples):
     graph = calls_of(model)
     return sum(
         calibration.devices[device]
-        .works[_work_keys.key(graph, call)]
+        .works[work_keys.key(graph, call)]
         .at(which, samples, on_shards=False)
         for call in graph.calls
         if call.layer is not None

@@ -11,35 +11,34 @@ import pytest
 
 from tf_convpar import machines
 from tf_convpar import ops
-from tf_convpar.machines import _machine
 from tf_convpar.planner import Work
-from tf_convpar.planner import _work_keys
-from tf_convpar.planner.measure import _cache
+from tf_convpar.planner import measure
+from tf_convpar.planner import work_keys
+from tf_convpar.planner.measure import Works
 from tf_convpar.planner.measure import _calibrate
-from tf_convpar.planner.measure import _links
-from tf_convpar.planner.measure import _updates
-from tf_convpar.planner.measure._clock import Clock
-from tf_convpar.planner.measure._layers import Works
+from tf_convpar.planner.measure import cache
+from tf_convpar.planner.measure import links
+from tf_convpar.planner.measure.clock import Clock
 from tf_convpar.sharding import calls_of
 
 CHIEF = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
 @pytest.fixture
-def cache(monkeypatch, tmp_path):
+def folder(monkeypatch, tmp_path):
     monkeypatch.setenv("TF_CONVPAR_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
-def test_one_process_at_a_time(cache):
-    cache.mkdir()
-    with (cache / "measuring.lock").open("a") as other:
+def test_one_process_at_a_time(folder):
+    folder.mkdir()
+    with (folder / "measuring.lock").open("a") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         said = []
         entered = threading.Event()
 
         def wait():
-            with _cache.alone(said.append):
+            with cache.alone(said.append):
                 entered.set()
 
         waiter = threading.Thread(target=wait)
@@ -51,34 +50,34 @@ def test_one_process_at_a_time(cache):
         waiter.join()
 
 
-def test_the_lock_is_ones_own(cache):
+def test_the_lock_is_ones_own(folder):
     """No other user can hold it, and no link leads elsewhere."""
-    cache.mkdir()
-    elsewhere = cache.parent / "elsewhere"
+    folder.mkdir()
+    elsewhere = folder.parent / "elsewhere"
     elsewhere.touch(0o600)
-    with _cache.alone(print):
-        (lock,) = cache.iterdir()
+    with cache.alone(print):
+        (lock,) = folder.iterdir()
         assert lock.stat().st_mode & 0o777 == 0o600
     lock.unlink(missing_ok=True)
     lock.symlink_to(elsewhere)
-    with _cache.alone(print):
+    with cache.alone(print):
         pass
     assert elsewhere.stat().st_mode & 0o777 == 0o600
     assert elsewhere.read_bytes() == b""
 
 
-def test_a_lock_that_cannot_be_had_is_not_waited_for(cache):
-    cache.touch()
+def test_a_lock_that_cannot_be_had_is_not_waited_for(folder):
+    folder.touch()
     said = []
-    with _cache.alone(said.append):
+    with cache.alone(said.append):
         assert not said
 
 
 def test_slots():
     optimizers = keras.optimizers
-    assert _updates.slots_of(optimizers.SGD()) == 0
-    assert _updates.slots_of(optimizers.SGD(momentum=0.9)) == 1
-    assert _updates.slots_of(optimizers.Adam()) == 2
+    assert measure.slots_of(optimizers.SGD()) == 0
+    assert measure.slots_of(optimizers.SGD(momentum=0.9)) == 1
+    assert measure.slots_of(optimizers.Adam()) == 2
 
 
 def test_machine_speaks_for_itself():
@@ -99,9 +98,9 @@ def test_what_a_byte_that_travels_costs_the_chief(sending, expected):
             assert np.isfinite(run())
             return sending if name.endswith("computes and sends") else 0.1
 
-    found = _links.transfer_s("CPU:0", ["CPU:1"], Given())
+    found = links.transfer_s("CPU:0", ["CPU:1"], Given())
     assert found == pytest.approx(expected)
-    assert _links.transfer_s("CPU:0", [], Given()) == 0
+    assert links.transfer_s("CPU:0", [], Given()) == 0
 
 
 def test_a_slow_link_is_sent_no_more_than_it_takes_meanwhile():
@@ -114,7 +113,7 @@ def test_a_slow_link_is_sent_no_more_than_it_takes_meanwhile():
             sizes.append(4 * x.shape[0])
             return 0.1
 
-    _links.transfer_s("CPU:0", ["CPU:1"], Given(), bytes_per_s=1e6)
+    links.transfer_s("CPU:0", ["CPU:1"], Given(), bytes_per_s=1e6)
     assert sizes[1:] == [25000, 25000]
 
 
@@ -127,7 +126,7 @@ def test_latency_is_of_messages_and_not_of_calls():
             times = {"1 hops": 0.010, "20 hops": 0.029}
             return times.get(" ".join(name.split()[-2:]), 0.2)
 
-    found = _links.measure_link("CPU:0", "CPU:1", Given())
+    found = links.measure_link("CPU:0", "CPU:1", Given())
     assert found.latency_s == pytest.approx(0.001)
 
 
@@ -137,9 +136,9 @@ def test_a_message_costs_both_ends():
             assert np.isfinite(run())
             return 0.2 if "100 messages" in name else 0.002
 
-    found = _links.message_s("CPU:0", ["CPU:1"], Given())
+    found = links.message_s("CPU:0", ["CPU:1"], Given())
     assert found == pytest.approx(0.001)
-    assert _links.message_s("CPU:0", [], Given()) == 0
+    assert links.message_s("CPU:0", [], Given()) == 0
 
 
 def test_devices_that_share_cores_are_told_apart(strategy):
@@ -165,8 +164,10 @@ def test_devices_on_cores_of_their_own_are_measured_side_by_side(monkeypatch):
             return f"Cpus_allowed_list:\t{answers[device]['cores']}\n"
         return answers[device]["boot_id"] + "\n"
 
-    monkeypatch.setattr(_machine, "_read", read)
-    monkeypatch.setattr(_machine, "kind_of", lambda device: "CPU")
+    monkeypatch.setattr("tf_convpar.machines._machine._read", read)
+    monkeypatch.setattr(
+        "tf_convpar.machines._machine.kind_of", lambda device: "CPU"
+    )
     assert machines.sharing_cores(list("abcd")) == [["b"], ["a", "c"], ["d"]]
 
 
@@ -179,7 +180,7 @@ def test_what_is_computed_otherwise_on_shards_is_measured(strategy):
     graph = calls_of(keras.Model(x, y))
     works = Works(graph).on("/device:CPU:0", batch=16)
     by_name = {
-        call.name: works[_work_keys.key(graph, call)]
+        call.name: works[work_keys.key(graph, call)]
         for call in graph.calls
         if call.layer is not None
     }

@@ -12,15 +12,14 @@ from plans_of_graphs import calibration_of
 
 import tf_convpar as convpar
 from tf_convpar import planner
-from tf_convpar.planner import _balancing
-from tf_convpar.planner import _plan
-from tf_convpar.planner import _solver
-from tf_convpar.planner import _step
-from tf_convpar.planner import _work_keys
-from tf_convpar.planner._call_ways import CHIEF
-from tf_convpar.planner._call_ways import Settings
-from tf_convpar.planner._call_ways import filters_of
-from tf_convpar.planner._costs import Costs
+from tf_convpar.planner import Costs
+from tf_convpar.planner import balancing
+from tf_convpar.planner import solver
+from tf_convpar.planner import step
+from tf_convpar.planner import work_keys
+from tf_convpar.planner.call_ways import CHIEF
+from tf_convpar.planner.call_ways import Settings
+from tf_convpar.planner.call_ways import filters_of
 from tf_convpar.sharding import calls_of
 from tf_convpar.sharding import step_traffic
 
@@ -63,10 +62,10 @@ def test_nothing_is_better_than_the_plan(name, rate, seed):
     calibration = calibration_of(
         model, devices, seed=seed, rate=rate, speeds=speeds
     )
-    for cut in _balancing.cuts(graph, calibration):
+    for cut in balancing.cuts(graph, calibration):
         costs = Costs(graph, calibration, cut)
-        found = _step.step_s(costs, _solver.choose(costs))
-        best = min(_step.step_s(costs, c) for c in choices(costs))
+        found = step.step_s(costs, solver.choose(costs))
+        best = min(step.step_s(costs, c) for c in choices(costs))
         assert found == pytest.approx(best, rel=1e-9)
 
 
@@ -83,12 +82,12 @@ def test_what_is_planned_to_move_is_what_moves(name, settings, strategy):
     calibration = calibration_of(
         model, strategy.devices, speeds=[1.0, 0.5, 2.0], rate=1e6
     )
-    *_, cut = _balancing.cuts(graph, calibration, settings)
+    *_, cut = balancing.cuts(graph, calibration, settings)
     costs = Costs(graph, calibration, cut)
     every = list(choices(costs))
     rng = np.random.default_rng(1)
     for i in rng.choice(len(every), min(6, len(every)), replace=False):
-        prediction = _step.predict(costs, every[i])
+        prediction = step.predict(costs, every[i])
         plan = {
             layer: {"split": way, "shards": _shards(costs, layer, way)}
             if way != "chief"
@@ -117,7 +116,7 @@ def test_weights_are_as_many_messages_as_there_are_packs():
             for device in calibration.devices
         ]
         own = dataclasses.replace(calibration, devices=tuple(devices))
-        *_, cut = _balancing.cuts(graph, own)
+        *_, cut = balancing.cuts(graph, own)
         costs = Costs(graph, own, cut)
         return sum(
             max(cost["samples"].forward)
@@ -144,7 +143,7 @@ def test_a_plan_of_the_planner_can_be_run(name, strategy):
     calibration = calibration_of(
         model, strategy.devices, speeds=[1.0, 0.5, 0.8], rate=3e6
     )
-    plan = _plan.plan(model, calibration)
+    plan = planner.plan(model, calibration)
     with strategy.scope():
         parallel = convpar.parallelize(model, plan)
     x = np.random.default_rng(0).normal(size=(12, 8, 8, 3)).astype("float32")
@@ -159,7 +158,7 @@ def test_a_plan_of_the_planner_can_be_run(name, strategy):
 def test_a_plan_is_read_as_it_was_written(tmp_path):
     model = MODELS["chain"]()
     calibration = calibration_of(model, names(2), seed=1, rate=3e6)
-    plan = _plan.plan(model, calibration)
+    plan = planner.plan(model, calibration)
     assert set(plan.splits.values()) == {"samples", "filters"}
     plan.save(tmp_path / "plan.json")
     again = convpar.plans.load(tmp_path / "plan.json")
@@ -172,7 +171,7 @@ def test_a_plan_is_read_as_it_was_written(tmp_path):
 def test_slow_links_leave_a_model_whole():
     model = MODELS["chain"]()
     calibration = calibration_of(model, names(3), rate=1e3)
-    plan = _plan.plan(model, calibration)
+    plan = planner.plan(model, calibration)
     assert plan.used == (names(3)[0],)
     assert plan.reason.startswith("Not split: ")
     assert plan.prediction.sent_bytes == {}
@@ -184,7 +183,7 @@ def test_a_fast_worker_gets_all_where_that_is_best():
     model = MODELS["chain"]()
     speeds = [0.05, 1.0]
     calibration = calibration_of(model, names(2), rate=3e6, speeds=speeds)
-    plan = _plan.plan(model, calibration)
+    plan = planner.plan(model, calibration)
     convolutions = list(plan.allocation.values())
     assert all(shards[0] == 0 for shards in convolutions[:2])
 
@@ -195,7 +194,7 @@ def test_equal_layers_are_one_work():
     for i in range(5):
         y = keras.layers.Conv2D(8, 3, padding="same", name=f"c{i}")(y)
     graph = calls_of(keras.Model(x, y))
-    keys = [_work_keys.key(graph, call) for call in graph.calls]
+    keys = [work_keys.key(graph, call) for call in graph.calls]
     # Of the first the input's gradient is not asked for.
     assert len(set(keys)) == 2
     assert keys[1] == keys[4]
@@ -204,7 +203,7 @@ def test_equal_layers_are_one_work():
 @pytest.mark.parametrize("quantum", [1, 8])
 def test_things_are_given_out_so_that_all_end_together(quantum):
     speeds = [1.0, 0.6, 0.4, None]
-    given = _balancing.balanced(
+    given = balancing.balanced(
         200,
         [s and (lambda n, s=s: n / s) for s in speeds],
         quantum,
@@ -218,7 +217,7 @@ def test_things_are_given_out_so_that_all_end_together(quantum):
 def test_times_are_asked_for_once():
     """And not of all devices for each thing that is given out."""
     asked = []
-    _balancing.balanced(100, [lambda n: asked.append(n) or n] * 5)
+    balancing.balanced(100, [lambda n: asked.append(n) or n] * 5)
     assert len(asked) == 100 + 5
 
 
@@ -233,7 +232,7 @@ def test_weights_of_a_layer_at_two_places_are_stored_and_updated_once():
     alone = plan.single_s[calibration.devices[0].name]
     assert plan.prediction.step_s == pytest.approx(alone, rel=1e-9)
     graph = calls_of(model)
-    cut = _balancing.unsplit(graph, calibration)
+    cut = balancing.unsplit(graph, calibration)
     stored = sum(c[CHIEF].memory[0] for c in Costs(graph, calibration, cut).of)
     assert stored == pytest.approx(
         2 * 4 * 4 * 256 * 4 + 4 * (2 + calibration.slots) * layer.count_params()
@@ -244,7 +243,7 @@ def test_weights_of_a_layer_at_two_places_are_stored_and_updated_once():
 def test_batches_that_nobody_has_take_no_longer():
     """As of a file that was edited: so many are not given out one by one."""
     number = 10**15
-    given = _balancing.balanced(number, [lambda n: n / 3.0, lambda n: n / 1.0])
+    given = balancing.balanced(number, [lambda n: n / 3.0, lambda n: n / 1.0])
     assert sum(given) == number
     assert given[0] / number == pytest.approx(0.75, abs=1e-3)
     model = MODELS["chain"]()
@@ -257,13 +256,13 @@ def test_batches_that_nobody_has_take_no_longer():
         calibration, batch=number, devices=tuple(devices)
     )
     with pytest.raises(ValueError, match=f"at batch {number}.*smaller batch"):
-        _plan.plan(model, calibration)
+        planner.plan(model, calibration)
 
 
 def test_a_profile_of_another_model_is_refused():
     calibration = calibration_of(MODELS["chain"](), names(2))
     with pytest.raises(ValueError, match="another model"):
-        _plan.plan(MODELS["residual"](), calibration)
+        planner.plan(MODELS["residual"](), calibration)
 
 
 def test_a_model_without_a_graph_is_refused():
@@ -291,11 +290,11 @@ def test_no_device_is_given_more_than_it_can_hold():
         return dataclasses.replace(free, devices=tuple(devices))
 
     graph = calls_of(model)
-    (*_, cut) = _balancing.cuts(graph, free)
+    (*_, cut) = balancing.cuts(graph, free)
     costs = Costs(graph, free, cut)
 
     def needed(choice):
-        named, _ = _step.follow(costs, choice)
+        named, _ = step.follow(costs, choice)
         rows = [
             cost[name].memory
             for cost, name in zip(costs.of, named, strict=True)
@@ -303,11 +302,11 @@ def test_no_device_is_given_more_than_it_can_hold():
         ]
         return [sum(column) for column in zip(*rows, strict=True)]
 
-    alone = needed(dict.fromkeys(_solver.choose(costs), "chief"))[0]
-    plan = _plan.plan(model, limited(0.8 * alone, None))
+    alone = needed(dict.fromkeys(solver.choose(costs), "chief"))[0]
+    plan = planner.plan(model, limited(0.8 * alone, None))
     assert len(plan.used) == 2
     assert names(2)[0] not in plan.single_s
-    choice = _solver.choose(Costs(graph, limited(0.8 * alone, None), cut))
+    choice = solver.choose(Costs(graph, limited(0.8 * alone, None), cut))
     assert needed(choice)[0] <= 0.8 * alone
     with pytest.raises(ValueError, match="memory for a training step"):
-        _plan.plan(model, limited(0.1 * alone, 0.1 * alone))
+        planner.plan(model, limited(0.1 * alone, 0.1 * alone))

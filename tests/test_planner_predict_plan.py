@@ -10,9 +10,9 @@ from test_planner_model import names
 
 from tf_convpar import planner
 from tf_convpar import plans
-from tf_convpar.planner import _balancing
-from tf_convpar.planner import _step
-from tf_convpar.planner._costs import Costs
+from tf_convpar.planner import Costs
+from tf_convpar.planner import balancing
+from tf_convpar.planner import step
 from tf_convpar.sharding import calls_of
 
 
@@ -50,7 +50,7 @@ def test_any_choice_is_predicted_as_its_step(name):
     model = MODELS[name]()
     graph = calls_of(model)
     calibration = calibration_of(model, names(2), speeds=[1, 0.6])
-    *_, cut = _balancing.cuts(graph, calibration)
+    *_, cut = balancing.cuts(graph, calibration)
     costs = Costs(graph, calibration, cut)
     plan = planner.plan(model, calibration)
     for choice in list(choices(costs))[::5]:
@@ -68,7 +68,7 @@ def test_any_choice_is_predicted_as_its_step(name):
             split = "samples" if way == "samples" else "filters"
             changes[call.name] = split, shards
         found = planner.plan_of(model, calibration, edited(plan, **changes))
-        assert found.prediction == _step.predict(costs, choice)
+        assert found.prediction == step.predict(costs, choice)
         assert found.reason.startswith("As given: ")
 
 

@@ -16,15 +16,14 @@ from tf_convpar.placement import BLOCK
 from tf_convpar.placement import exchange_messages
 from tf_convpar.placement import gradient_pieces
 from tf_convpar.placement import piece_sizes
-from tf_convpar.planner import _replica_ways
-from tf_convpar.planner import _work_keys
-from tf_convpar.planner._calibration import Calibration
-from tf_convpar.planner._calibration import MeasuredDevice
-from tf_convpar.planner._calibration import Work
-from tf_convpar.planner._link import Link
-from tf_convpar.planner._link import link_of
-from tf_convpar.replicas._all_reduce import AllReduce
-from tf_convpar.replicas._wire import wire_of
+from tf_convpar.planner import Calibration
+from tf_convpar.planner import Link
+from tf_convpar.planner import MeasuredDevice
+from tf_convpar.planner import Work
+from tf_convpar.planner import link_of
+from tf_convpar.planner import work_keys
+from tf_convpar.replicas.all_reduce import AllReduce
+from tf_convpar.replicas.wire import wire_of
 from tf_convpar.sharding import calls_of
 
 RATE, LATENCY = 40e6, 1e-3
@@ -50,12 +49,12 @@ def cluster(model, speeds=(1.0, 1.0), rate=RATE, latency=LATENCY, **costs):
         found = {}
         for call in graph.calls:
             own = 0.0 if "batch" in call.name else 10 / speed
-            key = _work_keys.key(graph, call)
+            key = work_keys.key(graph, call)
             found[key] = Work((1000,), (own,), (2 * own,))
         return found
 
     return Calibration(
-        _work_keys.fingerprint(graph),
+        work_keys.fingerprint(graph),
         BATCH,
         tuple(
             MeasuredDevice(name, works(speed), UPDATE / 1e6, **costs)
@@ -120,7 +119,7 @@ def test_all_but_the_last_piece_travels_in_the_backward_pass(rate):
     ("exchange", "last", "expected"), [(0.8, 0.1, 3.1), (5.0, 0.1, 6.0)]
 )
 def test_a_step_beside_which_gradients_travel(exchange, last, expected):
-    found = _replica_ways.beside_backward(1.0, 2.0, exchange, last)
+    found = planner.beside_backward(1.0, 2.0, exchange, last)
     assert found == pytest.approx(expected)
 
 

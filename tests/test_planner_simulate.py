@@ -9,18 +9,16 @@ from plans_of_graphs import calibration_of
 from test_planner_model import names
 
 import tf_convpar as convpar
-from tf_convpar.planner import _balancing
-from tf_convpar.planner import _plan
-from tf_convpar.planner import _simulate
-from tf_convpar.planner import _solver
-from tf_convpar.planner import _step
-from tf_convpar.planner import _sweep
+from tf_convpar import planner
+from tf_convpar.planner import Costs
+from tf_convpar.planner import balancing
 from tf_convpar.planner import described as described_as
 from tf_convpar.planner import descriptions
 from tf_convpar.planner import plan_of
 from tf_convpar.planner import simulate
-from tf_convpar.planner._costs import Costs
-from tf_convpar.planner._linear_program import NoSolution
+from tf_convpar.planner import solver
+from tf_convpar.planner import step
+from tf_convpar.planner.linear_program import NoSolution
 from tf_convpar.sharding import calls_of
 
 L = keras.layers
@@ -29,7 +27,7 @@ L = keras.layers
 def described(model, devices="cpu:1GFLOPS", batch=4):
     graph = calls_of(model)
     given = descriptions.devices(devices)
-    return graph, _simulate.describe(graph, given, 1e9, 1e-4, batch)
+    return graph, planner.describe(graph, given, 1e9, 1e-4, batch)
 
 
 def of_one_layer(layer, image=(10, 8, 6)):
@@ -59,14 +57,14 @@ def of_one_layer(layer, image=(10, 8, 6)):
 def test_multiplications(layer, expected):
     graph = calls_of(of_one_layer(layer()))
     (call,) = graph.calls
-    assert _simulate.multiplications(graph, call) == expected
+    assert planner.multiplications(graph, call) == expected
 
 
 def test_multiplications_of_channels_first():
     layer = L.Conv2D(4, 3, data_format="channels_first")
     graph = calls_of(of_one_layer(layer, (6, 10, 8)))
     (call,) = graph.calls
-    found = _simulate.multiplications(graph, call)
+    found = planner.multiplications(graph, call)
     assert found == 8 * 6 * 3 * 3 * 6 * 4
 
 
@@ -74,7 +72,7 @@ def test_multiplications_of_a_known_model():
     """VGG16 has 15.5 thousand million: Simonyan and Zisserman's, as cited."""
     graph = calls_of(keras.applications.VGG16(weights=None))
     found = sum(
-        _simulate.multiplications(graph, call)
+        planner.multiplications(graph, call)
         for call in graph.calls
         if call.splits or isinstance(call.layer, L.Dense)
     )
@@ -94,8 +92,8 @@ def test_a_step_on_one_device():
     # Forward in and out; backward in, out, and in again. Ten operations each.
     seconds += 4 * 10 * 5 * maps / 1e9
     seconds += 10 * 12 * (27 * 4 + 4 * 2) / 1e9
-    assert _balancing.alone(graph, found)["cpu:0"] == pytest.approx(seconds)
-    plan = _plan.plan_graph(graph, found)
+    assert balancing.alone(graph, found)["cpu:0"] == pytest.approx(seconds)
+    plan = planner.plan_graph(graph, found)
     assert plan.prediction.step_s == pytest.approx(seconds)
 
 
@@ -103,7 +101,7 @@ def test_what_only_says_how_numbers_are_read_takes_no_time():
     x = keras.Input((8, 8, 3))
     y = L.Flatten()(L.Conv2D(4, 3)(x))
     graph = calls_of(keras.Model(x, y))
-    assert _simulate.operations(graph, graph.calls[-1]) == (0, 0)
+    assert planner.operations(graph, graph.calls[-1]) == (0, 0)
 
 
 def test_faster_devices_get_more_and_are_called_by_number():
@@ -150,17 +148,17 @@ def test_what_is_hardly_faster_leaves_it_whole():
     low, high = 1e3, 1e9
     for _ in range(30):
         rate = math.sqrt(low * high)
-        found = _simulate.describe(graph, given, rate, 0, 16)
-        alone = _balancing.alone(graph, found)["cpu:0"]
-        *_, cut = _balancing.cuts(graph, found)
+        found = planner.describe(graph, given, rate, 0, 16)
+        alone = balancing.alone(graph, found)["cpu:0"]
+        *_, cut = balancing.cuts(graph, found)
         costs = Costs(graph, found, cut)
-        split_s = _step.step_s(costs, _solver.choose(costs))
+        split_s = step.step_s(costs, solver.choose(costs))
         if split_s > 0.99 * alone:
             low = rate
         else:
             high = rate
     assert split_s == pytest.approx(0.99 * alone, rel=0.005)
-    plan = _plan.plan_graph(graph, found)
+    plan = planner.plan_graph(graph, found)
     assert plan.used == ("cpu:0",)
     assert plan.prediction.step_s == pytest.approx(alone)
     assert "with the best split" in plan.reason
@@ -194,23 +192,23 @@ def test_what_is_known_leaves_out_nothing_better(name, rate):
         model, names(3), rate=rate, speeds=[0.8, 1.0, 0.5]
     )
     seconds = []
-    for cut in _balancing.cuts(graph, calibration):
+    for cut in balancing.cuts(graph, calibration):
         costs = Costs(graph, calibration, cut)
-        choice = _solver.choose(costs)
-        seconds.append(_step.step_s(costs, choice))
-        again = _solver.choose(costs, below=1.001 * seconds[-1])
-        assert _step.step_s(costs, again) == pytest.approx(seconds[-1])
+        choice = solver.choose(costs)
+        seconds.append(step.step_s(costs, choice))
+        again = solver.choose(costs, below=1.001 * seconds[-1])
+        assert step.step_s(costs, again) == pytest.approx(seconds[-1])
         with pytest.raises(NoSolution):
-            _solver.choose(costs, below=0.999 * seconds[-1])
-    alone = _balancing.alone(graph, calibration)[names(3)[0]]
-    step_s = _plan.plan_graph(graph, calibration).prediction.step_s
+            solver.choose(costs, below=0.999 * seconds[-1])
+    alone = balancing.alone(graph, calibration)[names(3)[0]]
+    step_s = planner.plan_graph(graph, calibration).prediction.step_s
     best = min(seconds)
     assert step_s == pytest.approx(best if best < 0.98 * alone else alone)
 
 
 def sweep(over, values, **kwargs):
     given = {"devices": "2xcpu:1GFLOPS,gpu:2GFLOPS", "batch_size": 16} | kwargs
-    return _sweep.sweep(MODELS["chain"](), over, values, **given).rows
+    return planner.sweep(MODELS["chain"](), over, values, **given).rows
 
 
 def test_sweep_over_devices():

@@ -20,10 +20,8 @@ import tf_convpar as convpar
 from tf_convpar import planner
 from tf_convpar._compat.tensorflow import function_names
 from tf_convpar.layers import ConvParallel
-from tf_convpar.planner import _plan
 from tf_convpar.planner import automatic
-from tf_convpar.planner._call_ways import DEFAULTS
-from tf_convpar.planner.measure import _calibrate
+from tf_convpar.planner.call_ways import DEFAULTS
 from tf_convpar.planner.measure import _whole_steps
 from tf_convpar.planner.measure import step_seconds
 
@@ -50,7 +48,10 @@ def calibration(strategy, monkeypatch):
     found = calibration_of(
         network(), strategy.devices, batch=BATCH, rate=1e10, latency=1e-6
     )
-    monkeypatch.setattr(_calibrate, "calibrate", lambda *_, **__: found)
+    monkeypatch.setattr(
+        "tf_convpar.planner.measure._calibrate.calibrate",
+        lambda *_, **__: found,
+    )
     return found
 
 
@@ -64,7 +65,7 @@ def lasting(monkeypatch, **seconds):
             seconds["split" if any_split(plan) else "whole"] for plan in plans
         ]
 
-    monkeypatch.setattr(_whole_steps, "_timed", took)
+    monkeypatch.setattr("tf_convpar.planner.measure._whole_steps._timed", took)
     return timed
 
 
@@ -143,7 +144,10 @@ def test_it_is_said_where_replicas_are_ahead(
         1e-6,
         speeds=[1.0, 1.5, 1.0],
     )
-    monkeypatch.setattr(_calibrate, "calibrate", lambda *_, **__: found)
+    monkeypatch.setattr(
+        "tf_convpar.planner.measure._calibrate.calibrate",
+        lambda *_, **__: found,
+    )
     lasting(monkeypatch, split=split, whole=0.100)
     made(strategy)
     said = strategy.planner().plan_now(network()).reason
@@ -179,7 +183,7 @@ def test_samples_only_are_tried_besides_a_mixture(
         by = {plan.way(name) for name in plan} - {"chief"}
         return "samples" if by == {"samples"} else "mixture"
 
-    monkeypatch.setattr(_whole_steps, "_timed", took)
+    monkeypatch.setattr("tf_convpar.planner.measure._whole_steps._timed", took)
     made(strategy)
     plan = strategy.planner().plan_now(network())
     assert kind_of(plan) == ("samples" if taken else "mixture")
@@ -197,7 +201,7 @@ def test_what_is_hardly_ahead_is_tried_though_no_plan_by_itself(
     strategy, calibration, monkeypatch
 ):
     """A prediction errs by more than the clock."""
-    monkeypatch.setattr(_plan, "WORTH", 0.99)
+    monkeypatch.setattr("tf_convpar.planner._plan.WORTH", 0.99)
     assert len(convpar.plan(network(), calibration).used) == 1
     timed = lasting(monkeypatch, **SECONDS)
     assert is_split(made(strategy))
@@ -208,7 +212,10 @@ def test_no_split_is_tried_where_none_is_ahead(strategy, monkeypatch, capsys):
     """What one device takes is still told by the clock."""
     links = {"rate": 10.0, "latency": 1.0}
     found = calibration_of(network(), strategy.devices, batch=BATCH, **links)
-    monkeypatch.setattr(_calibrate, "calibrate", lambda *_, **__: found)
+    monkeypatch.setattr(
+        "tf_convpar.planner.measure._calibrate.calibrate",
+        lambda *_, **__: found,
+    )
     timed = lasting(monkeypatch, **SECONDS)
     assert not is_split(made(strategy))
     said = capsys.readouterr().out
@@ -228,9 +235,9 @@ def test_samples_only_are_tried_where_no_split_is_predicted_to_be_ahead(
 ):
     """By little: the chief may have been measured in a good minute."""
     alone = convpar.plan(network(), calibration)
-    simple = _plan.by_samples(network(), calibration, DEFAULTS)
+    simple = planner.by_samples(network(), calibration, DEFAULTS)
     chief = strategy.devices[0]
-    unsplit = _plan.unsplit(
+    unsplit = planner.unsplit_plan(
         network(), calibration, DEFAULTS, "Not split: 1 ms."
     )
     lucky = 0.9 * simple.prediction.step_s
@@ -250,7 +257,8 @@ def test_what_was_seen_counts_when_it_is_planned_again(
 ):
     """A split of which steps took three times as long as predicted."""
     monkeypatch.setattr(
-        _whole_steps, "_timed", functools.partial(steps_as_predicted, longer=3)
+        "tf_convpar.planner.measure._whole_steps._timed",
+        functools.partial(steps_as_predicted, longer=3),
     )
     model = made(strategy)
     assert not is_split(model)
@@ -264,7 +272,9 @@ def test_what_was_seen_counts_when_it_is_planned_again(
 
 def test_a_step_that_another_program_held_up_does_not_decide(monkeypatch):
     """Steps are long, so that two would do."""
-    monkeypatch.setattr(_whole_steps, "_ENOUGH_S", 0.1)
+    monkeypatch.setattr(
+        "tf_convpar.planner.measure._whole_steps._ENOUGH_S", 0.1
+    )
     seconds = iter([0.05, 0.05, 0.05, 1.0])
 
     class Steps:
@@ -303,7 +313,7 @@ def test_real_steps_are_timed_and_leave_nothing_behind(strategy, calibration):
     plain = network()
     split = planner.plan(plain, calibration)
     assert any_split(split)
-    whole = planner._plan.unsplit(plain, calibration, DEFAULTS, "")
+    whole = planner.unsplit_plan(plain, calibration, DEFAULTS, "")
     keras.utils.set_random_seed(3)
     before = [np.array(w) for w in plain.weights]
     drawn = [random.random(), np.random.rand(), float(tf.random.uniform(()))]
@@ -344,7 +354,7 @@ def test_steps_are_compiled_as_those_of_fit(
 
     monkeypatch.setattr(_whole_steps.tf, "function", noted)
     split = planner.plan(plain, calibration)
-    whole = planner._plan.unsplit(plain, calibration, DEFAULTS, "")
+    whole = planner.unsplit_plan(plain, calibration, DEFAULTS, "")
     step_seconds(
         plain,
         strategy,
@@ -376,7 +386,7 @@ def test_inputs_are_those_that_the_model_takes(strategy, kind):
         z = keras.layers.Flatten()(keras.layers.Embedding(5, 2)(number))
         model = keras.Model([x, number], [y, z])
     found = calibration_of(model, strategy.devices, batch=4)
-    whole = planner._plan.unsplit(model, found, DEFAULTS, "")
+    whole = planner.unsplit_plan(model, found, DEFAULTS, "")
     (took,) = step_seconds(
         model, strategy, [whole], found, report=lambda now: None
     )

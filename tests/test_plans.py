@@ -15,9 +15,9 @@ from test_planner_model import names
 
 from tf_convpar import planner
 from tf_convpar import plans
-from tf_convpar.planner import _balancing
-from tf_convpar.planner import _step
-from tf_convpar.planner._costs import Costs
+from tf_convpar.planner import Costs
+from tf_convpar.planner import balancing
+from tf_convpar.planner import step
 from tf_convpar.plans import _picture
 from tf_convpar.sharding import calls_of
 
@@ -234,10 +234,10 @@ def test_spans_are_within_the_step_and_on_links_in_use(name):
     model = MODELS[name]()
     graph = calls_of(model)
     calibration = calibration_of(model, names(3), rate=1e6)
-    *_, cut = _balancing.cuts(graph, calibration)
+    *_, cut = balancing.cuts(graph, calibration)
     costs = Costs(graph, calibration, cut)
     for choice in list(choices(costs))[::7]:
-        found = _step.predict(costs, choice)
+        found = step.predict(costs, choice)
         for span in found.spans:
             assert -1e-9 <= span.start < span.end <= found.step_s + 1e-9
         used = {s.where for s in found.spans if s.what == "send"}
@@ -256,10 +256,10 @@ def test_transfers_that_hide_take_as_long_as_they_do():
     model = MODELS["chain"]()
     graph = calls_of(model)
     calibration = calibration_of(model, names(2), rate=1e5)
-    *_, cut = _balancing.cuts(graph, calibration)
+    *_, cut = balancing.cuts(graph, calibration)
     costs = Costs(graph, calibration, cut)
     choice = {call.name: "samples" for call in graph.convolutions}
-    found = _step.predict(costs, choice)
+    found = step.predict(costs, choice)
     for i, call in enumerate(graph.calls):
         if call.splits:
             cost = costs.of[i]["samples"]

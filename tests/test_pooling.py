@@ -12,7 +12,7 @@ import tf_convpar as convpar
 from tf_convpar import ops
 from tf_convpar.placement import Layout
 from tf_convpar.placement import ShardedTensor
-from tf_convpar.sharding._fused_normalization import Fused
+from tf_convpar.sharding import Fused
 
 L = keras.layers
 # Image, channels, window, stride: channels that fill vectors or do not, windows

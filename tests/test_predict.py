@@ -7,7 +7,7 @@ import tensorflow as tf
 from cases import but_slow
 
 import tf_convpar as convpar
-from tf_convpar.sharding._weight_hoisting import HoistedFunction
+from tf_convpar.sharding import HoistedFunction
 
 
 def network(size=16, dropout=None):

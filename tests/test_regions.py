@@ -10,7 +10,7 @@ import tf_convpar as convpar
 from tf_convpar.layers import within_region
 from tf_convpar.placement import ShardedTensor
 from tf_convpar.placement import ShardedVariable
-from tf_convpar.sharding._attach import OnShards
+from tf_convpar.sharding import OnShards
 
 L = keras.layers
 

@@ -12,7 +12,7 @@ from replica_cases import data
 from replica_cases import network
 
 from tf_convpar import replicas
-from tf_convpar.replicas._backup_record import Record
+from tf_convpar.replicas.backup_record import Record
 
 # Of 192 samples, 8 for each of three replicas.
 EPOCHS, STEPS, BATCH = 3, 8, 8

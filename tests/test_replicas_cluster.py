@@ -5,8 +5,8 @@ from pathlib import Path
 import forks
 import pytest
 
-from tf_convpar.planner._arrival_ways import cycle_of
-from tf_convpar.planner._ways_to_train import Arguments
+from tf_convpar.planner import Arguments
+from tf_convpar.planner import cycle_of
 
 PROGRAM = Path(__file__).parent / "programs/replicas.py"
 

@@ -16,12 +16,10 @@ from replica_cases import rounded
 
 from tf_convpar import replicas
 from tf_convpar.placement import BLOCK
-from tf_convpar.replicas import _shares
-from tf_convpar.replicas import _steps_under_way
-from tf_convpar.replicas._data import Source
-from tf_convpar.replicas._epochs import Epochs
-from tf_convpar.replicas._local_steps import StepsRun
-from tf_convpar.replicas._wire import wire_of
+from tf_convpar.replicas.data import Source
+from tf_convpar.replicas.epochs import Epochs
+from tf_convpar.replicas.local_steps import StepsRun
+from tf_convpar.replicas.wire import wire_of
 
 # As float32 has it, since rates travel so.
 ETA, OUTER, MOMENTUM = float(np.float32(0.05)), float(np.float32(0.7)), 0.9
@@ -219,7 +217,7 @@ def test_faster_replicas_make_more_steps():
 
 def test_the_first_step_says_how_fast_each_is(monkeypatch):
     """Nothing is timed, or traced, before."""
-    monkeypatch.delattr(_shares, "balanced")
+    monkeypatch.delattr("tf_convpar.replicas.sample_shares.balanced")
     x, y = data(192)
     options = {"devices": DEVICES, "shares": "auto", "unequal": "steps"}
     method = replicas.DiLoCo(network(), every=12, **options)
@@ -302,7 +300,7 @@ def test_who_is_slow_ends_its_steps_and_counts_by_what_it_made(is_known):
 
 @pytest.mark.parametrize("hung", [0, 1])
 def test_who_hangs_is_left_out_of_rounds_until_its_steps_end(hung, monkeypatch):
-    monkeypatch.setattr(_steps_under_way, "_LEAST_S", 0.5)
+    monkeypatch.setattr("tf_convpar.replicas.steps_under_way._LEAST_S", 0.5)
     source = Recorded((2, 2, 2))
     method = replicas.DiLoCo(
         quadratic(), devices=DEVICES, shares=[1, 1, 1], every=4, patience=0.25

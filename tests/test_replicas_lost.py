@@ -14,9 +14,8 @@ from replica_cases import network
 import tf_convpar as convpar
 from tf_convpar.cluster.spec import Task
 from tf_convpar.machines import task_of
-from tf_convpar.replicas import _survivors
-from tf_convpar.replicas._data import Arrays
-from tf_convpar.replicas._local_steps import LocalSteps
+from tf_convpar.replicas.data import Arrays
+from tf_convpar.replicas.local_steps import LocalSteps
 
 PROGRAM = Path(__file__).parent / "programs/replicas_lost.py"
 METHODS = ["SyncSGD", "DiLoCo"]
@@ -84,7 +83,9 @@ def test_an_error_names_those_with_whom_the_last_replica_went(
     replicas = convpar.replicas.SyncSGD(model, devices=strategy.devices[:2])
     gone = Task(*task_of(strategy.devices[0]), "a:2222")
     cluster = types.SimpleNamespace(lost=lambda: [gone])
-    monkeypatch.setattr(_survivors, "members", lambda: cluster)
+    monkeypatch.setattr(
+        "tf_convpar.replicas._survivors.members", lambda: cluster
+    )
 
     def fails():
         raise tf.errors.UnavailableError(None, None, "Connection reset")
@@ -99,7 +100,9 @@ def test_an_error_names_those_with_whom_the_last_replica_went(
 def test_what_fails_in_passing_is_tried_again(strategy, monkeypatch, often):
     """All are there: a connection failed, or a call left from a hang."""
     cluster = types.SimpleNamespace(lost=list, returned=list)
-    monkeypatch.setattr(_survivors, "members", lambda: cluster)
+    monkeypatch.setattr(
+        "tf_convpar.replicas._survivors.members", lambda: cluster
+    )
     with strategy.scope():
         model = network()
     method = convpar.replicas.SyncSGD(model, devices=strategy.devices[:2])
@@ -146,7 +149,9 @@ def check(case):
 def test_steps_of_the_others_are_not_made_again(strategy, monkeypatch):
     """What one has not made is all that is left of the round."""
     cluster = types.SimpleNamespace(lost=list, returned=list, absent=[])
-    monkeypatch.setattr(_survivors, "members", lambda: cluster)
+    monkeypatch.setattr(
+        "tf_convpar.replicas._survivors.members", lambda: cluster
+    )
     with strategy.scope():
         model = network()
     devices = strategy.devices[:3]

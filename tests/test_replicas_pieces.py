@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tf_convpar import replicas
 from tf_convpar.placement import gradient_pieces
-from tf_convpar.replicas._packed import Packing
+from tf_convpar.replicas.packed import Packing
 
 SIZES = st.lists(st.integers(1, 10**6), min_size=1, max_size=60)
 

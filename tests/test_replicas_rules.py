@@ -6,8 +6,8 @@ import replica_cases
 import tensorflow as tf
 
 from tf_convpar import replicas
-from tf_convpar.replicas._centre import Centre
-from tf_convpar.replicas._data import Source
+from tf_convpar.replicas.centre import Centre
+from tf_convpar.replicas.data import Source
 
 DEVICES = ["CPU:0", "CPU:1", "CPU:2"]
 ETA = 0.05

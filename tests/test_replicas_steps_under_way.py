@@ -7,9 +7,8 @@ import time
 import pytest
 import tensorflow as tf
 
-from tf_convpar.replicas import _steps_under_way
-from tf_convpar.replicas._local_steps import StepsRun
-from tf_convpar.replicas._steps_under_way import StepsUnderWay
+from tf_convpar.replicas.local_steps import StepsRun
+from tf_convpar.replicas.steps_under_way import StepsUnderWay
 
 LEAST_S = 0.5
 LOST = tf.errors.UnavailableError(None, None, "Connection refused")
@@ -17,8 +16,10 @@ LOST = tf.errors.UnavailableError(None, None, "Connection refused")
 
 @pytest.fixture(autouse=True)
 def _in_a_hurry(monkeypatch):
-    monkeypatch.setattr(_steps_under_way, "_LEAST_S", LEAST_S)
-    monkeypatch.setattr(_steps_under_way, "_LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr("tf_convpar.replicas.steps_under_way._LEAST_S", LEAST_S)
+    monkeypatch.setattr(
+        "tf_convpar.replicas.steps_under_way._LOOK_EVERY_S", 0.05
+    )
 
 
 def made(seconds, steps=4):

@@ -15,11 +15,10 @@ from tf_convpar import replicas
 from tf_convpar.plans import even_shares
 from tf_convpar.plans import evened
 from tf_convpar.plans import sizes_to_time
-from tf_convpar.replicas import _replicated
-from tf_convpar.replicas import _shares
-from tf_convpar.replicas._replica import OnOneDevice
-from tf_convpar.replicas._replica import PackedState
-from tf_convpar.replicas._wire import Cast
+from tf_convpar.replicas import sample_shares
+from tf_convpar.replicas.replica import OnOneDevice
+from tf_convpar.replicas.replica import PackedState
+from tf_convpar.replicas.wire import Cast
 from tf_convpar.strategy.devices import check
 
 
@@ -30,7 +29,7 @@ def test_shares_make_steps_equally_long():
         lambda batch: time.sleep(0.009 * batch + 0.06),
         lambda batch: time.sleep(0.003 * batch),
     ]
-    slow, fast = _shares.of_steps(steps, 60)
+    slow, fast = sample_shares.of_steps(steps, 60)
     seconds = 0.009 * 60 * slow + 0.06, 0.003 * 60 * fast
     # 1.24 after a single round; others' tests may delay a step by some ms.
     assert max(seconds) < 1.2 * min(seconds)
@@ -40,7 +39,7 @@ def test_shares_make_steps_equally_long():
 def test_what_a_step_costs_at_all_is_not_slowness():
     """A small network: nearly all of its step is calls, equal for all."""
     steps = [lambda batch: time.sleep(0.02 + 0.0002 * batch)] * 3
-    shares = _shares.of_steps(steps, 96)
+    shares = sample_shares.of_steps(steps, 96)
     assert min(shares) > 0.8 * max(shares)
 
 
@@ -93,7 +92,7 @@ def test_steps_that_say_how_long_they_took():
         return made
 
     begin = time.perf_counter()
-    shares = _shares.of_steps([step(0.001), step(0.01)], 64)
+    shares = sample_shares.of_steps([step(0.001), step(0.01)], 64)
     assert shares == [0.5, 0.5]
     # However short they are by their own clock.
     assert time.perf_counter() - begin < 20
@@ -102,7 +101,7 @@ def test_steps_that_say_how_long_they_took():
 @pytest.mark.alone
 def test_alike_devices_get_as_many():
     steps = [lambda batch: time.sleep(0.02 * batch)] * 3
-    assert _shares.of_steps(steps, 30) == [1 / 3] * 3
+    assert sample_shares.of_steps(steps, 30) == [1 / 3] * 3
 
 
 @pytest.mark.alone
@@ -114,7 +113,9 @@ def test_who_is_done_goes_on_while_others_are_timed():
         calls.append(time.perf_counter())
         time.sleep(0.01)
 
-    slow, _ = _shares._at_once([lambda batch: time.sleep(0.1), fast], [1, 1])
+    slow, _ = sample_shares._at_once(
+        [lambda batch: time.sleep(0.1), fast], [1, 1]
+    )
     assert min(slow) == pytest.approx(0.1, rel=0.2)
     # For all of the other's three steps.
     assert len(calls) > 15
@@ -125,7 +126,7 @@ def test_an_error_of_a_step_ends_the_measurement():
         raise ValueError("no such batch")
 
     with pytest.raises(ValueError, match="no such batch"):
-        _shares.of_steps([lambda batch: time.sleep(0.01), fails], 8)
+        sample_shares.of_steps([lambda batch: time.sleep(0.01), fails], 8)
 
 
 def test_steps_are_timed_as_they_will_be_made(monkeypatch):
@@ -149,7 +150,7 @@ def test_steps_of_one_call_read_nothing_of_the_chief():
     """Else each waits for a message: 2 ms, ten times a small step."""
     form = PackedState(network(), "float32")
     probe = OnOneDevice(form, check(DEVICES[:2])[1], 1, None)
-    seconds = _shares._step(probe, data(1), (4, 16), None, True)
+    seconds = sample_shares._step(probe, data(1), (4, 16), None, True)
     nodes = nodes_by_device(lambda: seconds(4))
     (here,) = (of for name, of in nodes.items() if name.endswith("CPU:1"))
     assert any(node.op == "Enter" for node in here)
@@ -196,10 +197,10 @@ def test_who_is_slow_at_the_exchange_gets_fewer(monkeypatch):
         for i, full in enumerate(check(DEVICES[:2]))
     ]
     sample = data(1)
-    alike = _shares.balanced(probes, sample, 32, Cast("float32"))
+    alike = sample_shares.balanced(probes, sample, 32, Cast("float32"))
     assert min(alike) > 0.8 * max(alike)
     wire = SlowOnSecond("float32")
-    first, second = _shares.balanced(probes, sample, 32, wire)
+    first, second = sample_shares.balanced(probes, sample, 32, wire)
     # Ten samples' time: 21 and 11 of 32.
     assert 0.57 < first < 0.75
     assert second == pytest.approx(1 - first, abs=0.01)
@@ -227,7 +228,10 @@ def test_measured_shares_are_kept_and_repeat_the_training():
 
 def test_who_cannot_pay_is_left_out(monkeypatch, capsys):
     x, y = data()
-    monkeypatch.setattr(_shares, "balanced", lambda *_: [0.0, 0.75, 0.25])
+    monkeypatch.setattr(
+        "tf_convpar.replicas.sample_shares.balanced",
+        lambda *_: [0.0, 0.75, 0.25],
+    )
     model = network()
     method = replicas.SyncSGD(model, devices=DEVICES, shares="auto")
     for _ in range(2):
@@ -255,7 +259,9 @@ def test_the_mean_counts_samples():
 
 
 def test_a_cluster_that_nobody_joined_is_told(monkeypatch, capsys):
-    monkeypatch.setattr(_replicated, "default_devices", lambda: ["CPU:0"])
+    monkeypatch.setattr(
+        "tf_convpar.replicas._replicated.default_devices", lambda: ["CPU:0"]
+    )
     monkeypatch.setenv("TF_CONFIG", "{}")
     replicas.SyncSGD(network())
     said = capsys.readouterr().out

@@ -8,7 +8,7 @@ from cases import slow
 from replica_cases import DEVICES
 
 from tf_convpar import replicas
-from tf_convpar.replicas import _replica
+from tf_convpar.replicas import replica
 
 L = keras.layers
 # As `fit` of a GPU's replica has it, here on a CPU.
@@ -89,9 +89,9 @@ def test_by_itself_xla_is_for_gpus():
     cpu = "/job:worker/replica:0/task:1/device:CPU:0"
     gpu = cpu.replace("CPU", "GPU")
     model = network("auto")
-    assert _replica._is_for_xla(model, gpu)
-    assert not _replica._is_for_xla(model, cpu)
+    assert replica._is_for_xla(model, gpu)
+    assert not replica._is_for_xla(model, cpu)
     model.layers[0].supports_jit = False
-    assert not _replica._is_for_xla(model, gpu)
+    assert not replica._is_for_xla(model, gpu)
     # What the user asks for is so everywhere.
-    assert _replica._is_for_xla(network(COMPILED), cpu)
+    assert replica._is_for_xla(network(COMPILED), cpu)

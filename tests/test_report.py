@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import tf_convpar as convpar
-from tf_convpar.planner.measure import _progress
 from tf_convpar.planner.measure import progress
 from tf_convpar.strategy import strategy as strategy_lib
 
@@ -233,7 +232,7 @@ def test_repr_says_what_it_computes_on():
 
 def test_measuring_is_seen_without_a_terminal(monkeypatch):
     said = []
-    monkeypatch.setattr(_progress, "_EVERY_S", 0.0)
+    monkeypatch.setattr("tf_convpar.planner.measure._progress._EVERY_S", 0.0)
     with progress("vgg16: measuring", said.append) as report:
         assert said == []
         report("reading the model")

@@ -14,10 +14,10 @@ from tf_convpar.placement import Layout
 from tf_convpar.placement import Move
 from tf_convpar.placement import SampleLayout
 from tf_convpar.placement import ShardedTensor
+from tf_convpar.placement import ShardedTensorSpec
 from tf_convpar.placement import arranged
 from tf_convpar.placement import everywhere
 from tf_convpar.placement import in_shards
-from tf_convpar.placement._sharded_tensor import ShardedTensorSpec
 
 CPU = [f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(4)]
 CHIEF = CPU[0]

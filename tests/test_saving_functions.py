@@ -14,6 +14,7 @@ from models import small_cnn
 from models import train
 
 import tf_convpar as convpar
+from tf_convpar import layers
 from tf_convpar.layers import _files
 from tf_convpar.layers import is_merged
 
@@ -177,8 +178,8 @@ def trapped(monkeypatch):
     def fail(*args, **kwargs):
         raise Trap
 
-    monkeypatch.setattr(_files, "_merged_model", fail)
-    monkeypatch.setattr(_files, "_local_file", fail)
+    monkeypatch.setattr("tf_convpar.layers._files._merged_model", fail)
+    monkeypatch.setattr("tf_convpar.layers._files._local_file", fail)
     return Trap
 
 
@@ -268,9 +269,9 @@ def test_parts_of_a_region_alone_are_no_plain_model():
         with strategy.scope():
             model = convpar.parallelize(plain, {".*": split_of(split)})
         layer = model.get_layer(name)
-        assert _files.is_parallel(keras.Model(layer.input, layer.output))
+        assert layers.is_parallel(keras.Model(layer.input, layer.output))
     layer = plain.get_layer("norm")
-    assert not _files.is_parallel(keras.Model(layer.input, layer.output))
+    assert not layers.is_parallel(keras.Model(layer.input, layer.output))
 
 
 def split_of(by):

@@ -10,7 +10,7 @@ from test_ops_channels import near
 from test_ops_channels import numbers
 
 import tf_convpar as convpar
-from tf_convpar.sharding._fused_normalization import Fused
+from tf_convpar.sharding import Fused
 
 L = keras.layers
 

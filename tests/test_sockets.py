@@ -10,7 +10,6 @@ import pytest
 
 from tf_convpar.cluster.local_cluster import reserved_port
 from tf_convpar.machines import BytesReceived
-from tf_convpar.machines import _sockets as sockets
 from tf_convpar.machines import byte_counter
 
 N = 3_000_017  # Many segments, and no round number of them.
@@ -206,7 +205,10 @@ def test_a_kernel_that_does_not_tell(monkeypatch):
     with listener() as server, connection(server) as (client, end):
         assert byte_counter([port_of(server)])[1] == "sockets"
         # A protocol for which no Linux has diagnostics.
-        monkeypatch.setattr(sockets.socket, "IPPROTO_TCP", socket.IPPROTO_ESP)
+        monkeypatch.setattr(
+            "tf_convpar.machines._sockets.socket.IPPROTO_TCP",
+            socket.IPPROTO_ESP,
+        )
         with pytest.raises(OSError, match="modprobe tcp_diag"):
             BytesReceived([port_of(server)])
         total, counted_on = byte_counter([port_of(server)])

@@ -13,23 +13,21 @@ from star_cases import device_name
 from star_cases import network
 from star_cases import random_calibration
 from star_cases import shortest
-from star_cases import star
+from star_cases import star_links
 
-from tf_convpar.planner import _linear_program
-from tf_convpar.planner.star import _cost
-from tf_convpar.planner.star import _memory
-from tf_convpar.planner.star import _optimum
-from tf_convpar.planner.star._calibration import StarCalibration
-from tf_convpar.planner.star._calibration import StarDevice
-from tf_convpar.planner.star._calibration import Times
-from tf_convpar.planner.star._network import Network
-from tf_convpar.planner.star._network import StarConvolution
-from tf_convpar.planner.star._optimum import allocate
-from tf_convpar.planner.star._optimum import best_split
+from tf_convpar.planner import linear_program
+from tf_convpar.planner import star
+from tf_convpar.planner.star import Network
+from tf_convpar.planner.star import StarCalibration
+from tf_convpar.planner.star import StarConvolution
+from tf_convpar.planner.star import StarDevice
+from tf_convpar.planner.star import Times
+from tf_convpar.planner.star import allocate
+from tf_convpar.planner.star import best_split
 
 
 def step(calibration, counts):
-    return _cost.predict(calibration, counts).step_s
+    return star.predict(calibration, counts).step_s
 
 
 def check_shares(calibration, counts, quantum):
@@ -111,7 +109,7 @@ def test_memory_that_binds(seed):
         )
         wanted = allocate(free)
         everything = sum(
-            _memory.memory_bytes(free, c, c.filters) for c in free.network
+            star.memory_bytes(free, c, c.filters) for c in free.network
         )
         calibration = with_memory(
             free,
@@ -124,7 +122,7 @@ def test_memory_that_binds(seed):
                         int(everything * dice.uniform(0.2, 0.9)),
                     ]
                 )
-                for needed in _memory.needed_bytes(free, wanted)
+                for needed in star.needed_bytes(free, wanted)
             ],
         )
         best = shortest(calibration)
@@ -134,8 +132,8 @@ def test_memory_that_binds(seed):
                 allocate(calibration)
             continue
         counts = allocate(calibration)
-        bound += not _memory.fits(calibration, wanted)
-        assert _memory.fits(calibration, counts)
+        bound += not star.fits(calibration, wanted)
+        assert star.fits(calibration, counts)
         assert step(calibration, counts) == pytest.approx(
             best, rel=1e-9, abs=0
         ), case
@@ -148,7 +146,7 @@ def test_message_where_no_memory_suffices():
     assert allocate(calibration)["conv2d"][0] == 0
     calibration = with_memory(cluster([1e11, 1e11]), [10**6, 2 * 10**6])
     needed = sum(
-        _memory.memory_bytes(calibration, c, c.filters)
+        star.memory_bytes(calibration, c, c.filters)
         for c in calibration.network
     )
     with pytest.raises(ValueError) as caught:
@@ -197,7 +195,7 @@ def test_equal_devices_share_equally():
         join_s=0.0,
         transfer_s=0.0,
     )
-    links = star(calibration.devices, float("inf"), 0.0)
+    links = star_links(calibration.devices, float("inf"), 0.0)
     calibration = dataclasses.replace(calibration, links=links)
     assert allocate(calibration) == {
         "conv2d": (125,) * 4,
@@ -214,7 +212,7 @@ def test_ties_are_not_split():
     calibration = StarCalibration(
         Network((layer,), 1),
         devices,
-        star(devices, float("inf"), 0.0),
+        star_links(devices, float("inf"), 0.0),
         0.0,
     )
     assert allocate(calibration) == {"one": (8, 0, 0)}
@@ -237,10 +235,10 @@ def test_ties_are_not_split_where_memory_binds():
     calibration = StarCalibration(
         Network(layers, 1),
         devices,
-        star(devices, float("inf"), 0.0),
+        star_links(devices, float("inf"), 0.0),
         0.0,
     )
-    assert _memory.memory_bytes(calibration, layers[0], 8) == 672
+    assert star.memory_bytes(calibration, layers[0], 8) == 672
     assert allocate(calibration) == {"one": (0, 0, 8), "two": (0, 0, 8)}
 
 
@@ -328,7 +326,7 @@ def test_large_clusters_are_planned_at_once():
 
 
 def test_no_proof_in_time(monkeypatch):
-    monkeypatch.setattr(_optimum, "_TIME_LIMIT_S", 0.5)
+    monkeypatch.setattr("tf_convpar.planner.star._optimum._TIME_LIMIT_S", 0.5)
     dice = random.Random(1)
     calibration = cluster([1e11 * dice.uniform(0.5, 2) for _ in range(64)])
     noisy = dataclasses.replace(
@@ -353,7 +351,7 @@ def test_no_proof_in_time(monkeypatch):
             )
             for device in calibration.devices
         ),
-        links=star(calibration.devices, 1.25e9),
+        links=star_links(calibration.devices, 1.25e9),
     )
     with pytest.raises(RuntimeError, match="proven allocation within"):
         allocate(noisy)
@@ -363,13 +361,13 @@ def test_solver_prints_nothing(capfd, monkeypatch):
     """HiGHS prints a line for some programs; JSON goes to stdout."""
     import ctypes
 
-    real = _linear_program.optimize.milp
+    real = linear_program.optimize.milp
 
     def loud(*args, **kwargs):
         ctypes.CDLL(None).puts(b"from the solver")
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(_linear_program.optimize, "milp", loud)
+    monkeypatch.setattr(linear_program.optimize, "milp", loud)
     allocate(cluster([1e11, 1e11], rate=1e10))
     ctypes.CDLL(None).fflush(None)
     output = capfd.readouterr()

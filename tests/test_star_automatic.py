@@ -8,15 +8,14 @@ import pytest
 
 import tf_convpar as convpar
 from tf_convpar.planner import star as planner
-from tf_convpar.planner.measure import _cache
-from tf_convpar.planner.star import _by_layer
+from tf_convpar.planner.measure import cache
 from tf_convpar.strategy import strategy as strategy_lib
 
 pytestmark = pytest.mark.usefixtures("little_time")
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("TF_CONVPAR_CACHE", str(tmp_path / "cache"))
 
 
@@ -98,7 +97,9 @@ def test_shards_of_a_layer_go_first(monkeypatch):
     def never(*args, **kwargs):
         raise AssertionError("measured")
 
-    monkeypatch.setattr(_by_layer, "calibrate_graph", never)
+    monkeypatch.setattr(
+        "tf_convpar.planner.star._by_layer.calibrate_graph", never
+    )
     strategy = devices("auto")
     with strategy.scope():
         model = network(shards=(3, 1))
@@ -157,7 +158,7 @@ def test_a_spoilt_file_of_the_cache_is_measured_again(tmp_path):
     with strategy.scope():
         network()
     for file in (tmp_path / "cache" / "stars").iterdir():
-        assert _cache.find(file, planner.load) is not None
+        assert cache.find(file, planner.load) is not None
 
 
 @pytest.mark.slow

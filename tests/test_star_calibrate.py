@@ -13,11 +13,11 @@ import tf_convpar as convpar
 from tf_convpar import planner as whole_models
 from tf_convpar.algorithms import Geometry
 from tf_convpar.cluster.local_cluster import local_workers
-from tf_convpar.planner import _balancing
-from tf_convpar.planner import _work_keys
+from tf_convpar.planner import balancing
 from tf_convpar.planner import star as planner
-from tf_convpar.planner.star._of_measurements import star_of
-from tf_convpar.planner.star._quantum import quantum_of
+from tf_convpar.planner import work_keys
+from tf_convpar.planner.star import quantum_of
+from tf_convpar.planner.star import star_of
 from tf_convpar.sharding import calls_of
 
 pytestmark = pytest.mark.usefixtures("little_time")
@@ -117,12 +117,12 @@ def test_it_is_what_was_measured_of_the_whole_model():
     found = star_of(graph, convolutions, measured, join_s=1e-8, quantum=8)
     alone = {c.name: (c.filters, 0, 0) for c in convolutions}
     step_s = planner.predict(found, alone).step_s
-    expected = _balancing.alone(graph, measured)[devices[0]]
+    expected = balancing.alone(graph, measured)[devices[0]]
     assert step_s == pytest.approx(expected)
     assert (found.join_s, found.transfer_s, found.quantum) == (1e-8, 1e-9, 8)
     calls = {call.name: call for call in graph.calls}
     for device, own in zip(found.devices, measured.devices, strict=True):
-        work = own.works[_work_keys.key(graph, calls["second"])]
+        work = own.works[work_keys.key(graph, calls["second"])]
         times = device.times["second"]
         for filters in times.filters:
             backward = work.at("backward", 16, filters / 64)

@@ -14,13 +14,13 @@ from star_cases import CHIEF
 from star_cases import cluster
 from star_cases import device_name
 
+from tf_convpar.planner import Link
 from tf_convpar.planner import star as planner
-from tf_convpar.planner._link import Link
-from tf_convpar.planner.star._calibration import StarCalibration
-from tf_convpar.planner.star._calibration import StarDevice
-from tf_convpar.planner.star._calibration import Times
-from tf_convpar.planner.star._network import Network
-from tf_convpar.planner.star._network import StarConvolution
+from tf_convpar.planner.star import Network
+from tf_convpar.planner.star import StarCalibration
+from tf_convpar.planner.star import StarConvolution
+from tf_convpar.planner.star import StarDevice
+from tf_convpar.planner.star import Times
 
 WORKER = device_name(1)
 NAMES = st.text(min_size=1, max_size=8)

@@ -3,14 +3,13 @@
 import pytest
 from star_cases import device_name
 
-from tf_convpar.planner._link import Link
-from tf_convpar.planner.star import _cost
-from tf_convpar.planner.star import _memory
-from tf_convpar.planner.star._calibration import StarCalibration
-from tf_convpar.planner.star._calibration import StarDevice
-from tf_convpar.planner.star._calibration import Times
-from tf_convpar.planner.star._network import Network
-from tf_convpar.planner.star._network import StarConvolution
+from tf_convpar.planner import Link
+from tf_convpar.planner import star
+from tf_convpar.planner.star import Network
+from tf_convpar.planner.star import StarCalibration
+from tf_convpar.planner.star import StarConvolution
+from tf_convpar.planner.star import StarDevice
+from tf_convpar.planner.star import Times
 
 CHIEF, A, B = map(device_name, range(3))
 # In numbers: inputs 24 and 36, feature maps of a kernel 6 and 4, parameters
@@ -97,7 +96,7 @@ STEP = [
 
 
 def test_a_step_by_hand():
-    found = _cost.predict(calibration(), {"one": (3, 2, 1), "two": (1, 0, 3)})
+    found = star.predict(calibration(), {"one": (3, 2, 1), "two": (1, 0, 3)})
     expected, now = [], 0.0
     for about, *chains, join in STEP:
         ends = []
@@ -132,7 +131,7 @@ def test_a_step_by_hand():
 
 def test_a_step_on_one_device_waits_for_nobody():
     alone = {"one": (6, 0, 0), "two": (4, 0, 0)}
-    found = _cost.predict(calibration(), alone)
+    found = star.predict(calibration(), alone)
     forward, backward = 10 * 0.1, 10 * 0.3 + 4 * 0.2
     update = 0.01 * (6 * 7 + 4 * 6)
     assert found.step_s == pytest.approx(1 + forward + backward + update)
@@ -142,8 +141,8 @@ def test_a_step_on_one_device_waits_for_nobody():
 def test_memory_of_kernels_and_feature_maps():
     # Two kernels: parameters, gradients and a slot; input; maps twice.
     needed = 4 * (14 * 3 + 24 + 2 * 12)
-    assert _memory.memory_bytes(calibration(), ONE, 2) == needed
-    assert _memory.memory_bytes(calibration(), ONE, 0) == 0
+    assert star.memory_bytes(calibration(), ONE, 2) == needed
+    assert star.memory_bytes(calibration(), ONE, 0) == 0
 
 
 def test_multiplications_of_groups():

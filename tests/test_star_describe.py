@@ -11,13 +11,13 @@ import tf_convpar as convpar
 from tf_convpar import units
 from tf_convpar.planner.presets import EFFICIENCY
 from tf_convpar.planner.presets import PRESETS
+from tf_convpar.planner.star import PHASES
+from tf_convpar.planner.star import compute_s
+from tf_convpar.planner.star import convolutions_s
+from tf_convpar.planner.star import describe
+from tf_convpar.planner.star import network
 from tf_convpar.planner.star import of_model
-from tf_convpar.planner.star._cost import PHASES
-from tf_convpar.planner.star._cost import compute_s
-from tf_convpar.planner.star._cost import predict
-from tf_convpar.planner.star._describe import convolutions_s
-from tf_convpar.planner.star._describe import describe
-from tf_convpar.planner.star._network import network
+from tf_convpar.planner.star import predict
 
 SMALL = network((4, 6), batch=2, image=(12, 12, 3), window=3)
 

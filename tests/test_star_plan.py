@@ -13,10 +13,8 @@ from star_cases import random_calibration
 
 import tf_convpar as convpar
 from tf_convpar import plans
-from tf_convpar.planner.star import _cost
-from tf_convpar.planner.star import _memory
-from tf_convpar.planner.star import _plan
-from tf_convpar.planner.star._network import fingerprint
+from tf_convpar.planner import star
+from tf_convpar.planner.star import fingerprint
 
 SPLIT = {"rate": 1.25e9}
 ALONE = {"rate": 1e6}
@@ -38,22 +36,22 @@ def show(plan):
 
 def test_a_split():
     calibration = cluster([1.2e11, 6e10, 1e8], **SPLIT)
-    plan = _plan.plan(calibration)
+    plan = star.plan(calibration)
     assert plan.devices == tuple(device_name(d) for d in range(3))
     assert plan["conv2d"] == (500, 0, 0)
     assert sum(plan["conv2d_1"]) == 1500
     assert plan["conv2d_1"][2] == 0
     assert plan.used == plan.devices[:2]
-    assert plan.prediction == _cost.predict(calibration, plan.allocation)
+    assert plan.prediction == star.predict(calibration, plan.allocation)
     for d, name in enumerate(plan.devices):
         one = {
             c.name: tuple(c.filters * (i == d) for i in range(3))
             for c in calibration.network
         }
-        assert plan.single_s[name] == _cost.predict(calibration, one).step_s
+        assert plan.single_s[name] == star.predict(calibration, one).step_s
     assert plan.best_single == (device_name(0), plan.single_s[device_name(0)])
     equal = {"conv2d": (167, 167, 166), "conv2d_1": (500, 500, 500)}
-    assert plan.equal_s == _cost.predict(calibration, equal).step_s
+    assert plan.equal_s == star.predict(calibration, equal).step_s
     gain = plan.best_single[1] / plan.prediction.step_s
     assert plan.reason.startswith("2 devices take ")
     assert f"{gain:.2f} times as fast as chief 0 CPU:0 alone" in plan.reason
@@ -62,7 +60,7 @@ def test_a_split():
 
 def test_no_split():
     calibration = cluster([1e11, 1e11], **ALONE)
-    plan = _plan.plan(calibration)
+    plan = star.plan(calibration)
     assert plan.used == (device_name(0),)
     assert plan.reason.startswith(
         "One device is fastest: chief 0 CPU:0 alone takes "
@@ -74,31 +72,31 @@ def test_no_split():
 
 def test_the_split_that_it_is_compared_with_is_of_whole_units():
     calibration = cluster([1e11, 1e11, 1e10], **ALONE)
-    reason = _plan.plan(calibration, 1000).reason
+    reason = star.plan(calibration, 1000).reason
     split = {"conv2d": (500, 0, 0), "conv2d_1": (1000, 500, 0)}
-    step_s = _cost.predict(calibration, split).step_s
+    step_s = star.predict(calibration, split).step_s
     assert f"over several devices {step_s:.2f} s" in reason
 
 
 def test_one_device():
-    plan = _plan.plan(cluster([1e11]))
+    plan = star.plan(cluster([1e11]))
     assert plan.reason == "There is one device only."
     assert plan.equal_s == plan.prediction.step_s == plan.best_single[1]
 
 
 def test_one_kernel_cannot_be_split():
     calibration = cluster([1e11, 1e10], layers=network((1, 1)))
-    assert "no layer's kernels can be shared" in _plan.plan(calibration).reason
+    assert "no layer's kernels can be shared" in star.plan(calibration).reason
 
 
 def test_where_no_device_holds_everything():
     calibration = cluster([1e11, 1e11], **SPLIT)
     needed = sum(
-        _memory.memory_bytes(calibration, c, c.filters)
+        star.memory_bytes(calibration, c, c.filters)
         for c in calibration.network
     )
     limits = int(needed * 0.7)
-    plan = _plan.plan(with_memory(calibration, limits, limits))
+    plan = star.plan(with_memory(calibration, limits, limits))
     assert plan.best_single is None
     assert "no device has the memory for all kernels" in plan.reason
     assert "none has the memory" in show(plan)
@@ -106,14 +104,14 @@ def test_where_no_device_holds_everything():
 
 def test_where_equal_shares_do_not_fit():
     calibration = cluster([1e11, 1e11], **SPLIT)
-    plan = _plan.plan(with_memory(calibration, None, 10**8))
+    plan = star.plan(with_memory(calibration, None, 10**8))
     assert plan.equal_s is None
     assert list(plan.single_s) == [device_name(0)]
     assert "needs more memory than there is" in show(plan)
 
 
 def test_strategy_takes_it():
-    plan = _plan.plan(cluster([1e11, 1e11], **SPLIT))
+    plan = star.plan(cluster([1e11, 1e11], **SPLIT))
     strategy = convpar.ConvParallelStrategy(devices=["CPU:0"], plan=plan)
     assert strategy.plan == plan.allocation
 
@@ -121,9 +119,9 @@ def test_strategy_takes_it():
 def test_given_counts():
     calibration = cluster([1e11, 1e11], **SPLIT)
     counts = {"conv2d": (500, 0), "conv2d_1": [100, 1400]}
-    plan = _plan.plan_of(calibration, counts)
+    plan = star.plan_of(calibration, counts)
     assert plan["conv2d_1"] == (100, 1400)
-    assert plan.prediction == _cost.predict(calibration, counts)
+    assert plan.prediction == star.predict(calibration, counts)
     assert plan.reason.startswith("As given: 2 devices take ")
     gain = plan.best_single[1] / plan.prediction.step_s
     assert f"{gain:.2f} times as fast" in plan.reason
@@ -142,13 +140,13 @@ def test_given_counts():
 def test_given_counts_that_cannot_be(changes, message):
     counts = {"conv2d": (500, 0), "conv2d_1": (1500, 0)} | changes
     with pytest.raises(ValueError, match=message):
-        _plan.plan_of(cluster([1e11, 1e11]), counts)
+        star.plan_of(cluster([1e11, 1e11]), counts)
 
 
 def test_given_counts_that_do_not_fit():
     calibration = with_memory(cluster([1e11, 1e11]), None, 10**8)
     with pytest.raises(ValueError, match=r"worker.* has 100000000 bytes"):
-        _plan.plan_of(calibration, {"conv2d": (0, 500), "conv2d_1": (0, 1500)})
+        star.plan_of(calibration, {"conv2d": (0, 500), "conv2d_1": (0, 1500)})
 
 
 @pytest.mark.parametrize("case", range(25))
@@ -161,10 +159,10 @@ def test_file_round_trip(tmp_path, case):
             for link in calibration.links
         ),
     )
-    plan = _plan.plan(calibration)
+    plan = star.plan(calibration)
     plan.save(tmp_path / "plan.json")
     assert plans.load(tmp_path / "plan.json") == plan
-    assert _plan.load_plan(tmp_path / "plan.json", calibration) == plan
+    assert star.load_plan(tmp_path / "plan.json", calibration) == plan
 
 
 @pytest.fixture
@@ -172,7 +170,7 @@ def saved(tmp_path):
     """A calibration, its plan's file, and what changes the file."""
     calibration = with_memory(cluster([1e11, 1e11], **SPLIT), 10**9, 3 * 10**8)
     file = tmp_path / "plan.json"
-    _plan.plan(calibration).save(file)
+    star.plan(calibration).save(file)
 
     def edit(change):
         content = json.loads(file.read_text())
@@ -198,16 +196,16 @@ def test_edited_counts(saved):
     plan.save(file)
     assert plans.load(file) == plan
 
-    plan = _plan.load_plan(file, calibration)
-    assert plan == _plan.plan_of(calibration, plan.allocation)
+    plan = star.load_plan(file, calibration)
+    assert plan == star.plan_of(calibration, plan.allocation)
     assert plan.prediction.step_s > before.prediction.step_s
 
 
 def test_another_calibration_gives_another_prediction(saved):
     _, file, _ = saved
     slower = cluster([5e10, 1e11], **SPLIT)
-    plan = _plan.load_plan(file, slower)
-    assert plan == _plan.plan_of(slower, plans.load(file).allocation)
+    plan = star.load_plan(file, slower)
+    assert plan == star.plan_of(slower, plans.load(file).allocation)
 
 
 EDITS = [
@@ -248,20 +246,20 @@ def test_calibration_of_something_else(saved):
     _, file, edit = saved
     other = cluster([1e11, 1e11], layers=network((500, 1400)))
     with pytest.raises(ValueError, match="at fingerprint of .*plan.json"):
-        _plan.load_plan(file, other)
+        star.load_plan(file, other)
     with pytest.raises(ValueError, match="Expected the calibration's devices"):
-        _plan.load_plan(file, cluster([1e11] * 3))
+        star.load_plan(file, cluster([1e11] * 3))
     # The batch is no part of the plan.
     batch = cluster([1e11, 1e11], layers=network(batch=32))
-    assert _plan.load_plan(file, batch).prediction is not None
+    assert star.load_plan(file, batch).prediction is not None
     # A layer's filters changed along with its kernels.
     edit(lambda c: c["layers"][1].update(shards=[700, 700], of=1400))
     with pytest.raises(ValueError, match="sum to the 1500 filters"):
-        _plan.load_plan(file, cluster([1e11, 1e11]))
+        star.load_plan(file, cluster([1e11, 1e11]))
 
 
 def test_table():
-    plan = _plan.plan(cluster([1.2e11, 6e10, 1e8], **SPLIT))
+    plan = star.plan(cluster([1.2e11, 6e10, 1e8], **SPLIT))
     text = show(plan)
     assert "worker 1" not in text  # It has no kernels.
     first, second = plan["conv2d_1"][:2]
@@ -280,13 +278,13 @@ def test_table():
 
 
 def test_table_of_many_devices():
-    text = show(_plan.plan(cluster([1e11] * 12, **SPLIT)))
+    text = show(star.plan(cluster([1e11] * 12, **SPLIT)))
     assert "8 more" in text
 
 
 @pytest.mark.parametrize("name", ["plan.png", "plan", "plan.svg"])
 def test_picture(tmp_path, name):
-    plan = _plan.plan(cluster([1.2e11, 6e10], **SPLIT))
+    plan = star.plan(cluster([1.2e11, 6e10], **SPLIT))
     plans.draw(plan, tmp_path / name)
     content = (tmp_path / name).read_bytes()
     if name.endswith(".svg"):
@@ -297,7 +295,7 @@ def test_picture(tmp_path, name):
 
 
 def test_picture_of_an_unknown_format(tmp_path):
-    plan = _plan.plan(cluster([1e11]))
+    plan = star.plan(cluster([1e11]))
     with pytest.raises(ValueError, match="[Ff]ormat"):
         plans.draw(plan, tmp_path / "plan.doc")
     assert not list(tmp_path.iterdir())

@@ -12,16 +12,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from tf_convpar.planner import star
 from tf_convpar.planner import star as planner
-from tf_convpar.planner._vary import with_bandwidth
-from tf_convpar.planner.star import _vary
-from tf_convpar.planner.star._cost import predict
-from tf_convpar.planner.star._describe import convolutions_s
-from tf_convpar.planner.star._describe import describe
-from tf_convpar.planner.star._network import network
-from tf_convpar.planner.star._simulate import SWEEPS
-from tf_convpar.planner.star._simulate import VALUES
-from tf_convpar.planner.star._simulate import simulate
+from tf_convpar.planner import with_bandwidth
+from tf_convpar.planner.star import SWEEPS
+from tf_convpar.planner.star import VALUES
+from tf_convpar.planner.star import convolutions_s
+from tf_convpar.planner.star import describe
+from tf_convpar.planner.star import network
+from tf_convpar.planner.star import predict
+from tf_convpar.planner.star import simulate
 
 # 12 and 24 kernels: equal parts for up to four devices, and for six.
 SMALL = network((12, 24), batch=4, image=(12, 12, 3), window=3)
@@ -147,7 +147,7 @@ def test_latency_is_felt_less_by_large_batches():
 
 def test_other_kernels_are_another_description():
     calibration = cluster(link="1Gbit", rest=0.01)
-    changed = _vary.with_kernels(calibration, (6, 30))
+    changed = star.with_kernels(calibration, (6, 30))
     other = network((6, 30), batch=4, image=(12, 12, 3), window=3)
     assert changed.network == other
     again = describe(other, "4xcpu:1GFLOPS", "1Gbit", "0", rest=0.01)
@@ -187,7 +187,7 @@ def test_what_measuring_gains():
     assert rows[0].gain == pytest.approx(1)
     assert 1 < rows[1].gain < rows[2].gain
     # An equal split waits for the slowest: 8 times as slow as the fastest.
-    calibration = _vary.with_spread(cluster(), 8)
+    calibration = star.with_spread(cluster(), 8)
     slowest = convolutions_s(calibration, calibration.devices[-1])
     assert rows[2].equal_s == pytest.approx(
         calibration.rest_s + slowest / 4, rel=1e-6
@@ -217,7 +217,7 @@ def test_the_best_single_device():
 
 def test_steps_are_those_of_the_plan():
     calibration = cluster("cpu:1GFLOPS,gpu:3GFLOPS", "1Gbit", "0.1ms")
-    from tf_convpar.planner.star._optimum import allocate
+    from tf_convpar.planner.star import allocate
 
     expected = predict(calibration, allocate(calibration))
     (row,) = simulate(calibration, "devices", [2]).rows
@@ -337,7 +337,7 @@ def test_plain_data_has_no_infinity():
 
 @given(st.floats(0.1, 0.99), st.integers(1, 64))
 def test_ideal_is_amdahls_law_for_any_number(share, devices):
-    from tf_convpar.planner.star._rows import amdahl
+    from tf_convpar.planner.star import amdahl
 
     calibration = cluster(f"{devices}xcpu:1GFLOPS", conv_share=share)
     assume(len(calibration.devices) == devices)

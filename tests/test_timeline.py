@@ -14,10 +14,9 @@ from tf_convpar import timeline
 from tf_convpar.cluster.local_cluster import local_workers
 from tf_convpar.cluster.spec import Task
 from tf_convpar.timeline import Span
-from tf_convpar.timeline import _messages
-from tf_convpar.timeline._kinds import kind_of
-from tf_convpar.timeline._rows import rows_of
-from tf_convpar.timeline._spans import from_traces
+from tf_convpar.timeline import from_traces
+from tf_convpar.timeline import kind_of
+from tf_convpar.timeline import rows_of
 
 CHIEF = """
 import concurrent.futures, dataclasses, json, sys, time
@@ -199,7 +198,7 @@ def test_kinds(name, kind):
 
 def space(begin_ns, plane_name, events, stat=None):
     """A task's trace: events are (name, offset in ps, duration in ps)."""
-    found = _messages.Space()
+    found = timeline.Space()
     environment = found.planes.add(name="Task Environment")
     entry = environment.stat_metadata.add(key=7)
     entry.value.name = "profile_start_time"
@@ -240,7 +239,7 @@ def test_clocks_and_gpus():
 
 
 def test_a_trace_must_say_when_it_began():
-    broken = _messages.Space()
+    broken = timeline.Space()
     with pytest.raises(ValueError, match="profile_start_time"):
         from_traces({"/job:chief/task:0": broken})
 

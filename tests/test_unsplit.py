@@ -11,7 +11,7 @@ import tensorflow as tf
 import tf_convpar as convpar
 from tf_convpar.sharding import HowSplit
 from tf_convpar.sharding import relayout
-from tf_convpar.sharding._unsplit_convolutions import unsplit_convolutions
+from tf_convpar.sharding import unsplit_convolutions
 
 L = keras.layers
 pytestmark = pytest.mark.filterwarnings("ignore:.*nothing is split")

@@ -15,8 +15,8 @@ from keras import ops
 from keras.src.applications.convnext import LayerScale
 from keras.src.applications.inception_resnet_v2 import CustomScaleLayer
 
+from tf_convpar import sharding
 from tf_convpar.placement import SampleLayout
-from tf_convpar.sharding import _keras_graph
 from tf_convpar.sharding.rules import sample_rule_for
 
 L = keras.layers
@@ -256,7 +256,7 @@ MIXED = {
 def rule_of(layer):
     x = keras.Input(IMAGE)
     model = keras.Model(x, layer(x))
-    node = [n for n in _keras_graph.nodes(model) if not n.is_input][-1]
+    node = [n for n in sharding.nodes(model) if not n.is_input][-1]
     tensors = (*node.input_tensors, *node.outputs)
     return sample_rule_for(node, [tensor.shape for tensor in tensors])
 

@@ -18,7 +18,7 @@ def confirm(geometry, rounds, budget_s):
     import tensorflow as tf
 
     from tf_convpar.algorithms import _choose
-    from tf_convpar.algorithms import _measure
+    from tf_convpar.algorithms import race
     from tf_convpar.algorithms._names import named
 
     cpu = tf.config.list_logical_devices("CPU")[0].name
@@ -32,7 +32,7 @@ def confirm(geometry, rounds, budget_s):
             continue
         both = [named("direct", geometry), named(record.chosen, geometry)]
         begin = time.perf_counter()
-        runs = _measure.runners(both, geometry, which, cpu)
+        runs = race.runners(both, geometry, which, cpu)
         direct, chosen = alternate(runs, rounds, budget_s)
         row["seconds"] = time.perf_counter() - begin
         row["direct_ms"] = statistics.median(direct) * 1e3

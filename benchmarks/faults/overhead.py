@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 import tf_convpar as convpar
-from tf_convpar.callbacks import _snapshot
+from tf_convpar.callbacks import snapshot
 from tf_convpar.cluster.local_cluster import local_workers
 
 PIXELS, BATCH, STEPS, ROUNDS, EVERY_S = 64, 16, 16, 4, 4.0
@@ -47,13 +47,13 @@ def main():
         x = rng.normal(size=(STEPS * BATCH, PIXELS, PIXELS, 3)).astype("f")
         y = rng.integers(0, 10, len(x))
         copies = []
-        begin = _snapshot.Snapshot.begin
+        begin = snapshot.Snapshot.begin
 
         def counted(self, *args):
             copies.append(time.perf_counter())
             begin(self, *args)
 
-        _snapshot.Snapshot.begin = counted
+        snapshot.Snapshot.begin = counted
         took = {False: [], True: []}
         for number in range(2 * ROUNDS + 1):
             elastic = number % 2 == 1
@@ -63,7 +63,7 @@ def main():
             if number:
                 # The first two steps of a `fit` trace, or copy at once.
                 took[elastic].append(steps.ends[-1] - steps.ends[2])
-        state = _snapshot.state_of(model)
+        state = snapshot.state_of(model)
         size = sum(np.prod(v.shape) * 4 for v in state)
         without, with_ = map(statistics.median, (took[False], took[True]))
         each = (with_ - without) / (len(copies) / ROUNDS)

@@ -24,7 +24,7 @@ import tensorflow as tf
 
 import tf_convpar as convpar
 from tf_convpar.placement import BLOCK
-from tf_convpar.replicas._wire import wire_of
+from tf_convpar.replicas.wire import wire_of
 
 L = keras.layers
 SHARES = (3, 2, 1)

@@ -21,7 +21,7 @@ from keras_programs._compare import difference
 from models import StepLosses
 
 import tf_convpar as convpar
-from tf_convpar.sharding import _unsplit_convolutions
+from tf_convpar import sharding
 
 BATCH = 4
 # Plans and algorithms.
@@ -172,9 +172,7 @@ def of_gradients(ours, theirs):
 def unsplit_convolutions(model):
     """Why convolutions are not split; some packages make more than they use."""
     return [
-        o.reason
-        for o in _unsplit_convolutions.unsplit_convolutions(model)
-        if o.layer.built
+        o.reason for o in sharding.unsplit_convolutions(model) if o.layer.built
     ]
 
 

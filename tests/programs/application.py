@@ -16,13 +16,13 @@ import numpy as np
 import tensorflow as tf
 
 import tf_convpar as convpar
+from tf_convpar import sharding
 from tf_convpar.layers import ConvParallel
 from tf_convpar.machines import BytesReceived
 from tf_convpar.placement import ShardedVariable
 from tf_convpar.placement import row_ports
-from tf_convpar.sharding import _conversion
+from tf_convpar.sharding import OnSamples
 from tf_convpar.sharding import step_traffic
-from tf_convpar.sharding._attach import OnSamples
 
 name, pixels, folder, dtype, split = sys.argv[1:]
 pixels = int(pixels)
@@ -40,7 +40,7 @@ def plan(model):
     if split == "filters":
         return "equal"
     names = [
-        layer.name for layer in model.layers if _conversion.may_be_split(layer)
+        layer.name for layer in model.layers if sharding.may_be_split(layer)
     ]
     half = len(names) // 2
     samples = {"split": "samples", "shards": (2, 1, 1)}

@@ -12,8 +12,8 @@ import keras
 import numpy as np
 
 import tf_convpar as convpar
-from tf_convpar.callbacks._snapshot import Snapshot
-from tf_convpar.callbacks._snapshot import state_of
+from tf_convpar.callbacks.snapshot import Snapshot
+from tf_convpar.callbacks.snapshot import state_of
 from tf_convpar.cluster.local_cluster import local_workers
 
 L = keras.layers

@@ -49,10 +49,10 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tf_convpar import ops
-from tf_convpar.algorithms import _fft
 from tf_convpar.algorithms import _tiles
-from tf_convpar.algorithms import _winograd
 from tf_convpar.algorithms import _workspace
+from tf_convpar.algorithms import fft
+from tf_convpar.algorithms import winograd
 from tf_convpar.algorithms._algorithm import FORWARD
 from tf_convpar.algorithms._algorithm import INPUT_GRADIENT
 from tf_convpar.algorithms._algorithm import KERNEL_GRADIENT
@@ -65,7 +65,7 @@ from tf_convpar.algorithms._workspace import Processor
 from tf_convpar.ops import NOTHING
 from tf_convpar.ops import Epilogue
 
-_TRANSFORMS = {"winograd": _winograd.transforms, "fft": _fft.transforms}
+_TRANSFORMS = {"winograd": winograd.transforms, "fft": fft.transforms}
 KINDS = tuple(_TRANSFORMS)
 
 
@@ -157,8 +157,8 @@ class Bilinear(Algorithm):
         if all(size == 1 for size in window):
             return "A window of one pixel is one matrix product."
         pixels = map(_pixels, self.tile, window)
-        if math.prod(pixels) > _fft.MOST_VALUES:
-            return f"Tiles have at most {_fft.MOST_VALUES} pixels."
+        if math.prod(pixels) > fft.MOST_VALUES:
+            return f"Tiles have at most {fft.MOST_VALUES} pixels."
         try:
             self.transforms(geometry)
         except ValueError as error:

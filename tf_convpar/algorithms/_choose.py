@@ -3,12 +3,12 @@
 Each pass of a convolution has a choice of its own, because the same algorithm
 may win forward and lose in a gradient. The steps:
 
-1. Rules that need no measurement, all of which say direct (`_candidates`).
+1. Rules that need no measurement, all of which say direct (`candidates`).
 2. Candidates, by predicted multiplications, workspace and error
-   (`_candidates`).
-3. A race of the remaining ones (`_measure`), and `decide` (`_decide`).
+   (`candidates`).
+3. A race of the remaining ones (`race`), and `decide` (`_decide`).
 4. A second race, later, of direct and the winner, if it won by little.
-5. The record, kept for later processes (`_cache`).
+5. The record, kept for later processes (`cache`).
 """
 
 from __future__ import annotations
@@ -26,15 +26,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_convpar.algorithms import _cache
-from tf_convpar.algorithms import _candidates
-from tf_convpar.algorithms import _measure
-from tf_convpar.algorithms import _processor
+from tf_convpar.algorithms import cache
+from tf_convpar.algorithms import candidates
+from tf_convpar.algorithms import processor
+from tf_convpar.algorithms import race
 from tf_convpar.algorithms._algorithm import PASSES
 from tf_convpar.algorithms._algorithm import Algorithm
 from tf_convpar.algorithms._algorithm import Geometry
-from tf_convpar.algorithms._cache import Candidate
-from tf_convpar.algorithms._cache import Record
 from tf_convpar.algorithms._decide import CLEAR
 from tf_convpar.algorithms._decide import DIRECT
 from tf_convpar.algorithms._decide import MARGIN
@@ -44,6 +42,8 @@ from tf_convpar.algorithms._decide import round_ratios
 from tf_convpar.algorithms._names import Choice
 from tf_convpar.algorithms._names import named
 from tf_convpar.algorithms._workspace import Processor
+from tf_convpar.algorithms.cache import Candidate
+from tf_convpar.algorithms.cache import Record
 from tf_convpar.units import MIB
 
 # The batch that is assumed where a model is traced for any batch.
@@ -168,15 +168,15 @@ def race_geometry(geometry: Geometry, device: str | None = None) -> Geometry:
         device: Name of the device that it runs on; see `choose`.
     """
     batch = geometry.batch or ASSUMED_BATCH
-    name = _processor.cpu(device)
+    name = processor.cpu(device)
     if name is None or None in geometry.image:
         return geometry
     near_widths = dataclasses.replace(
         geometry,
-        channels=_candidates.width(geometry.channels),
-        filters=_candidates.width(geometry.filters),
+        channels=candidates.width(geometry.channels),
+        filters=candidates.width(geometry.filters),
     )
-    images = _candidates.images(near_widths, _processor.threads(name))
+    images = candidates.images(near_widths, processor.threads(name))
     return dataclasses.replace(near_widths, batch=min(batch, images))
 
 
@@ -187,7 +187,7 @@ def consult(
     passes: Sequence[str] = PASSES,
     *,
     refresh: bool = False,
-    report: _measure.Report | None = None,
+    report: race.Report | None = None,
 ) -> dict[str, Record]:
     """The records that `choose` goes by; measures those that are missing.
 
@@ -205,14 +205,14 @@ def consult(
     geometry = dataclasses.replace(
         geometry, batch=geometry.batch or ASSUMED_BATCH
     )
-    name = _processor.cpu(device)
-    rule = _candidates.rule(geometry, name)
+    name = processor.cpu(device)
+    rule = candidates.rule(geometry, name)
     if name is None or rule is not None:
         return {which: Record(DIRECT, rule=rule) for which in passes}
-    facts = _processor.facts(name)
+    facts = processor.facts(name)
     keys = {which: _key(geometry, which, facts) for which in passes}
     with _lock:
-        cached = {which: _cache.find(key) for which, key in keys.items()}
+        cached = {which: cache.find(key) for which, key in keys.items()}
         records = {
             which: record
             for which, record in cached.items()
@@ -224,7 +224,7 @@ def consult(
         if refresh:
             _choices.clear()
 
-        def measure(report: _measure.Report) -> None:
+        def measure(report: race.Report) -> None:
             for which in missing:
                 records[which] = _race_record(geometry, which, name, report)
             for which in missing:
@@ -235,11 +235,11 @@ def consult(
         if report is not None:
             measure(report)
         else:
-            with _measure.StatusLine(describe(geometry)) as line:
+            with race.StatusLine(describe(geometry)) as line:
                 measure(line)
         measured = {keys[which]: records[which] for which in missing}
         # A rule costs nothing, and may change.
-        _cache.keep({k: r for k, r in measured.items() if r.rule is None})
+        cache.keep({k: r for k, r in measured.items() if r.rule is None})
     return {which: records[which] for which in passes}
 
 
@@ -266,13 +266,13 @@ _lock = threading.RLock()
 
 def _settings() -> tuple[str | None, ...]:
     """Environment variables that the user may change between two calls."""
-    names = (_candidates.WORKSPACE, _cache.FOLDER, "XDG_CACHE_HOME")
+    names = (candidates.WORKSPACE, cache.FOLDER, "XDG_CACHE_HOME")
     return tuple(os.environ.get(name) for name in names)
 
 
 def _processor_of(device: str | None) -> Processor | None:
-    name = _processor.cpu(device)
-    return None if name is None else _processor.processor_of(name)
+    name = processor.cpu(device)
+    return None if name is None else processor.processor_of(name)
 
 
 def _is_usable(record: Record, geometry: Geometry, which: str) -> bool:
@@ -290,22 +290,22 @@ def _is_usable(record: Record, geometry: Geometry, which: str) -> bool:
 
 
 def _race_record(
-    geometry: Geometry, which: str, device: str, report: _measure.Report
+    geometry: Geometry, which: str, device: str, report: race.Report
 ) -> Record:
     direct = named(DIRECT, geometry)
-    algorithms = [direct, *_candidates.candidates(geometry, which)]
+    algorithms = [direct, *candidates.candidates(geometry, which)]
     if len(algorithms) == 1:
         return Record(DIRECT, rule="no algorithm takes less work")
-    candidates = _candidates.screened(algorithms, geometry, which, device)
+    screened = candidates.screened(algorithms, geometry, which, device)
     racers = [
         algorithm
-        for algorithm, candidate in zip(algorithms, candidates, strict=True)
+        for algorithm, candidate in zip(algorithms, screened, strict=True)
         if candidate.dropped is None
     ]
     if len(racers) == 1:
-        return Record(DIRECT, tuple(candidates))
+        return Record(DIRECT, tuple(screened))
     times = _race_times(racers, geometry, which, device, report)
-    return Record(decide(times), _with_times(candidates, times))
+    return Record(decide(times), _with_times(screened, times))
 
 
 def _confirmed(
@@ -313,7 +313,7 @@ def _confirmed(
     geometry: Geometry,
     which: str,
     device: str,
-    report: _measure.Report,
+    report: race.Report,
 ) -> Record:
     """The record; one of direct if a narrow winner does not win again."""
     shares = {c.name: c.ratio or 0.0 for c in record.candidates}
@@ -332,9 +332,9 @@ def _race_times(
     geometry: Geometry,
     which: str,
     device: str,
-    report: _measure.Report,
+    report: race.Report,
 ) -> dict[str, list[float]]:
-    times = _measure.race(
+    times = race.race(
         algorithms,
         geometry,
         which,
@@ -348,11 +348,11 @@ def _race_times(
 
 
 def _with_times(
-    candidates: Sequence[Candidate], times: Mapping[str, Sequence[float]]
+    screened: Sequence[Candidate], times: Mapping[str, Sequence[float]]
 ) -> tuple[Candidate, ...]:
     return tuple(
         _timed(c, times[c.name], times[DIRECT]) if c.name in times else c
-        for c in candidates
+        for c in screened
     )
 
 
@@ -379,7 +379,7 @@ def _is_within_memory(
 ) -> bool:
     whole_batch = dataclasses.replace(geometry, batch=batch)
     workspace = algorithm.workspace(whole_batch, which, on)
-    return workspace <= _candidates.workspace_cap()
+    return workspace <= candidates.workspace_cap()
 
 
 def _timed(
@@ -389,9 +389,9 @@ def _timed(
     spread = ordered[3 * len(times) // 4] - ordered[len(times) // 4]
     return dataclasses.replace(
         candidate,
-        time_ms=_measure.median(times) * 1e3,
+        time_ms=race.median(times) * 1e3,
         spread_ms=spread * 1e3,
-        ratio=_measure.median(round_ratios(times, direct)),
+        ratio=race.median(round_ratios(times, direct)),
     )
 
 
@@ -406,6 +406,6 @@ def _key(geometry: Geometry, which: str, facts: Sequence[str]) -> str:
             *facts,
             # Without oneDNN direct's gradients are three times slower.
             f"oneDNN {os.environ.get('TF_ENABLE_ONEDNN_OPTS', '1')}",
-            f"workspace {_candidates.workspace_cap() // MIB} MiB",
+            f"workspace {candidates.workspace_cap() // MIB} MiB",
         )
     )

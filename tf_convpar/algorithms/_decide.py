@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence
 
-from tf_convpar.algorithms import _measure
+from tf_convpar.algorithms import race
 
 DIRECT = "direct"
 # The share of direct's time that a candidate must save.
@@ -46,11 +46,11 @@ def decide(times: Mapping[str, Sequence[float]], margin: float = MARGIN) -> str:
     """
     medians = {}
     for name, candidate_times in times.items():
-        if name == DIRECT or len(candidate_times) < _measure.FEWEST_ROUNDS:
+        if name == DIRECT or len(candidate_times) < race.FEWEST_ROUNDS:
             continue
         ratio, quartile = _ratio_and_quartile(candidate_times, times[DIRECT])
         if quartile < 1 and ratio <= 1 - margin:
-            medians[name] = _measure.median(candidate_times)
+            medians[name] = race.median(candidate_times)
     return min(medians, key=medians.__getitem__, default=DIRECT)
 
 
@@ -99,7 +99,7 @@ def _ratio_and_quartile(
 ) -> tuple[float, float]:
     """Median and upper quartile of the ratios of times to direct's."""
     ratios = sorted(round_ratios(candidate, direct))
-    return _measure.median(ratios), ratios[3 * len(ratios) // 4]
+    return race.median(ratios), ratios[3 * len(ratios) // 4]
 
 
 def round_ratios(

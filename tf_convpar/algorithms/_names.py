@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tf_convpar.algorithms import _bilinear
-from tf_convpar.algorithms import _fft
-from tf_convpar.algorithms import _winograd
+from tf_convpar.algorithms import fft
+from tf_convpar.algorithms import winograd
 from tf_convpar.algorithms._algorithm import FORWARD
 from tf_convpar.algorithms._algorithm import PASSES
 from tf_convpar.algorithms._algorithm import Algorithm
@@ -24,8 +24,8 @@ from tf_convpar.algorithms._phases import Phases
 _DIRECT = Direct()
 _GEMM = Gemm()
 _TILES: dict[str, Callable[[Geometry], list[tuple[int, ...]]]] = {
-    "winograd": _winograd.tiles,
-    "fft": _fft.tiles,
+    "winograd": winograd.tiles,
+    "fft": fft.tiles,
 }
 
 

@@ -8,8 +8,8 @@ model.fit(x, y, callbacks=[convpar.callbacks.Elastic(every="30s")])
 ```
 
 A step that fails for a lost worker is made again on the others (`_elastic`),
-from a copy of the model on the chief (`_snapshot`). `_rebalance` moves shares
-between devices as their speeds (`_speeds`) change. `_timeline` draws who
+from a copy of the model on the chief (`snapshot`). `_rebalance` moves shares
+between devices as their speeds (`speeds`) change. `_timeline` draws who
 computes and who waits; `_monitor` says it while they do.
 """
 

@@ -8,10 +8,10 @@ from collections.abc import Collection
 
 import keras
 
-from tf_convpar.callbacks._peer_copies import Nearby
-from tf_convpar.callbacks._replay_log import ReplayLog
-from tf_convpar.callbacks._snapshot import Snapshot
 from tf_convpar.callbacks._writer import Writer
+from tf_convpar.callbacks.peer_copies import Nearby
+from tf_convpar.callbacks.replay_log import ReplayLog
+from tf_convpar.callbacks.snapshot import Snapshot
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 from tf_convpar.timeline import COPIES
 from tf_convpar.timeline import note

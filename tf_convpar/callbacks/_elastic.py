@@ -19,10 +19,10 @@ from tf_convpar._compat.keras import begin_at
 from tf_convpar._compat.keras import print_msg
 from tf_convpar.callbacks._copies import Copies
 from tf_convpar.callbacks._guards import Guards
-from tf_convpar.callbacks._progress import Progress
-from tf_convpar.callbacks._replay_log import rates_of
-from tf_convpar.callbacks._replay_log import set_rates
 from tf_convpar.callbacks._sync_errors import survived
+from tf_convpar.callbacks.progress import Progress
+from tf_convpar.callbacks.replay_log import rates_of
+from tf_convpar.callbacks.replay_log import set_rates
 from tf_convpar.cluster.joining import members
 from tf_convpar.cluster.joining import step
 from tf_convpar.cluster.joining import watched

@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 
 from tf_convpar._compat.keras import print_msg
-from tf_convpar.callbacks._speeds import Speeds
+from tf_convpar.callbacks.speeds import Speeds
 from tf_convpar.machines import short
 from tf_convpar.sharding import HowSplit
 from tf_convpar.sharding import merge

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tf_convpar.callbacks import _file
+from tf_convpar.callbacks import snapshot_file
 
 # Seconds after which slow writing is warned of, and for which the end of a
 # training waits for it.
@@ -75,7 +75,7 @@ class Writer:
         """
         left = [self._writing] if self._writing else []
         if remove:
-            left.append(self._thread.submit(_file.remove, self.folder))
+            left.append(self._thread.submit(snapshot_file.remove, self.folder))
         self._thread.shutdown(wait=False)
         if concurrent.futures.wait(left, _LONG_S).not_done:
             self._warn(
@@ -90,7 +90,7 @@ class Writer:
         place: tuple[int, int],
     ) -> None:
         try:
-            _file.save(self.folder, names, arrays, place)
+            snapshot_file.save(self.folder, names, arrays, place)
         except Exception as error:  # noqa: BLE001 (nobody else would see it)
             kind = "" if isinstance(error, OSError) else type(error).__name__
             text = getattr(error, "strerror", None) or str(error)

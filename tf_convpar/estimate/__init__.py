@@ -6,7 +6,9 @@ after Zou et al. (2017). `convpar estimate` shows them.
 """
 
 from tf_convpar.estimate._batch import BATCHES as BATCHES
+from tf_convpar.estimate._batch import Option as Option
 from tf_convpar.estimate._batch import best_batch as best_batch
+from tf_convpar.estimate._batch import choose_algorithms as choose_algorithms
 from tf_convpar.estimate._batch import largest_batch as largest_batch
 from tf_convpar.estimate._batch_table import batch_table as batch_table
 from tf_convpar.estimate._devices import devices_for as devices_for

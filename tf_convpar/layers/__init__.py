@@ -34,6 +34,7 @@ from tf_convpar.layers._depthwise import (
 )
 from tf_convpar.layers._files import Attached as Attached
 from tf_convpar.layers._files import is_merged as is_merged
+from tf_convpar.layers._files import is_parallel as is_parallel
 from tf_convpar.layers._files import merged_storage as merged_storage
 from tf_convpar.layers._files import recovers as recovers
 from tf_convpar.layers._geometries import KINDS as KINDS

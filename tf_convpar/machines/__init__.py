@@ -2,6 +2,7 @@
 
 from tf_convpar.machines._byte_counter import byte_counter as byte_counter
 from tf_convpar.machines._card import Card as Card
+from tf_convpar.machines._card import card_number as card_number
 from tf_convpar.machines._card import card_of as card_of
 from tf_convpar.machines._cores import can_pin as can_pin
 from tf_convpar.machines._cores import pin as pin

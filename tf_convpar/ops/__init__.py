@@ -31,6 +31,8 @@ from ._flat_values import unpack as unpack
 from ._functions import release_functions as release_functions
 from ._graphs import of_this_graph as of_this_graph
 from ._joined_images import JoinedImages as JoinedImages
+from ._kernels import device_types as device_types
+from ._kernels import joins_on as joins_on
 from ._kernels import native_on as native_on
 from ._library import BuildReport as BuildReport
 from ._library import build_report as build_report

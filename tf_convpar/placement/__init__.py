@@ -45,6 +45,9 @@ from tf_convpar.placement._send_order import (
 )
 from tf_convpar.placement._sharded_ops import map_shards as map_shards
 from tf_convpar.placement._sharded_tensor import ShardedTensor as ShardedTensor
+from tf_convpar.placement._sharded_tensor import (
+    ShardedTensorSpec as ShardedTensorSpec,
+)
 from tf_convpar.placement._sharded_variable import (
     ShardedVariable as ShardedVariable,
 )

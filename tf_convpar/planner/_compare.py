@@ -15,15 +15,13 @@ from typing import Any
 
 import keras
 
-from tf_convpar.planner import _balancing
 from tf_convpar.planner import _plan
-from tf_convpar.planner import _work_keys
+from tf_convpar.planner import balancing
+from tf_convpar.planner import work_keys
 from tf_convpar.planner._arrival_ways import arrivals
 from tf_convpar.planner._calibration import Calibration
-from tf_convpar.planner._call_ways import Settings
 from tf_convpar.planner._costs import Costs
 from tf_convpar.planner._group_ways import groups
-from tf_convpar.planner._linear_program import NoProof
 from tf_convpar.planner._replica_times import ReplicaTimes
 from tf_convpar.planner._replica_ways import diloco
 from tf_convpar.planner._replica_ways import normalizes
@@ -40,6 +38,8 @@ from tf_convpar.planner._ways_to_train import SPLIT
 from tf_convpar.planner._ways_to_train import Arguments
 from tf_convpar.planner._ways_to_train import Way
 from tf_convpar.planner._ways_to_train import check_names
+from tf_convpar.planner.call_ways import Settings
+from tf_convpar.planner.linear_program import NoProof
 from tf_convpar.plans import Plan
 from tf_convpar.sharding import Graph
 from tf_convpar.sharding import calls_of
@@ -92,7 +92,7 @@ def compare(
         RuntimeError: A plan has no proof within half a minute.
     """
     graph = calls_of(model)
-    _work_keys.check(graph, calibration.model)
+    work_keys.check(graph, calibration.model)
     settings = Settings(wire_dtype, moments)
     names, arguments = check_names(ways), Arguments(**methods)
     return ways_of(graph, calibration, settings, names, arguments, plan)
@@ -109,7 +109,7 @@ def ways_of(
     """The ways for a graph that has been read; see `compare`."""
     ways = []
     batch = calibration.batch
-    unsplit = _balancing.unsplit(graph, calibration)
+    unsplit = balancing.unsplit(graph, calibration)
     single = _plan.singles_of(Costs(graph, calibration, unsplit))
     if ALONE in names and single:
         device = min(single, key=lambda name: single[name])
@@ -123,7 +123,7 @@ def ways_of(
     part = dataclasses.replace(
         calibration, batch=-(-batch // len(calibration.devices))
     )
-    unsplit = _balancing.unsplit(graph, part)
+    unsplit = balancing.unsplit(graph, part)
     able = list(_plan.singles_of(Costs(graph, part, unsplit)))
     if 1 < len(able) <= batch:
         replicas = ReplicaTimes(graph, calibration, able)

@@ -15,16 +15,16 @@ from collections.abc import Sequence
 
 from tf_convpar.placement import PACK_BYTES
 from tf_convpar.placement import Move
-from tf_convpar.planner import _work_keys
+from tf_convpar.planner import work_keys
 from tf_convpar.planner._calibration import Calibration
-from tf_convpar.planner._call_ways import FILTERS
-from tf_convpar.planner._call_ways import SAMPLES
-from tf_convpar.planner._call_ways import CallWays
-from tf_convpar.planner._call_ways import Cut
-from tf_convpar.planner._call_ways import has_filters
 from tf_convpar.planner._interfaces import Interfaces
 from tf_convpar.planner._replica_times import WIDTH
 from tf_convpar.planner._replica_times import weights_of
+from tf_convpar.planner.call_ways import FILTERS
+from tf_convpar.planner.call_ways import SAMPLES
+from tf_convpar.planner.call_ways import CallWays
+from tf_convpar.planner.call_ways import Cut
+from tf_convpar.planner.call_ways import has_filters
 from tf_convpar.sharding import Call
 from tf_convpar.sharding import Graph
 
@@ -193,7 +193,7 @@ class Costs:
         cut, devices = self.cut, self.calibration.devices
         if call.layer is None:
             return (0.0,) * len(devices)
-        key = _work_keys.key(self.graph, call)
+        key = work_keys.key(self.graph, call)
         works = [device.works[key] for device in devices]
         if name == SAMPLES:
             return tuple(

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 
 from tf_convpar.placement import copy_pairs
 from tf_convpar.placement import sum_pairs
-from tf_convpar.planner import _balancing
 from tf_convpar.planner import _plan
+from tf_convpar.planner import balancing
 from tf_convpar.planner._calibration import Calibration
-from tf_convpar.planner._call_ways import Settings
 from tf_convpar.planner._replica_times import WIDTH
 from tf_convpar.planner._replica_times import weights_of
 from tf_convpar.planner._tree_times import TreeTimes
 from tf_convpar.planner._ways_to_train import GROUPS
 from tf_convpar.planner._ways_to_train import OWN_STEPS
 from tf_convpar.planner._ways_to_train import Way
+from tf_convpar.planner.call_ways import Settings
 from tf_convpar.plans import Plan
 from tf_convpar.plans import Prediction
 from tf_convpar.sharding import Graph
@@ -40,14 +40,14 @@ def groups(
             f"Expected a sample at least for each of {number} groups. "
             f"Received: {calibration.batch}."
         )
-    parts = _alike(_balancing.alone(graph, calibration), number)
+    parts = _alike(balancing.alone(graph, calibration), number)
     total = calibration.batch
     predictions = [
         _split(graph, calibration, part, max(1, total // number), settings)
         for part in parts
     ]
     # Faster groups get larger batches, as `shares="auto"` gives them.
-    batches = _balancing.balanced(
+    batches = balancing.balanced(
         total - number,
         [
             (lambda n, s=group.step_s: n * s)  # type: ignore[misc]

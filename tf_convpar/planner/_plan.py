@@ -9,22 +9,22 @@ from collections.abc import Mapping
 import keras
 
 from tf_convpar.machines import short
-from tf_convpar.planner import _balancing
-from tf_convpar.planner import _solver
-from tf_convpar.planner import _step
-from tf_convpar.planner import _work_keys
+from tf_convpar.planner import balancing
+from tf_convpar.planner import solver
 from tf_convpar.planner import star
+from tf_convpar.planner import step
+from tf_convpar.planner import work_keys
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import load
-from tf_convpar.planner._call_ways import CHIEF
-from tf_convpar.planner._call_ways import DEFAULTS
-from tf_convpar.planner._call_ways import FILTERS
-from tf_convpar.planner._call_ways import SAMPLES
-from tf_convpar.planner._call_ways import Settings
-from tf_convpar.planner._call_ways import filters_of
 from tf_convpar.planner._costs import Costs
-from tf_convpar.planner._linear_program import NoProof
-from tf_convpar.planner._linear_program import NoSolution
+from tf_convpar.planner.call_ways import CHIEF
+from tf_convpar.planner.call_ways import DEFAULTS
+from tf_convpar.planner.call_ways import FILTERS
+from tf_convpar.planner.call_ways import SAMPLES
+from tf_convpar.planner.call_ways import Settings
+from tf_convpar.planner.call_ways import filters_of
+from tf_convpar.planner.linear_program import NoProof
+from tf_convpar.planner.linear_program import NoSolution
 from tf_convpar.planner.star._of_measurements import of_measurements
 from tf_convpar.plans import Plan
 from tf_convpar.sharding import Graph
@@ -79,7 +79,7 @@ def plan(
     if not isinstance(calibration, Calibration):
         calibration = load(calibration)
     graph = calls_of(model)
-    _work_keys.check(graph, calibration.model)
+    work_keys.check(graph, calibration.model)
     if by not in METHODS:
         raise ValueError(
             f"Expected `by` to be one of {', '.join(METHODS)}. Received: "
@@ -104,16 +104,16 @@ def plan_graph(
     candidates: list[_Candidate] = []
     singles: dict[str, float] = {}
     unproven: NoProof | None = None
-    for cut in _balancing.cuts(graph, calibration, settings):
+    for cut in balancing.cuts(graph, calibration, settings):
         costs = Costs(graph, calibration, cut)
         singles = singles or singles_of(costs)
         try:
             # Most cuts are worse than the best one so far: to prove that takes
             # little time.
             known = min((c.seconds for c in candidates), default=None)
-            choice = _solver.choose(costs, below=known)
+            choice = solver.choose(costs, below=known)
             candidates.append(
-                _Candidate(costs, choice, _step.step_s(costs, choice))
+                _Candidate(costs, choice, step.step_s(costs, choice))
             )
         except NoSolution:
             continue
@@ -144,7 +144,7 @@ def plan_graph(
         )
     else:
         reason += "and no split is predicted to be faster."
-    return _unsplit(graph, calibration, settings, singles, reason)
+    return _unsplit_plan(graph, calibration, settings, singles, reason)
 
 
 def by_samples(
@@ -165,7 +165,7 @@ def by_samples(
     """
     graph = calls_of(model)
     candidates = []
-    for cut in _balancing.cuts(graph, calibration, settings):
+    for cut in balancing.cuts(graph, calibration, settings):
         if sum(map(bool, cut.shares)) < 2:
             continue
         costs = Costs(graph, calibration, cut)
@@ -174,13 +174,13 @@ def by_samples(
             for call, ways in zip(graph.calls, costs.ways.of, strict=True)
             if call.splits
         }
-        needed = _step.memory_bytes(costs, choice)
+        needed = step.memory_bytes(costs, choice)
         if all(
             device.memory_bytes is None or bytes_ <= device.memory_bytes
             for device, bytes_ in zip(calibration.devices, needed, strict=True)
         ):
             candidates.append(
-                _Candidate(costs, choice, _step.step_s(costs, choice))
+                _Candidate(costs, choice, step.step_s(costs, choice))
             )
     if not candidates:
         return None
@@ -189,7 +189,7 @@ def by_samples(
     return _plan(graph, calibration, best, singles, _reason(best, singles))
 
 
-def unsplit(
+def unsplit_plan(
     model: keras.Model,
     calibration: Calibration,
     settings: Settings,
@@ -204,12 +204,12 @@ def unsplit(
         reason: Why, for the plan.
     """
     graph = calls_of(model)
-    cut = _balancing.unsplit(graph, calibration, settings)
+    cut = balancing.unsplit(graph, calibration, settings)
     singles = singles_of(Costs(graph, calibration, cut))
-    return _unsplit(graph, calibration, settings, singles, reason)
+    return _unsplit_plan(graph, calibration, settings, singles, reason)
 
 
-def _unsplit(
+def _unsplit_plan(
     graph: Graph,
     calibration: Calibration,
     settings: Settings,
@@ -217,7 +217,7 @@ def _unsplit(
     reason: str,
 ) -> Plan:
     # A cut with one device, for which none has to wait.
-    cut = _balancing.unsplit(graph, calibration, settings)
+    cut = balancing.unsplit(graph, calibration, settings)
     choice = {call.name: CHIEF for call in graph.convolutions}
     seconds = singles[calibration.devices[0].name]
     candidate = _Candidate(Costs(graph, calibration, cut), choice, seconds)
@@ -229,7 +229,7 @@ def singles_of(costs: Costs) -> dict[str, float]:
     needed = sum(
         cost[CHIEF].memory[0] for cost in costs.of if cost[CHIEF].memory
     )
-    seconds = _balancing.alone(costs.graph, costs.calibration)
+    seconds = balancing.alone(costs.graph, costs.calibration)
     return {
         device.name: seconds[device.name]
         for device in costs.calibration.devices
@@ -253,7 +253,7 @@ def _plan(
     singles: Mapping[str, float],
     reason: str,
 ) -> Plan:
-    prediction = _step.predict(candidate.costs, candidate.choice)
+    prediction = step.predict(candidate.costs, candidate.choice)
     cut = candidate.costs.cut
     allocation = {}
     splits = {}
@@ -276,7 +276,7 @@ def _plan(
         single_s=dict(singles),
         equal_s=None,
         reason=reason,
-        fingerprint=_work_keys.fingerprint(graph),
+        fingerprint=work_keys.fingerprint(graph),
         memory_bytes=tuple(d.memory_bytes for d in calibration.devices),
         layer_bytes={name: (0, 0) for name in allocation},
     )
@@ -284,7 +284,7 @@ def _plan(
 
 def _reason(candidate: _Candidate, singles: Mapping[str, float]) -> str:
     """Says in a line what was chosen, and what it gains."""
-    prediction = _step.predict(candidate.costs, candidate.choice)
+    prediction = step.predict(candidate.costs, candidate.choice)
     ways = list(candidate.choice.values())
     parts = [
         f"{ways.count(way)} by {way}"

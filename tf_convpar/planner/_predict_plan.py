@@ -6,17 +6,17 @@ import dataclasses
 
 import keras
 
-from tf_convpar.planner import _balancing
 from tf_convpar.planner import _plan
-from tf_convpar.planner import _step
-from tf_convpar.planner import _work_keys
+from tf_convpar.planner import balancing
+from tf_convpar.planner import step
+from tf_convpar.planner import work_keys
 from tf_convpar.planner._calibration import Calibration
-from tf_convpar.planner._call_ways import FILTERS
-from tf_convpar.planner._call_ways import SAMPLES
-from tf_convpar.planner._call_ways import Cut
-from tf_convpar.planner._call_ways import Settings
-from tf_convpar.planner._call_ways import filters_of
 from tf_convpar.planner._costs import Costs
+from tf_convpar.planner.call_ways import FILTERS
+from tf_convpar.planner.call_ways import SAMPLES
+from tf_convpar.planner.call_ways import Cut
+from tf_convpar.planner.call_ways import Settings
+from tf_convpar.planner.call_ways import filters_of
 from tf_convpar.plans import Plan
 from tf_convpar.sharding import Graph
 from tf_convpar.sharding import calls_of
@@ -57,8 +57,8 @@ def plan_of(
             a device lacks the memory.
     """
     graph = calls_of(model)
-    _work_keys.check(graph, calibration.model)
-    _work_keys.check(graph, plan.fingerprint, "plan")
+    work_keys.check(graph, calibration.model)
+    work_keys.check(graph, plan.fingerprint, "plan")
     names = tuple(device.name for device in calibration.devices)
     if plan.devices != names:
         raise ValueError(
@@ -76,7 +76,7 @@ def plan_of(
                 f"{', '.join(possible)}. Received: {choice[call.name]}."
             )
     _check_memory(costs, choice)
-    prediction = _step.predict(costs, choice)
+    prediction = step.predict(costs, choice)
     singles = _plan.singles_of(costs)
     text = f"As given: {seconds_text(prediction.step_s)} a step"
     if singles:
@@ -107,7 +107,7 @@ def _cut(
             f"Expected the layers {', '.join(layers)}. Received a plan "
             f"without {missing}, and with {unknown} besides."
         )
-    unsplit = _balancing.unsplit(graph, calibration, settings)
+    unsplit = balancing.unsplit(graph, calibration, settings)
     shares, counts = unsplit.shares, dict(unsplit.counts)
     of_shares = ""
     of_counts: dict[int, str] = {}
@@ -146,10 +146,10 @@ def _same(
         )
 
 
-def _check_memory(costs: Costs, choice: _step.Choice) -> None:
+def _check_memory(costs: Costs, choice: step.Choice) -> None:
     for device, needed in zip(
         costs.calibration.devices,
-        _step.memory_bytes(costs, choice),
+        step.memory_bytes(costs, choice),
         strict=True,
     ):
         limit = device.memory_bytes

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
 
-from tf_convpar.planner import _work_keys
+from tf_convpar.planner import work_keys
 from tf_convpar.planner._calibration import PASSES
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import MeasuredDevice
@@ -44,7 +44,7 @@ class ReplicaTimes:
         self.weight_sizes = weights_of(graph.calls)
         self.weights = sum(self.weight_sizes)
         self._keys = [
-            _work_keys.key(graph, call)
+            work_keys.key(graph, call)
             for call in graph.calls
             if call.layer is not None
         ]

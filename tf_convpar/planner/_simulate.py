@@ -10,8 +10,8 @@ from typing import Any
 import keras
 
 from tf_convpar.planner import _plan
-from tf_convpar.planner import _work_keys
 from tf_convpar.planner import descriptions
+from tf_convpar.planner import work_keys
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import MeasuredDevice
 from tf_convpar.planner._calibration import Work
@@ -149,7 +149,7 @@ def describe(
         )
     names = [device.name for device in devices]
     return Calibration(
-        _work_keys.fingerprint(graph),
+        work_keys.fingerprint(graph),
         batch_size,
         tuple(_device(graph, device, batch_size) for device in devices),
         tuple(
@@ -162,7 +162,7 @@ def describe(
 
 def _device(graph: Graph, device: Described, batch: int) -> MeasuredDevice:
     works = {
-        _work_keys.key(graph, call): _work(graph, call, batch, device.flops)
+        work_keys.key(graph, call): _work(graph, call, batch, device.flops)
         for call in graph.calls
         if call.layer is not None
     }

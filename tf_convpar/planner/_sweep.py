@@ -17,10 +17,6 @@ from tf_convpar.planner import _plan
 from tf_convpar.planner import _simulate
 from tf_convpar.planner import descriptions
 from tf_convpar.planner._calibration import Calibration
-from tf_convpar.planner._call_ways import CHIEF
-from tf_convpar.planner._call_ways import FILTERS
-from tf_convpar.planner._call_ways import SAMPLES
-from tf_convpar.planner._call_ways import Settings
 from tf_convpar.planner._simulate import DEVICES
 from tf_convpar.planner._simulation import Columns
 from tf_convpar.planner._simulation import Row
@@ -31,6 +27,10 @@ from tf_convpar.planner._vary import varied
 from tf_convpar.planner._vary import whole_number
 from tf_convpar.planner._vary import with_bandwidth
 from tf_convpar.planner._vary import with_devices
+from tf_convpar.planner.call_ways import CHIEF
+from tf_convpar.planner.call_ways import FILTERS
+from tf_convpar.planner.call_ways import SAMPLES
+from tf_convpar.planner.call_ways import Settings
 from tf_convpar.planner.descriptions import LATENCY
 from tf_convpar.planner.descriptions import LINK
 from tf_convpar.plans import Plan

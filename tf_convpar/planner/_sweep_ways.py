@@ -12,9 +12,8 @@ from typing import Any
 
 import keras
 
-from tf_convpar.planner import _work_keys
+from tf_convpar.planner import work_keys
 from tf_convpar.planner._calibration import Calibration
-from tf_convpar.planner._call_ways import Settings
 from tf_convpar.planner._compare import legend
 from tf_convpar.planner._compare import ways_of
 from tf_convpar.planner._link import Link
@@ -29,6 +28,7 @@ from tf_convpar.planner._ways_to_train import NUMBERS
 from tf_convpar.planner._ways_to_train import Arguments
 from tf_convpar.planner._ways_to_train import Way
 from tf_convpar.planner._ways_to_train import check_names
+from tf_convpar.planner.call_ways import Settings
 from tf_convpar.sharding import calls_of
 from tf_convpar.units import three_digits
 
@@ -158,7 +158,7 @@ def sweep_ways(
     names, arguments = check_names(ways), Arguments(**methods)
     settings = Settings(wire_dtype, moments)
     graph = calls_of(model)
-    _work_keys.check(graph, calibration.model)
+    work_keys.check(graph, calibration.model)
     wanted = VALUES.get(over, ()) if values is None else values
     rows = tuple(
         WaysRow(

@@ -68,15 +68,15 @@ def layer_table(model: Any, calibration: Calibration) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    from tf_convpar.planner import _work_keys
-    from tf_convpar.planner._balancing import alone
+    from tf_convpar.planner import work_keys
+    from tf_convpar.planner.balancing import alone
     from tf_convpar.sharding import calls_of
 
     graph = calls_of(model)
     kinds: dict[str, list[Any]] = {}
     for call in graph.calls:
         if call.layer is not None:
-            kinds.setdefault(_work_keys.key(graph, call), []).append(call)
+            kinds.setdefault(work_keys.key(graph, call), []).append(call)
     table = Table()
     table.add_column("layer")
     table.add_column("of its kind", justify="right")

@@ -16,13 +16,13 @@ from tf_convpar.algorithms import ASSUMED_BATCH
 from tf_convpar.machines import short
 from tf_convpar.planner import _plan
 from tf_convpar.planner import _predict_plan
-from tf_convpar.planner import _work_keys
+from tf_convpar.planner import work_keys
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import to_json
-from tf_convpar.planner._call_ways import Settings
 from tf_convpar.planner._compare import replicas_ahead
-from tf_convpar.planner.measure import _cache
+from tf_convpar.planner.call_ways import Settings
 from tf_convpar.planner.measure import _calibrate
+from tf_convpar.planner.measure import cache
 from tf_convpar.planner.measure import progress
 from tf_convpar.planner.measure import step_seconds
 from tf_convpar.planner.star._by_layer import LayerByLayer
@@ -161,7 +161,7 @@ class Automatic:
             f"Not split: {seconds_text(alone)} a step on {short(devices[0])} "
             "alone, and splits took longer than predicted when this was tried."
         )
-        return _plan.unsplit(model, calibration, known.settings, reason)
+        return _plan.unsplit_plan(model, calibration, known.settings, reason)
 
     def _measured_again(
         self, model: Any, known: _PlannedModel
@@ -225,7 +225,7 @@ class Automatic:
             graph = calls_of(model)
         except ValueError:
             return None  # Without a graph, it was not planned.
-        return self._known.get(_work_keys.fingerprint(graph))
+        return self._known.get(work_keys.fingerprint(graph))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -270,7 +270,7 @@ def _by_the_clock(
     chief = calibration.devices[0].name
     alone = known.plan.single_s[chief]
     tried = _to_be_timed(model, known)
-    unsplit = _plan.unsplit(model, calibration, settings, "Not split.")
+    unsplit = _plan.unsplit_plan(model, calibration, settings, "Not split.")
     *splits_s, alone_s = step_seconds(
         model,
         strategy,
@@ -351,7 +351,7 @@ def _kept_plan(
     The proof takes seconds for a model of many convolutions.
     """
     graph = calls_of(model)
-    file = _cache.path(
+    file = cache.path(
         f"{model.name}-{calibration.batch}",
         (
             # In memory there are tuples, and lists in what a file has given.
@@ -363,8 +363,8 @@ def _kept_plan(
         ),
         "plans",
     )
-    plan = _cache.find(file, plans.load)
+    plan = cache.find(file, plans.load)
     if plan is None:
         plan = _plan.plan_graph(graph, calibration, settings, worth)
-        _cache.keep(plan, file, Plan.save)
+        cache.keep(plan, file, Plan.save)
     return plan

@@ -7,8 +7,8 @@ convpar.replicas.SyncEASGD(model).fit(x, y, batch_size=2)
 
 Splitting a model makes one step faster; these make many steps at once. A
 method is its update rule (`_equations`, and the classes named after papers'
-algorithms) on packed vectors (`_packed`), over one of three engines: rounds
-(`_rounds`), arrivals (`_arrivals`), or many local steps (`_local_steps`) and
+algorithms) on packed vectors (`packed`), over one of three engines: rounds
+(`_rounds`), arrivals (`_arrivals`), or many local steps (`local_steps`) and
 an exchange by all-reduce (`_outer_rounds`).
 """
 

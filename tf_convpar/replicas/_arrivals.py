@@ -23,9 +23,9 @@ import tensorflow as tf
 from tf_convpar.cluster.joining import step
 from tf_convpar.placement import on_device
 from tf_convpar.replicas import _equations
-from tf_convpar.replicas._centre import Centre
-from tf_convpar.replicas._replica import Replica
 from tf_convpar.replicas._rounds import Alpha
+from tf_convpar.replicas.centre import Centre
+from tf_convpar.replicas.replica import Replica
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,9 +20,9 @@ from tf_convpar.machines import host_of
 from tf_convpar.machines import index_of
 from tf_convpar.machines import kind_of
 from tf_convpar.machines import task_of
-from tf_convpar.replicas._backup_record import Record
-from tf_convpar.replicas._backup_record import plain
 from tf_convpar.replicas._member import Member
+from tf_convpar.replicas.backup_record import Record
+from tf_convpar.replicas.backup_record import plain
 
 # How TensorFlow tells that a file is cut short, changed, gone, or another's.
 DAMAGED = (

@@ -21,11 +21,11 @@ from tf_convpar.replicas._backup_files import named
 from tf_convpar.replicas._backup_files import reason
 from tf_convpar.replicas._backup_files import seen
 from tf_convpar.replicas._backup_files import write_end
-from tf_convpar.replicas._backup_record import Place
-from tf_convpar.replicas._backup_record import Record
-from tf_convpar.replicas._backup_record import check_same
 from tf_convpar.replicas._member import Member
-from tf_convpar.replicas._replica import Replica
+from tf_convpar.replicas.backup_record import Place
+from tf_convpar.replicas.backup_record import Record
+from tf_convpar.replicas.backup_record import check_same
+from tf_convpar.replicas.replica import Replica
 from tf_convpar.strategy.devices import available
 
 # How TensorFlow tells of disks that are full, or that cannot be written.

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from tf_convpar.placement import fragment_values
 from tf_convpar.placement import on_device
-from tf_convpar.replicas._centre import Centre
-from tf_convpar.replicas._replica import PackedState
+from tf_convpar.replicas.centre import Centre
+from tf_convpar.replicas.replica import PackedState
 
 
 class CommonWeights(Centre):

@@ -21,22 +21,22 @@ import tensorflow as tf
 
 from tf_convpar._compat.keras import has_schedule
 from tf_convpar.replicas._common_weights import CommonWeights
-from tf_convpar.replicas._data import Source
-from tf_convpar.replicas._local_steps import LocalSteps
-from tf_convpar.replicas._local_steps import StepsRun
 from tf_convpar.replicas._mailbox import Mailbox
 from tf_convpar.replicas._member import Member
 from tf_convpar.replicas._member import begin_at_newest
 from tf_convpar.replicas._member import limit_s
 from tf_convpar.replicas._outer_rounds import OuterRounds
 from tf_convpar.replicas._outer_rounds import Sent
-from tf_convpar.replicas._replica import PackedState
-from tf_convpar.replicas._replica import Replica
 from tf_convpar.replicas._report import Report
 from tf_convpar.replicas._schedule import Schedule
 from tf_convpar.replicas._schedule import steps_by_share
 from tf_convpar.replicas._stragglers import Stragglers
-from tf_convpar.replicas._wire import wire_of
+from tf_convpar.replicas.data import Source
+from tf_convpar.replicas.local_steps import LocalSteps
+from tf_convpar.replicas.local_steps import StepsRun
+from tf_convpar.replicas.replica import PackedState
+from tf_convpar.replicas.replica import Replica
+from tf_convpar.replicas.wire import wire_of
 
 # How long others wait for a replica, as a part of the time of its steps, where
 # speeds are measured. Where shares are given they wait until it has ended, so

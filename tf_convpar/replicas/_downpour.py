@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from tf_convpar.placement import check_pushes
 from tf_convpar.replicas._arrivals import Protocol
-from tf_convpar.replicas._centre import Centre
 from tf_convpar.replicas._engines import Asynchronous
-from tf_convpar.replicas._replica import Replica
+from tf_convpar.replicas.centre import Centre
+from tf_convpar.replicas.replica import Replica
 
 
 class DownpourProtocol(Protocol):

@@ -14,8 +14,8 @@ from tf_convpar.replicas._engines import Synchronous
 from tf_convpar.replicas._method import Method
 from tf_convpar.replicas._momentum import WithMomentum
 from tf_convpar.replicas._rounds import ElasticRounds
-from tf_convpar.replicas._wire import Wire
-from tf_convpar.replicas._wire import wire_of
+from tf_convpar.replicas.wire import Wire
+from tf_convpar.replicas.wire import wire_of
 
 # P eta rho, as Zhang, Choromanska and LeCun (2015) recommend it.
 _BETA = 0.9

@@ -12,11 +12,11 @@ import numpy as np
 from tf_convpar.replicas._arrivals import Arrival
 from tf_convpar.replicas._arrivals import Arrivals
 from tf_convpar.replicas._arrivals import Protocol
-from tf_convpar.replicas._data import Source
 from tf_convpar.replicas._method import Method
 from tf_convpar.replicas._report import Report
 from tf_convpar.replicas._report import report
 from tf_convpar.replicas._rounds import Rounds
+from tf_convpar.replicas.data import Source
 
 
 class Synchronous(Method):

@@ -10,11 +10,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_convpar.replicas._data import Arrays
-from tf_convpar.replicas._data import Dataset
-from tf_convpar.replicas._data import Fed
-from tf_convpar.replicas._data import Source
 from tf_convpar.replicas._local_data import LocalDatasets
+from tf_convpar.replicas.data import Arrays
+from tf_convpar.replicas.data import Dataset
+from tf_convpar.replicas.data import Fed
+from tf_convpar.replicas.data import Source
 
 
 class ClassWeights:

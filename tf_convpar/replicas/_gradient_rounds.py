@@ -21,10 +21,10 @@ import tensorflow as tf
 
 from tf_convpar.placement import broadcast
 from tf_convpar.placement import ordered_sum
-from tf_convpar.replicas._centre import Centre
-from tf_convpar.replicas._replica import Replica
 from tf_convpar.replicas._rounds import Rounds
-from tf_convpar.replicas._wire import Wire
+from tf_convpar.replicas.centre import Centre
+from tf_convpar.replicas.replica import Replica
+from tf_convpar.replicas.wire import Wire
 
 
 class GradientRounds(Rounds):

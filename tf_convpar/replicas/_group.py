@@ -16,11 +16,11 @@ import tensorflow as tf
 
 from tf_convpar._compat.keras import loss_of
 from tf_convpar._compat.keras import stored
-from tf_convpar.replicas._packed import Packing
-from tf_convpar.replicas._replica import PackedState
-from tf_convpar.replicas._replica import Replica
-from tf_convpar.replicas._replica import apart
-from tf_convpar.replicas._replica import copied
+from tf_convpar.replicas.packed import Packing
+from tf_convpar.replicas.replica import PackedState
+from tf_convpar.replicas.replica import Replica
+from tf_convpar.replicas.replica import apart
+from tf_convpar.replicas.replica import copied
 from tf_convpar.sharding import parallelize
 from tf_convpar.strategy.strategy import ConvParallelStrategy
 

@@ -12,13 +12,13 @@ import tensorflow as tf
 from tf_convpar._compat.keras import has_schedule
 from tf_convpar._compat.keras import steps_counter
 from tf_convpar.cluster.joining import step
-from tf_convpar.replicas._backup_record import Place
 from tf_convpar.replicas._backups import Backups
-from tf_convpar.replicas._data import Arrays
-from tf_convpar.replicas._data import Source
 from tf_convpar.replicas._member import Member
 from tf_convpar.replicas._method import Method
-from tf_convpar.replicas._replica import Replica
+from tf_convpar.replicas.backup_record import Place
+from tf_convpar.replicas.data import Arrays
+from tf_convpar.replicas.data import Source
+from tf_convpar.replicas.replica import Replica
 
 
 class KeptRounds(Method):

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from tf_convpar.machines import cpu_of
 from tf_convpar.machines import short
-from tf_convpar.replicas._data import Source
-from tf_convpar.replicas._replica import Replica
+from tf_convpar.replicas.data import Source
+from tf_convpar.replicas.replica import Replica
 
 
 class LocalDatasets(Source):

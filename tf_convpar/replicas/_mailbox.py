@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from tf_convpar.cluster.joining import step
 from tf_convpar.replicas._common_weights import CommonWeights
-from tf_convpar.replicas._replica import Replica
-from tf_convpar.replicas._wire import Wire
+from tf_convpar.replicas.replica import Replica
+from tf_convpar.replicas.wire import Wire
 
 
 class Mailbox:

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from tf_convpar.replicas._common_weights import CommonWeights
-from tf_convpar.replicas._local_steps import LocalSteps
-from tf_convpar.replicas._local_steps import StepsRun
 from tf_convpar.replicas._mailbox import Mailbox
-from tf_convpar.replicas._replica import Replica
 from tf_convpar.replicas._report import ReplicaReport
+from tf_convpar.replicas.local_steps import LocalSteps
+from tf_convpar.replicas.local_steps import StepsRun
+from tf_convpar.replicas.replica import Replica
 
 # What the newest measurement of a step's time counts at least beside earlier
 # ones.

@@ -16,11 +16,11 @@ from tf_convpar._compat.keras import is_validated
 from tf_convpar._compat.keras import restored_epoch
 from tf_convpar._compat.tensorflow import outside_scopes
 from tf_convpar.cluster.joining import watched
-from tf_convpar.replicas._data import Source
-from tf_convpar.replicas._epochs import Epochs
 from tf_convpar.replicas._fit_arguments import source_of
 from tf_convpar.replicas._fit_arguments import split_off
 from tf_convpar.replicas._survivors import Survivors
+from tf_convpar.replicas.data import Source
+from tf_convpar.replicas.epochs import Epochs
 from tf_convpar.strategy.calls import call
 
 

@@ -22,10 +22,10 @@ import numpy as np
 import tensorflow as tf
 
 from tf_convpar.cluster.joining import step
-from tf_convpar.replicas._all_reduce import AllReduce
 from tf_convpar.replicas._member import Member
-from tf_convpar.replicas._replica import Replica
-from tf_convpar.replicas._wire import Wire
+from tf_convpar.replicas.all_reduce import AllReduce
+from tf_convpar.replicas.replica import Replica
+from tf_convpar.replicas.wire import Wire
 
 _Result = TypeVar("_Result")
 

@@ -16,15 +16,15 @@ from tf_convpar.cluster.joining import members
 from tf_convpar.machines import kind_of
 from tf_convpar.machines import short
 from tf_convpar.machines import task_of
-from tf_convpar.replicas import _shares
-from tf_convpar.replicas._centre import Centre
-from tf_convpar.replicas._data import Source
+from tf_convpar.replicas import sample_shares
 from tf_convpar.replicas._group import Group
-from tf_convpar.replicas._packed import check_packable
-from tf_convpar.replicas._replica import OnOneDevice
-from tf_convpar.replicas._replica import PackedState
-from tf_convpar.replicas._replica import Replica
-from tf_convpar.replicas._wire import Wire
+from tf_convpar.replicas.centre import Centre
+from tf_convpar.replicas.data import Source
+from tf_convpar.replicas.packed import check_packable
+from tf_convpar.replicas.replica import OnOneDevice
+from tf_convpar.replicas.replica import PackedState
+from tf_convpar.replicas.replica import Replica
+from tf_convpar.replicas.wire import Wire
 from tf_convpar.strategy import graphs
 from tf_convpar.strategy.devices import available
 from tf_convpar.strategy.devices import check
@@ -86,7 +86,7 @@ class Replicated(abc.ABC):
                 "no ConvParallelStrategy joined its cluster: make one at the "
                 "start, before any variable."
             )
-        self.shares = _shares.checked(shares, len(self.devices))
+        self.shares = sample_shares.checked(shares, len(self.devices))
         self.seed = seed
         self.plan = plan
         self.algorithm = algorithm
@@ -240,7 +240,7 @@ class Replicated(abc.ABC):
     def _batches(self, total: int) -> list[int]:
         """Samples of each replica's step, in all so many."""
         assert isinstance(self.shares, list)
-        return _shares.apportioned(total, self.shares)
+        return sample_shares.apportioned(total, self.shares)
 
     def _measure(
         self, form: PackedState, source: Source, batch_size: int
@@ -252,7 +252,7 @@ class Replicated(abc.ABC):
             return
         probes = self._replicas(form, None, source)
         total = batch_size * len(probes)
-        batches = _shares.balanced(
+        batches = sample_shares.balanced(
             probes,
             source.sample(),
             total,
@@ -272,7 +272,7 @@ class Replicated(abc.ABC):
             f"{short(device)} {batch}"
             for device, batch in zip(
                 self.devices,
-                _shares.apportioned(batch_size * len(kept), self.shares),
+                sample_shares.apportioned(batch_size * len(kept), self.shares),
                 strict=True,
             )
         )

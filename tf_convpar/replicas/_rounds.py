@@ -21,8 +21,8 @@ from tf_convpar.placement import on_device
 from tf_convpar.placement import tree_copies
 from tf_convpar.placement import tree_sum
 from tf_convpar.replicas import _equations
-from tf_convpar.replicas._centre import Centre
-from tf_convpar.replicas._replica import Replica
+from tf_convpar.replicas.centre import Centre
+from tf_convpar.replicas.replica import Replica
 
 # `eta rho` of a learning rate; None where a replica is alone.
 Alpha = Callable[[tf.Tensor], tf.Tensor | float | None]

@@ -9,15 +9,15 @@ import tensorflow as tf
 
 from tf_convpar.placement import gradient_pieces
 from tf_convpar.replicas._arrivals import ServerProtocol
-from tf_convpar.replicas._centre import Centre
 from tf_convpar.replicas._engines import Asynchronous
 from tf_convpar.replicas._engines import Synchronous
 from tf_convpar.replicas._gradient_rounds import GradientRounds
 from tf_convpar.replicas._method import Method
 from tf_convpar.replicas._momentum import WithMomentum
-from tf_convpar.replicas._replica import PackedState
-from tf_convpar.replicas._wire import Wire
-from tf_convpar.replicas._wire import wire_of
+from tf_convpar.replicas.centre import Centre
+from tf_convpar.replicas.replica import PackedState
+from tf_convpar.replicas.wire import Wire
+from tf_convpar.replicas.wire import wire_of
 
 
 class _AtCentre(Method):

@@ -9,13 +9,13 @@ from typing import Any
 
 from tf_convpar.cluster.joining import members
 from tf_convpar.machines import task_of
-from tf_convpar.replicas._data import Source
 from tf_convpar.replicas._kept_rounds import KeptRounds
-from tf_convpar.replicas._local_steps import StepsRun
 from tf_convpar.replicas._member import Member
 from tf_convpar.replicas._member import begin_at_newest
-from tf_convpar.replicas._replica import Replica
-from tf_convpar.replicas._steps_under_way import StepsUnderWay
+from tf_convpar.replicas.data import Source
+from tf_convpar.replicas.local_steps import StepsRun
+from tf_convpar.replicas.replica import Replica
+from tf_convpar.replicas.steps_under_way import StepsUnderWay
 
 # Rounds, and seconds at most, for which who does not answer is not taken for
 # lost.

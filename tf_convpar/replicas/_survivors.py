@@ -14,8 +14,8 @@ from tf_convpar.cluster.joining import members
 from tf_convpar.cluster.spec import Task
 from tf_convpar.cluster.transient_errors import Retries
 from tf_convpar.machines import task_of
-from tf_convpar.replicas._data import Source
 from tf_convpar.replicas._replicated import Replicated
+from tf_convpar.replicas.data import Source
 from tf_convpar.strategy.devices import default_devices
 
 # Seconds for which an epoch waits for the answers of those who are away. Who

@@ -7,5 +7,6 @@ from tf_convpar.estimate.memory._allocator import (
     measured_step_s as measured_step_s,
 )
 from tf_convpar.estimate.memory._plot import draw as draw
+from tf_convpar.estimate.memory._step import OTHER as OTHER
 from tf_convpar.estimate.memory._step import Step as Step
 from tf_convpar.estimate.memory._step import check_batch as check_batch

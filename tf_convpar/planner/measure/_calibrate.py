@@ -21,18 +21,20 @@ from tf_convpar import machines
 from tf_convpar._compat.keras import layers_of
 from tf_convpar.algorithms import facts
 from tf_convpar.planner import _calibration
-from tf_convpar.planner import _work_keys
+from tf_convpar.planner import work_keys
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import MeasuredDevice
 from tf_convpar.planner._calibration import Work
 from tf_convpar.planner._link import Link
-from tf_convpar.planner.measure import _cache
-from tf_convpar.planner.measure import _links
 from tf_convpar.planner.measure import _updates
-from tf_convpar.planner.measure._clock import Clock
+from tf_convpar.planner.measure import cache
 from tf_convpar.planner.measure._layers import Works
 from tf_convpar.planner.measure._own_thread import Report
 from tf_convpar.planner.measure._own_thread import in_own_thread
+from tf_convpar.planner.measure.clock import Clock
+from tf_convpar.planner.measure.links import measure_link
+from tf_convpar.planner.measure.links import message_s
+from tf_convpar.planner.measure.links import transfer_s
 from tf_convpar.sharding import Graph
 from tf_convpar.sharding import calls_of
 from tf_convpar.strategy.strategy import ConvParallelStrategy
@@ -123,15 +125,15 @@ def calibrate_graph(
     """
     devices = chief_first(strategy)
     optimizer = optimizer or keras.optimizers.SGD()
-    file = _cache.path(
+    file = cache.path(
         f"{graph.name}-{batch_size}",
         _key(graph, strategy, devices, optimizer, batch_size, algorithm),
     )
     if not fresh:
-        known = _cache.find(file, _calibration.load)
+        known = cache.find(file, _calibration.load)
         if known is not None:
             return known
-    with _cache.alone(report):
+    with cache.alone(report):
         calibration = in_own_thread(
             _measured,
             graph,
@@ -143,7 +145,7 @@ def calibrate_graph(
             report=report,
         )
     if keep:
-        _cache.keep(calibration, file, Calibration.save)
+        cache.keep(calibration, file, Calibration.save)
     return calibration
 
 
@@ -178,10 +180,8 @@ def _measured(
     if links is None:
         links = _measured_links(devices, clock)
     rates = [k.bytes_per_s for k in links if others[:1] == [k.target]]
-    byte_s = _links.transfer_s(
-        chief, others, clock, min(rates, default=math.inf)
-    )
-    message_s = _links.message_s(chief, others, clock)
+    byte_s = transfer_s(chief, others, clock, min(rates, default=math.inf))
+    seconds_of_message = message_s(chief, others, clock)
     measured_devices = []
     for name in devices:
         memory = machines.memory_bytes(name)
@@ -192,12 +192,12 @@ def _measured(
                 works[name],
                 update_s=_updates.update_s(optimizer, name, clock),
                 byte_s=slower * byte_s,
-                message_s=slower * message_s,
+                message_s=slower * seconds_of_message,
                 memory_bytes=memory and int(_MEMORY_SHARE * memory),
             )
         )
     return Calibration(
-        _work_keys.fingerprint(graph),
+        work_keys.fingerprint(graph),
         batch,
         tuple(measured_devices),
         tuple(links),
@@ -301,7 +301,7 @@ def _measured_links(devices: Sequence[str], clock: Clock) -> list[Link]:
         for b in devices
         if a != b and (len(devices) <= _ALL_LINKS or chief in (a, b))
     ]
-    measured = {(a, b): _links.measure_link(a, b, clock) for a, b in pairs}
+    measured = {(a, b): measure_link(a, b, clock) for a, b in pairs}
     for a in devices:
         for b in devices:
             if a != b and (a, b) not in measured:
@@ -345,10 +345,10 @@ def _key(
         default=lambda value: type(value).__name__,
     )
     counted = collections.Counter(
-        _work_keys.key(graph, c) for c in graph.calls if c.layer is not None
+        work_keys.key(graph, c) for c in graph.calls if c.layer is not None
     )
     return (
-        _work_keys.fingerprint(graph),
+        work_keys.fingerprint(graph),
         sorted(counted.items()),
         batch,
         [algorithm] if algorithm else sorted(graph.algorithms - {"direct"}),

@@ -11,14 +11,14 @@ import numpy as np
 import tensorflow as tf
 
 from tf_convpar.placement import device_type
-from tf_convpar.planner import _work_keys
+from tf_convpar.planner import work_keys
 from tf_convpar.planner._calibration import Work
-from tf_convpar.planner._call_ways import has_filters
-from tf_convpar.planner.measure._clock import seconds_of
-from tf_convpar.planner.measure._clock import settle
+from tf_convpar.planner.call_ways import has_filters
 from tf_convpar.planner.measure._clocked_layers import VALUE
 from tf_convpar.planner.measure._clocked_layers import ClockedLayers
 from tf_convpar.planner.measure._clocked_layers import rule_of
+from tf_convpar.planner.measure.clock import seconds_of
+from tf_convpar.planner.measure.clock import settle
 from tf_convpar.sharding import Call
 from tf_convpar.sharding import Graph
 
@@ -56,7 +56,7 @@ class Works:
         self._calls: dict[str, Call] = {}
         for call in graph.calls:
             if call.layer is not None:
-                self._calls.setdefault(_work_keys.key(graph, call), call)
+                self._calls.setdefault(work_keys.key(graph, call), call)
         self._cut = [k for k, c in self._calls.items() if has_filters(c)]
         self._whole = clocked.traced([(c, 1.0) for c in self._calls.values()])
         self._shard_keys = [

@@ -8,7 +8,7 @@ from concurrent import futures
 from typing import Any
 from typing import TypeVar
 
-from tf_convpar.planner.measure import _cache
+from tf_convpar.planner.measure import cache
 
 Result = TypeVar("Result")
 Report = Callable[[str], None]
@@ -43,10 +43,10 @@ def in_own_thread(
             raise Stopped
         report(name)
 
-    measures = _cache.measures.get()
+    measures = cache.measures.get()
 
     def run() -> Result:
-        _cache.measures.set(measures)
+        cache.measures.set(measures)
         return measure(*args, checked)
 
     with futures.ThreadPoolExecutor(1) as thread:

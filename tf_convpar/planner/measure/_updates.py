@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_convpar.planner.measure._clock import Clock
+from tf_convpar.planner.measure.clock import Clock
 
 # Parameters to update. Like kernels, they do not fit into the nearest caches.
 _PARAMETERS = 1 << 20

@@ -23,12 +23,12 @@ from tf_convpar.cluster import memory
 from tf_convpar.files import replace
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import to_json
-from tf_convpar.planner.measure import _cache
-from tf_convpar.planner.measure._clock import WIDE
-from tf_convpar.planner.measure._clock import seconds_of
-from tf_convpar.planner.measure._clock import settle
+from tf_convpar.planner.measure import cache
 from tf_convpar.planner.measure._own_thread import Report
 from tf_convpar.planner.measure._own_thread import in_own_thread
+from tf_convpar.planner.measure.clock import WIDE
+from tf_convpar.planner.measure.clock import seconds_of
+from tf_convpar.planner.measure.clock import settle
 from tf_convpar.plans import Plan
 from tf_convpar.sharding import parallelize
 from tf_convpar.strategy import graphs
@@ -71,7 +71,7 @@ def step_seconds(
     Returns:
         The median for each plan; infinity where a device has not the memory.
     """
-    file = _cache.path(
+    file = cache.path(
         f"{model.name}-{calibration.batch}",
         (
             json.dumps(to_json(calibration)),
@@ -81,15 +81,15 @@ def step_seconds(
         ),
         "steps",
     )
-    seconds = _cache.find(file, _load)
+    seconds = cache.find(file, _load)
     if seconds is None:
-        with _cache.alone(report):
+        with cache.alone(report):
             seconds = in_own_thread(
                 _timed,
                 *(model, strategy, plans, calibration.batch, how),
                 report=report,
             )
-        _cache.keep(seconds, file, _save)
+        cache.keep(seconds, file, _save)
     return seconds
 
 

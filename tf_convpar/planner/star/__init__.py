@@ -19,22 +19,39 @@ from tf_convpar.planner.star._calibration import Times as Times
 from tf_convpar.planner.star._calibration import from_json as from_json
 from tf_convpar.planner.star._calibration import load as load
 from tf_convpar.planner.star._calibration import to_json as to_json
+from tf_convpar.planner.star._cost import PHASES as PHASES
+from tf_convpar.planner.star._cost import compute_s as compute_s
 from tf_convpar.planner.star._cost import predict as predict
+from tf_convpar.planner.star._describe import convolutions_s as convolutions_s
 from tf_convpar.planner.star._describe import describe as describe
+from tf_convpar.planner.star._memory import fits as fits
+from tf_convpar.planner.star._memory import memory_bytes as memory_bytes
+from tf_convpar.planner.star._memory import needed_bytes as needed_bytes
 from tf_convpar.planner.star._network import Network as Network
 from tf_convpar.planner.star._network import StarConvolution as StarConvolution
+from tf_convpar.planner.star._network import fingerprint as fingerprint
 from tf_convpar.planner.star._network import network as network
+from tf_convpar.planner.star._optimum import allocate as allocate
+from tf_convpar.planner.star._optimum import best_split as best_split
 from tf_convpar.planner.star._plan import load_plan as load_plan
 from tf_convpar.planner.star._plan import plan as plan
 from tf_convpar.planner.star._plan import plan_of as plan_of
 from tf_convpar.planner.star._plot import draw as draw
+from tf_convpar.planner.star._quantum import quantum_of as quantum_of
+from tf_convpar.planner.star._rows import amdahl as amdahl
+from tf_convpar.planner.star._simulate import SWEEPS as SWEEPS
+from tf_convpar.planner.star._simulate import VALUES as VALUES
 from tf_convpar.planner.star._simulate import simulate as simulate
+from tf_convpar.planner.star._vary import with_batch as with_batch
+from tf_convpar.planner.star._vary import with_kernels as with_kernels
+from tf_convpar.planner.star._vary import with_spread as with_spread
 from tf_convpar.planner.star._vary import with_watts as with_watts
 from tf_convpar.plans import Plan as Plan
 from tf_convpar.plans import Prediction as Prediction
 
 # Names whose modules need TensorFlow, and these modules.
 _LATER = {
+    "star_of": "_of_measurements",
     "calibrate": "_calibrate",
     "of_measurements": "_of_measurements",
     "of_model": "_of_model",

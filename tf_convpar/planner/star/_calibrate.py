@@ -19,10 +19,10 @@ from tf_convpar.layers import convolutions
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import to_json
 from tf_convpar.planner.measure import Clock
-from tf_convpar.planner.measure import _cache
 from tf_convpar.planner.measure import _calibrate
-from tf_convpar.planner.measure import _links
 from tf_convpar.planner.measure import _updates
+from tf_convpar.planner.measure import cache
+from tf_convpar.planner.measure import links
 from tf_convpar.planner.measure._own_thread import Report
 from tf_convpar.planner.measure._own_thread import in_own_thread
 from tf_convpar.planner.star import _calibration
@@ -136,27 +136,27 @@ def measured_star_of(
         report: Function that is called with the name of what is measured next.
     """
     chief, *others = (device.name for device in calibration.devices)
-    file = _cache.path(
+    file = cache.path(
         f"{graph.name}-{calibration.batch}",
         (to_json(calibration), network, largest, quantum),
         "stars",
     )
-    known = _cache.find(file, _calibration.load) if keep else None
+    known = cache.find(file, _calibration.load) if keep else None
     if known is not None:
         return known
 
     def measure(report: Report) -> tuple[float, int]:
         clock = Clock(report=report)
-        joins = _links.join_s(chief, clock) if others else 0.0
+        joins = links.join_s(chief, clock) if others else 0.0
         return joins, quantum or quantum_of(*largest, chief, clock)
 
-    with _cache.alone(report):
+    with cache.alone(report):
         join_s, steps = in_own_thread(measure, report=report)
     star_calibration = star_of(
         graph, network, calibration, join_s=join_s, quantum=steps, rates=rates
     )
     if keep:
-        _cache.keep(star_calibration, file, StarCalibration.save)
+        cache.keep(star_calibration, file, StarCalibration.save)
     return star_calibration
 
 

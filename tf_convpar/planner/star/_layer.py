@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tf_convpar.planner._linear_program import Linear
-from tf_convpar.planner._linear_program import LinearProgram
-from tf_convpar.planner._linear_program import NoSolution
-from tf_convpar.planner._linear_program import total
+from tf_convpar.planner.linear_program import Linear
+from tf_convpar.planner.linear_program import LinearProgram
+from tf_convpar.planner.linear_program import NoSolution
+from tf_convpar.planner.linear_program import total
 from tf_convpar.planner.star import _cost
 from tf_convpar.planner.star import _curves
 from tf_convpar.planner.star._calibration import StarCalibration

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tf_convpar.planner import _work_keys
-from tf_convpar.planner._balancing import alone
+from tf_convpar.planner import work_keys
 from tf_convpar.planner._calibration import PASSES
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import Work
+from tf_convpar.planner.balancing import alone
 from tf_convpar.planner.star._calibration import StarCalibration
 from tf_convpar.planner.star._calibration import StarDevice
 from tf_convpar.planner.star._calibration import Times
@@ -47,7 +47,7 @@ def of_measurements(
     graph, network = graph_and_network(
         model, calibration.batch, wire_dtype, calibration.slots
     )
-    _work_keys.check(graph, calibration.model)
+    work_keys.check(graph, calibration.model)
     return star_of(graph, network, calibration)
 
 
@@ -78,7 +78,7 @@ def star_of(
     rest_s = alone(graph, calibration, names)[calibration.devices[0].name]
     # Of a layer that is called twice, the call that needs all gradients.
     keys = {
-        call.name: _work_keys.key(graph, call)
+        call.name: work_keys.key(graph, call)
         for call in sorted(graph.calls, key=lambda call: call.before)
         if call.layer is not None
     }

@@ -52,9 +52,9 @@ import dataclasses
 import time
 from collections.abc import Sequence
 
-from tf_convpar.planner._linear_program import LinearProgram
-from tf_convpar.planner._linear_program import NoSolution
-from tf_convpar.planner._linear_program import total
+from tf_convpar.planner.linear_program import LinearProgram
+from tf_convpar.planner.linear_program import NoSolution
+from tf_convpar.planner.linear_program import total
 from tf_convpar.planner.star import _cost
 from tf_convpar.planner.star import _first_guesses
 from tf_convpar.planner.star import _layer

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_convpar._compat.keras import has_schedule
-from tf_convpar.callbacks._snapshot import optimizers_of
+from tf_convpar.callbacks.snapshot import optimizers_of
 
 # In the place of a step: the metrics begin anew, as an epoch does.
 _EPOCH = object()

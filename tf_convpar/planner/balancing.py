@@ -8,15 +8,15 @@ from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Sequence
 
-from tf_convpar.planner import _work_keys
+from tf_convpar.planner import work_keys
 from tf_convpar.planner._calibration import PASSES
 from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._calibration import Work
-from tf_convpar.planner._call_ways import DEFAULTS
-from tf_convpar.planner._call_ways import Cut
-from tf_convpar.planner._call_ways import Settings
-from tf_convpar.planner._call_ways import filters_of
 from tf_convpar.planner._replica_times import weights_of
+from tf_convpar.planner.call_ways import DEFAULTS
+from tf_convpar.planner.call_ways import Cut
+from tf_convpar.planner.call_ways import Settings
+from tf_convpar.planner.call_ways import filters_of
 from tf_convpar.sharding import Call
 from tf_convpar.sharding import Graph
 
@@ -82,7 +82,7 @@ def alone(
     return {
         device.name: weights * device.update_s
         + sum(
-            device.works[_work_keys.key(graph, call)].at(
+            device.works[work_keys.key(graph, call)].at(
                 which, calibration.batch, on_shards=False
             )
             for call in calls
@@ -147,7 +147,7 @@ def _works_of(
     graph: Graph, calibration: Calibration, d: int, calls: Sequence[Call]
 ) -> list[Work]:
     works = calibration.devices[d].works
-    return [works[_work_keys.key(graph, call)] for call in calls]
+    return [works[work_keys.key(graph, call)] for call in calls]
 
 
 def balanced(

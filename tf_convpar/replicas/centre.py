@@ -12,8 +12,8 @@ import tensorflow as tf
 from tf_convpar.machines import task_of
 from tf_convpar.placement import consecutive_slices
 from tf_convpar.placement import piece_sizes
-from tf_convpar.replicas._replica import PackedState
-from tf_convpar.replicas._replica import copied
+from tf_convpar.replicas.replica import PackedState
+from tf_convpar.replicas.replica import copied
 
 
 class Centre:

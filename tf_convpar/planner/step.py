@@ -30,10 +30,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_convpar.placement import Move
-from tf_convpar.planner._call_ways import CHIEF
-from tf_convpar.planner._call_ways import FILTERS
-from tf_convpar.planner._call_ways import SAMPLES
 from tf_convpar.planner._costs import Costs
+from tf_convpar.planner.call_ways import CHIEF
+from tf_convpar.planner.call_ways import FILTERS
+from tf_convpar.planner.call_ways import SAMPLES
 from tf_convpar.plans import BACKWARD
 from tf_convpar.plans import FORWARD
 from tf_convpar.plans import PredictedSpan

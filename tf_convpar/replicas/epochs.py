@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tf_convpar._compat.keras import numbers_of
 from tf_convpar._compat.keras import steps_counter
-from tf_convpar.replicas._data import Source
+from tf_convpar.replicas.data import Source
 
 
 class Epochs:

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
-from tf_convpar.algorithms import _fft
-from tf_convpar.algorithms import _measure
-from tf_convpar.algorithms import _processor
-from tf_convpar.algorithms import _winograd
+from tf_convpar.algorithms import fft
+from tf_convpar.algorithms import processor
+from tf_convpar.algorithms import race
+from tf_convpar.algorithms import winograd
 from tf_convpar.algorithms._algorithm import FORWARD
 from tf_convpar.algorithms._algorithm import INPUT_GRADIENT
 from tf_convpar.algorithms._algorithm import KERNEL_GRADIENT
@@ -22,8 +22,8 @@ from tf_convpar.algorithms._algorithm import Algorithm
 from tf_convpar.algorithms._algorithm import Geometry
 from tf_convpar.algorithms._bilinear import KINDS
 from tf_convpar.algorithms._bilinear import Bilinear
-from tf_convpar.algorithms._cache import Candidate
 from tf_convpar.algorithms._names import named
+from tf_convpar.algorithms.cache import Candidate
 from tf_convpar.units import MIB
 
 WORKSPACE = "TF_CONVPAR_WORKSPACE_MIB"
@@ -123,13 +123,13 @@ def candidates(geometry: Geometry, which: str) -> list[Algorithm]:
         algorithms.append(gemm)
     if not geometry.is_dense:
         return algorithms + _by_phases(geometry, which)
-    winograd = _cheapest("winograd", _winograd.tiles, geometry, which)
-    fft = _cheapest("fft", _fft.tiles, geometry, which)
-    if winograd and fft and fft[0][0] > winograd[0][0]:
+    by_winograd = _cheapest("winograd", winograd.tiles, geometry, which)
+    by_fft = _cheapest("fft", fft.tiles, geometry, which)
+    if by_winograd and by_fft and by_fft[0][0] > by_winograd[0][0]:
         # Complex products have won only where all others cost more, as with
         # large windows.
-        fft = []
-    cheapest = winograd + fft
+        by_fft = []
+    cheapest = by_winograd + by_fft
     most = min(
         MOST_MULTIPLICATIONS * geometry.multiplications,
         _MOST_TIMES_CHEAPEST * min((cost for cost, _ in cheapest), default=0),
@@ -210,9 +210,9 @@ def screened(
     """
     cap = workspace_cap()
     candidates = []
-    processor = _processor.processor_of(device)
+    computes = processor.processor_of(device)
     for algorithm in algorithms:
-        workspace = algorithm.workspace(geometry, which, processor)
+        workspace = algorithm.workspace(geometry, which, computes)
         dropped = None
         if workspace > cap and algorithm is not algorithms[0]:
             dropped = f"workspace over {cap // MIB} MiB"
@@ -273,7 +273,7 @@ def _errors(
     if missing:
         # Direct is first: others are compared with it in float64.
         compared = sorted({0, *missing})
-        measured = _measure.relative_errors(
+        measured = race.relative_errors(
             [algorithms[i] for i in compared], geometry, which, device
         )
         for i, outcome in zip(compared, measured, strict=True):

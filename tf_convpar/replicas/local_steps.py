@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tf_convpar.cluster.joining import step
 from tf_convpar.placement import on_device
-from tf_convpar.replicas._replica import Replica
+from tf_convpar.replicas.replica import Replica
 
 
 @dataclasses.dataclass(frozen=True)

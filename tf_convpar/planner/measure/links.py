@@ -13,8 +13,8 @@ import tensorflow as tf
 from tf_convpar import ops
 from tf_convpar.placement import rows_of_all
 from tf_convpar.planner._link import Link
-from tf_convpar.planner.measure._clock import Clock
-from tf_convpar.planner.measure._clock import seconds_of
+from tf_convpar.planner.measure.clock import Clock
+from tf_convpar.planner.measure.clock import seconds_of
 from tf_convpar.units import MIB
 
 # The rate of a link is that of a tensor that takes about so many seconds to

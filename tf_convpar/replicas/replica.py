@@ -23,7 +23,7 @@ from tf_convpar.machines import cpu_of
 from tf_convpar.machines import kind_of
 from tf_convpar.placement import consecutive_slices
 from tf_convpar.replicas import _equations
-from tf_convpar.replicas._packed import Packing
+from tf_convpar.replicas.packed import Packing
 from tf_convpar.strategy.fused_updates import fuse_updates_of
 
 

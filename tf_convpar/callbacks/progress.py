@@ -9,10 +9,10 @@ import keras
 
 from tf_convpar._compat.keras import begin_at
 from tf_convpar._compat.keras import print_msg
-from tf_convpar.callbacks._file import Written
-from tf_convpar.callbacks._file import load
-from tf_convpar.callbacks._snapshot import lacks_variables
-from tf_convpar.callbacks._snapshot import restore
+from tf_convpar.callbacks.snapshot import lacks_variables
+from tf_convpar.callbacks.snapshot import restore
+from tf_convpar.callbacks.snapshot_file import Written
+from tf_convpar.callbacks.snapshot_file import load
 
 
 class Progress:

@@ -2,7 +2,7 @@
 
 The choice is a mixed-integer program with two or three binary variables for
 each convolution. Where all other calls run, and what is sent, follows from them
-by linear constraints. The program minimises the function in `_step`.
+by linear constraints. The program minimises the function in `step`.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import collections
 import dataclasses
 from typing import Any
 
-from tf_convpar.planner._call_ways import CHIEF
-from tf_convpar.planner._call_ways import FILTERS
-from tf_convpar.planner._call_ways import SAMPLES
-from tf_convpar.planner._call_ways import STATES
 from tf_convpar.planner._costs import Costs
 from tf_convpar.planner._costs import Sent
-from tf_convpar.planner._linear_program import Linear
-from tf_convpar.planner._linear_program import LinearProgram
-from tf_convpar.planner._linear_program import total
+from tf_convpar.planner.call_ways import CHIEF
+from tf_convpar.planner.call_ways import FILTERS
+from tf_convpar.planner.call_ways import SAMPLES
+from tf_convpar.planner.call_ways import STATES
+from tf_convpar.planner.linear_program import Linear
+from tf_convpar.planner.linear_program import LinearProgram
+from tf_convpar.planner.linear_program import total
 
 _TIME_LIMIT_S = 30.0
 

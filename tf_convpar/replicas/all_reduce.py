@@ -16,8 +16,8 @@ from tf_convpar.placement import consecutive_slices
 from tf_convpar.placement import exchange_messages
 from tf_convpar.placement import ordered_sum
 from tf_convpar.placement import piece_sizes
-from tf_convpar.replicas._wire import Left
-from tf_convpar.replicas._wire import Wire
+from tf_convpar.replicas.wire import Left
+from tf_convpar.replicas.wire import Wire
 
 
 class AllReduce:

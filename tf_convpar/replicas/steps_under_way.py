@@ -13,8 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_convpar.replicas._local_steps import StepsRun
-from tf_convpar.replicas._replica import Replica
+from tf_convpar.replicas.local_steps import StepsRun
+from tf_convpar.replicas.replica import Replica
 
 # Seconds for which a replica is waited for in any case: messages take some.
 _LEAST_S = 2.0

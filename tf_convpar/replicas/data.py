@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from tf_convpar._compat.keras import print_msg
 from tf_convpar.machines import cpu_of
-from tf_convpar.replicas._replica import Replica
+from tf_convpar.replicas.replica import Replica
 
 # Of `tf.raw_ops.DatasetToGraphV2`: an error if a dataset has state that would
 # be lost, such as a Python function.

@@ -15,8 +15,8 @@ import tensorflow as tf
 
 from tf_convpar._compat.keras import stored
 from tf_convpar.callbacks._background import Background
-from tf_convpar.callbacks._file import Written
 from tf_convpar.callbacks._writer import Writer
+from tf_convpar.callbacks.snapshot_file import Written
 from tf_convpar.placement import value_of
 from tf_convpar.sharding import merge
 

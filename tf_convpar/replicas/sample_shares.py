@@ -22,8 +22,8 @@ import tensorflow as tf
 from tf_convpar.plans import apportioned as apportioned
 from tf_convpar.plans import even_shares
 from tf_convpar.plans import sizes_to_time
-from tf_convpar.replicas._replica import Replica
-from tf_convpar.replicas._wire import Wire
+from tf_convpar.replicas.replica import Replica
+from tf_convpar.replicas.wire import Wire
 
 AUTO = "auto"
 # Each replica's steps are timed, after one that is not, for at least so many
