@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -162,7 +163,14 @@ def _environment(changes: dict[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _shown(console: Console) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Shows the chief's events, with a bar for each part of its work."""
+    """Shows the chief's events, with a bar for each part of its work.
+
+    Where there is no terminal, each part has a line when it begins, after the
+    time that has passed: bars would all come at the end.
+    """
+    if not console.is_terminal:
+        yield _lines(console)
+        return
     bars = rich_progress.Progress(
         rich_progress.TextColumn("{task.description:<34}"),
         rich_progress.BarColumn(),
@@ -179,3 +187,15 @@ def _shown(console: Console) -> Iterator[Callable[[dict[str, Any]], None]]:
 
     with bars:
         yield show
+
+
+def _lines(console: Console) -> Callable[[dict[str, Any]], None]:
+    start = time.monotonic()
+
+    def show(event: dict[str, Any]) -> None:
+        if "part" in event:
+            minutes, seconds = divmod(int(time.monotonic() - start), 60)
+            console.print(f"{minutes}:{seconds:02}  {event['part']}")
+            console.file.flush()
+
+    return show
