@@ -11,12 +11,12 @@ import random
 
 from star_cases import random_calibration
 
+from tf_convpar.papers.star_simulation import convolutions_s
+from tf_convpar.papers.star_simulation import describe
+from tf_convpar.papers.star_simulation import simulate
 from tf_convpar.planner import star
-from tf_convpar.planner.star import convolutions_s
-from tf_convpar.planner.star import describe
 from tf_convpar.planner.star import network
 from tf_convpar.planner.star import predict
-from tf_convpar.planner.star import simulate
 
 FILE = pathlib.Path(__file__).with_suffix(".json")
 SEEDS = range(24)

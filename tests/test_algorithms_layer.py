@@ -1,9 +1,13 @@
 """Algorithms where they are used: under tapes, in functions, in layers."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import but_slow
+from cases import by_turns
 from models import largest_difference
 from models import small_cnn
 from models import train
@@ -102,9 +106,19 @@ def test_what_follows_where_channels_are_first():
     assert 0 < np.count_nonzero(expected) < expected.size
 
 
-@pytest.mark.parametrize("activation", ["linear", "relu"])
-@pytest.mark.parametrize("in_function", [False, True], ids=["eager", "graph"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "in_function", "activation"),
+    but_slow(
+        itertools.product(NAMES, (False, True), ("linear", "relu")),
+        [
+            ("gemm", True, "relu"),
+            ("winograd", False, "linear"),
+            ("winograd", True, "relu"),
+            ("fft", True, "linear"),
+            ("fft", False, "relu"),
+        ],
+    ),
+)
 def test_first_and_second_order(name, in_function, activation):
     exact = derivatives("direct", *values("float64"), activation)
 
@@ -289,8 +303,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("cut", [False, True], ids=["whole", "three devices"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "cut"), by_turns([*CASES], [False, True]))
 def test_layer_equals_conv2d_in_float64(case, cut, strategy):
     kwargs = {"dtype": "float64", **CASES[case]}
     x = np.random.default_rng(0).normal(size=(3, 8, 9, 8))

@@ -16,6 +16,7 @@ import keras
 import numpy as np
 import pytest
 from cases import but_slow
+from cases import slow
 from recordings import UntilRecorded
 from replica_cases import DEVICES
 from replica_cases import data
@@ -155,7 +156,7 @@ def test_nothing_is_left_behind(strategy, way, tmp_path):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-6)
 
 
-@pytest.mark.parametrize("mode", ["test", "predict"])
+@pytest.mark.parametrize("mode", [slow("test"), "predict"])
 def test_evaluate_and_predict_that_are_interrupted(strategy, mode):
     x, y = data(16 * STEPS)
     with strategy.scope():
@@ -297,7 +298,7 @@ def test_a_timeline_after_one_that_was_interrupted(traced, tmp_path):
     ]
 
 
-@pytest.mark.parametrize("kind", ["SyncSGD", "ParallelSGD", "AsyncSGD"])
+@pytest.mark.parametrize("kind", ["SyncSGD", slow("ParallelSGD"), "AsyncSGD"])
 def test_replicas_that_are_interrupted(kind):
     """The model has what they have learned, and they go on from there."""
     x, y = data(16 * STEPS)

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from tf_convpar import units
 from tf_convpar.cli import estimate
-from tf_convpar.estimate.memory import Step
+from tf_convpar.papers.estimate.memory import Step
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ from test_cli import run_json
 from tf_convpar import plans
 from tf_convpar.cli.main import main
 from tf_convpar.planner import star
-from tf_convpar.planner import star as planner
 
 
 @pytest.fixture
@@ -39,7 +38,7 @@ def test_plan(files):
         files, "--output", files / "plan.json", "--png", files / "plan.png"
     )
     assert code == 0
-    calibration = planner.load(files / "cluster.json")
+    calibration = star.load(files / "cluster.json")
     plan = star.load_plan(files / "plan.json", calibration)
     assert plan == star.plan(calibration)
     for count in plan["conv2d_1"]:
@@ -62,7 +61,7 @@ def test_quantum(files):
 def test_json(files):
     code, content = run_json("plan", str(files / "cluster.json"), "--json")
     assert code == 0
-    calibration = planner.load(files / "cluster.json")
+    calibration = star.load(files / "cluster.json")
     assert content == json.loads(json.dumps(star.plan(calibration).to_dict()))
 
 
@@ -95,9 +94,9 @@ def test_the_method_for_a_whole_model(tmp_path):
         tmp_path, *given, "--quantum=2", f"--output={tmp_path / 'plan.json'}"
     )
     assert code == 0, output
-    cluster = planner.of_measurements(model, measured)
+    cluster = star.of_measurements(model, measured)
     plan = plans.load(tmp_path / "plan.json")
-    assert plan == planner.plan(cluster, 2)
+    assert plan == star.plan(cluster, 2)
     assert len(plan.used) > 1
     code, output = convpar_plan(
         tmp_path, *given, f"--plan={tmp_path / 'plan.json'}"

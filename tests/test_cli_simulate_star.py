@@ -9,8 +9,8 @@ from test_cli import run_json
 
 from tf_convpar.cli.simulate import SWEEPS
 from tf_convpar.cli.simulate import command
-from tf_convpar.planner import star
-from tf_convpar.planner.star import describe
+from tf_convpar.papers import star_simulation
+from tf_convpar.papers.star_simulation import describe
 from tf_convpar.planner.star import network
 
 DEVICES = "--devices=2xcpu:100GFLOPS,1xgpu:1TFLOPS"
@@ -49,14 +49,16 @@ def test_json_of_a_description():
         "10Gbit",
         conv_share=0.8,
     )
-    expected = star.simulate(calibration, "devices", [1, 3]).to_dict()
+    expected = star_simulation.simulate(
+        calibration, "devices", [1, 3]
+    ).to_dict()
     assert report == json.loads(json.dumps(expected))
     assert [row["value"] for row in report["rows"]] == [1, 3]
     assert report["rows"][1]["speedup"] > 1
 
 
 def test_the_sweeps_are_the_planners():
-    assert (*star.SWEEPS,) == SWEEPS
+    assert (*star_simulation.SWEEPS,) == SWEEPS
 
 
 @pytest.mark.parametrize(

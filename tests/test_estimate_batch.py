@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from tf_convpar import estimate
-from tf_convpar.estimate import Option
-from tf_convpar.estimate import best_batch
-from tf_convpar.estimate import choose_algorithms
-from tf_convpar.estimate import largest_batch
-from tf_convpar.estimate.memory import Step
+from tf_convpar.papers import estimate
+from tf_convpar.papers.estimate import Option
+from tf_convpar.papers.estimate import best_batch
+from tf_convpar.papers.estimate import choose_algorithms
+from tf_convpar.papers.estimate import largest_batch
+from tf_convpar.papers.estimate.memory import Step
 
 MIB = 2**20
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_convpar import estimate
+from tf_convpar.papers import estimate
 
 RATIOS = st.floats(1e-4, 10.0)
 

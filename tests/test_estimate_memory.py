@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from processes import run
 
 import tf_convpar as convpar
-from tf_convpar.estimate.memory import OTHER
-from tf_convpar.estimate.memory import Step
+from tf_convpar.papers.estimate.memory import OTHER
+from tf_convpar.papers.estimate.memory import Step
 
 layers = keras.layers
 
@@ -325,7 +325,7 @@ def test_models_without_sizes():
 
 WITHOUT_BOOKS = """
 import keras
-from tf_convpar.estimate.memory import _allocator
+from tf_convpar.papers.estimate.memory import _allocator
 
 model = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Conv2D(4, 3)])
 model.compile("sgd", "mse")

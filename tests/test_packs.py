@@ -96,12 +96,9 @@ def test_messages_and_ops_of_a_step(strategy):
         assert not kinds["Slice"] + kinds["TfConvpar>ConcatShards"]
 
 
+@pytest.mark.slow  # test_messages_and_ops_of_a_step has a small one.
 @pytest.mark.parametrize(
-    "name",
-    [
-        "ResNet50",
-        *map(slow, ("MobileNetV2", "DenseNet121", "EfficientNetB0")),
-    ],
+    "name", ["ResNet50", "MobileNetV2", "DenseNet121", "EfficientNetB0"]
 )
 def test_ops_of_a_whole_model(name, strategy):
     application = getattr(keras.applications, name)

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 from cases import but_slow
+from cases import by_turns
 from plans_of_graphs import MODELS
 from plans_of_graphs import calibration_of
 
@@ -70,11 +71,12 @@ def test_nothing_is_better_than_the_plan(name, rate, seed):
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [Settings(), Settings("bfloat16"), Settings(moments="own")],
+    ("name", "settings"),
+    by_turns(
+        [*MODELS], [Settings(), Settings("bfloat16"), Settings(moments="own")]
+    ),
     ids=str,
 )
-@pytest.mark.parametrize("name", MODELS)
 def test_what_is_planned_to_move_is_what_moves(name, settings, strategy):
     """Of many plans the bytes of each link are those of the model made."""
     model = MODELS[name]()

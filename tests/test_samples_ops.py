@@ -10,6 +10,7 @@ from by_samples import same
 from by_samples import shaken
 from by_samples import slopes
 from by_samples import split
+from cases import by_turns
 from graphs_that_ran import nodes_by_device
 
 import tf_convpar as convpar
@@ -144,10 +145,18 @@ def test_inference_normalizes_within_convolutions(
 
 
 @pytest.mark.parametrize(
-    "body",
-    [batch_normalized, group_normalized, plain, pixel_normalized, separable],
+    ("body", "plan"),
+    by_turns(
+        [
+            batch_normalized,
+            group_normalized,
+            plain,
+            pixel_normalized,
+            separable,
+        ],
+        ["samples", "filters"],
+    ),
 )
-@pytest.mark.parametrize("plan", ["samples", "filters"])
 def test_ops_on_shards_change_no_result(body, plan, strategy):
     model = shaken(network(body))
     parallel = split(model, strategy, {".*": plan}, algorithm="auto")

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import by_turns
 from test_placement import CPU
 from test_placement import LAYOUT
 from test_placement import sharded
@@ -110,8 +111,9 @@ def same(found, expected):
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("graph", [False, True])
-@pytest.mark.parametrize("name", [*SHARD_BY_SHARD, *WHOLE])
+@pytest.mark.parametrize(
+    ("name", "graph"), by_turns([*SHARD_BY_SHARD, *WHOLE], [False, True])
+)
 def test_operators(name, graph):
     fn = (SHARD_BY_SHARD | WHOLE)[name]
     run = tf.function(fn) if graph else fn

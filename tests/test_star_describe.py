@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 import tf_convpar as convpar
 from tf_convpar import units
+from tf_convpar.papers.star_simulation import convolutions_s
+from tf_convpar.papers.star_simulation import describe
 from tf_convpar.planner.presets import EFFICIENCY
 from tf_convpar.planner.presets import PRESETS
 from tf_convpar.planner.star import PHASES
 from tf_convpar.planner.star import compute_s
-from tf_convpar.planner.star import convolutions_s
-from tf_convpar.planner.star import describe
 from tf_convpar.planner.star import network
 from tf_convpar.planner.star import of_model
 from tf_convpar.planner.star import predict

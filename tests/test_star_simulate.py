@@ -12,16 +12,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from tf_convpar.papers import star_simulation
+from tf_convpar.papers.star_simulation import SWEEPS
+from tf_convpar.papers.star_simulation import VALUES
+from tf_convpar.papers.star_simulation import convolutions_s
+from tf_convpar.papers.star_simulation import describe
+from tf_convpar.papers.star_simulation import simulate
 from tf_convpar.planner import star
-from tf_convpar.planner import star as planner
 from tf_convpar.planner import with_bandwidth
-from tf_convpar.planner.star import SWEEPS
-from tf_convpar.planner.star import VALUES
-from tf_convpar.planner.star import convolutions_s
-from tf_convpar.planner.star import describe
 from tf_convpar.planner.star import network
 from tf_convpar.planner.star import predict
-from tf_convpar.planner.star import simulate
 
 # 12 and 24 kernels: equal parts for up to four devices, and for six.
 SMALL = network((12, 24), batch=4, image=(12, 12, 3), window=3)
@@ -147,7 +147,7 @@ def test_latency_is_felt_less_by_large_batches():
 
 def test_other_kernels_are_another_description():
     calibration = cluster(link="1Gbit", rest=0.01)
-    changed = star.with_kernels(calibration, (6, 30))
+    changed = star_simulation.with_kernels(calibration, (6, 30))
     other = network((6, 30), batch=4, image=(12, 12, 3), window=3)
     assert changed.network == other
     again = describe(other, "4xcpu:1GFLOPS", "1Gbit", "0", rest=0.01)
@@ -187,7 +187,7 @@ def test_what_measuring_gains():
     assert rows[0].gain == pytest.approx(1)
     assert 1 < rows[1].gain < rows[2].gain
     # An equal split waits for the slowest: 8 times as slow as the fastest.
-    calibration = star.with_spread(cluster(), 8)
+    calibration = star_simulation.with_spread(cluster(), 8)
     slowest = convolutions_s(calibration, calibration.devices[-1])
     assert rows[2].equal_s == pytest.approx(
         calibration.rest_s + slowest / 4, rel=1e-6
@@ -235,7 +235,7 @@ def test_steps_are_those_of_the_plan():
 def test_a_calibration_file_gives_the_same(tmp_path):
     calibration = cluster(link="1Gbit", latency="0.1ms")
     calibration.save(tmp_path / "cluster.json")
-    loaded = planner.load(tmp_path / "cluster.json")
+    loaded = star.load(tmp_path / "cluster.json")
     for sweep, values in (("devices", [4, 6]), ("kernels", [(6, 30)])):
         assert (
             simulate(loaded, sweep, values).rows
@@ -325,7 +325,7 @@ def test_table_and_picture_of_each_sweep(sweep, tmp_path):
             and f"{row.speedup:.2f}" in line.split()
             for line in lines
         ), lines
-    planner.draw(simulation, tmp_path / "sweep.png")
+    star_simulation.draw(simulation, tmp_path / "sweep.png")
     assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -337,7 +337,7 @@ def test_plain_data_has_no_infinity():
 
 @given(st.floats(0.1, 0.99), st.integers(1, 64))
 def test_ideal_is_amdahls_law_for_any_number(share, devices):
-    from tf_convpar.planner.star import amdahl
+    from tf_convpar.papers.star_simulation import amdahl
 
     calibration = cluster(f"{devices}xcpu:1GFLOPS", conv_share=share)
     assume(len(calibration.devices) == devices)
@@ -365,5 +365,5 @@ def test_what_a_simulation_is_about():
 def test_a_picture_without_a_limit(tmp_path):
     rates = [1e6, math.inf]
     found = simulate(cluster(), "bandwidth", rates)
-    planner.draw(found, tmp_path / "rates.png")
+    star_simulation.draw(found, tmp_path / "rates.png")
     assert (tmp_path / "rates.png").stat().st_size > 1000

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from tf_convpar.papers import star_simulation
+from tf_convpar.papers.star_simulation import convolutions_s
+from tf_convpar.papers.star_simulation import describe
+from tf_convpar.papers.star_simulation import simulate
 from tf_convpar.planner import Link
-from tf_convpar.planner import star
 from tf_convpar.planner import with_devices
-from tf_convpar.planner.star import convolutions_s
-from tf_convpar.planner.star import describe
 from tf_convpar.planner.star import network
-from tf_convpar.planner.star import simulate
 
 SMALL = network((12, 24), batch=4, image=(12, 12, 3), window=3)
 
@@ -80,7 +80,7 @@ def test_the_best_single_device_has_the_best_updates():
 @given(st.floats(1, 16), st.integers(2, 5))
 def test_unequal_devices_are_as_fast_in_all(ratio, devices):
     equal = cluster(f"{devices}xcpu:1GFLOPS@10W", idle=0.3)
-    spread = star.with_spread(equal, ratio)
+    spread = star_simulation.with_spread(equal, ratio)
     times = [convolutions_s(spread, d) for d in spread.devices]
     speeds = [convolutions_s(equal, equal.chief) / t for t in times]
     assert sum(speeds) == pytest.approx(devices)
@@ -96,10 +96,10 @@ def test_unequal_devices_are_as_fast_in_all(ratio, devices):
 
 def test_another_power():
     device = cluster("cpu:1GFLOPS@10W", idle=0.3).chief
-    changed = star.with_watts(device, 20.0)
+    changed = star_simulation.with_watts(device, 20.0)
     assert (changed.watts, changed.idle_watts) == (20.0, 6.0)
     unknown = cluster("cpu:1GFLOPS", idle=0.3).chief
-    assert star.with_watts(unknown, 20.0).idle_watts == 0
+    assert star_simulation.with_watts(unknown, 20.0).idle_watts == 0
 
 
 def test_another_batch_changes_neither_updates_nor_latency():
@@ -111,7 +111,7 @@ def test_another_batch_changes_neither_updates_nor_latency():
             for device in calibration.devices
         ),
     )
-    changed = star.with_batch(calibration, 8)
+    changed = star_simulation.with_batch(calibration, 8)
     assert changed.rest_s == 1.0
     assert changed.links == calibration.links
     assert {device.update_s for device in changed.devices} == {1e-6}

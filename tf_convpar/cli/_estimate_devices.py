@@ -66,7 +66,7 @@ def devices(
 
 def _devices_and_overhead(options: dict[str, Any]) -> tuple[int, float]:
     """The number of devices and their overhead, one of which may be solved."""
-    from tf_convpar import estimate as guidelines
+    from tf_convpar.papers import estimate as guidelines
 
     if options.keys() == {"overhead", "devices"}:
         return options["devices"], options["overhead"]
@@ -85,7 +85,7 @@ def _devices_and_overhead(options: dict[str, Any]) -> tuple[int, float]:
 
 def _gain(devices: int, overhead: float) -> dict[str, Any]:
     """Speedup and efficiency of `devices` devices, as plain data."""
-    from tf_convpar import estimate as guidelines
+    from tf_convpar.papers import estimate as guidelines
 
     if math.isinf(overhead):
         return {
@@ -147,7 +147,7 @@ def servers(
       convpar estimate servers --parameters 244MB --workers 4 \\
         --link 10Gbit --compute 1s
     """  # noqa: D301 (click keeps the lines after a backspace as they are)
-    from tf_convpar import estimate as guidelines
+    from tf_convpar.papers import estimate as guidelines
 
     with messages_only():
         count = guidelines.parameter_servers(

@@ -80,7 +80,7 @@ def memory(
     step = _step(model, image, optimizer)
     from rich.console import Console
 
-    from tf_convpar.estimate import memory as of_memory
+    from tf_convpar.papers.estimate import memory as of_memory
 
     batches = sorted(set(batch))
     with messages_only():
@@ -168,8 +168,8 @@ def batch(
     if (batch or literal) and not best:
         raise click.UsageError("Expected --batch and --sum with --best only.")
     step = _step(model, image, optimizer)
-    from tf_convpar import estimate as guidelines
-    from tf_convpar.estimate import memory as of_memory
+    from tf_convpar.papers import estimate as guidelines
+    from tf_convpar.papers.estimate import memory as of_memory
 
     with messages_only():
         largest = guidelines.largest_batch(step, memory, algorithm=algorithm)
@@ -207,6 +207,6 @@ def _step(model: str, image: int | None, optimizer: str) -> Any:
     """The traced training step of a model."""
     loaded = _models.load(model, image)
     with without_chatter(), messages_only():
-        from tf_convpar.estimate.memory import Step
+        from tf_convpar.papers.estimate.memory import Step
 
         return Step(loaded, optimizer)

@@ -83,7 +83,7 @@ def cluster(
     Args:
         calibration: File of a calibration; None for the described one.
         watts: Powers of devices, as `NAME=W`.
-        devices: As for `star.describe`, and so are all that follow.
+        devices: As for `star_simulation.describe`, and so are all that follow.
         link: Rate of links.
         latency: Latency of links.
         kernels: Kernels of each convolution.
@@ -93,12 +93,13 @@ def cluster(
         idle: Part of the power of a device that waits.
     """
     from tf_convpar import units
+    from tf_convpar.papers import star_simulation
     from tf_convpar.planner import star
 
     if calibration is not None:
         star_calibration = star.load(calibration)
     else:
-        star_calibration = star.describe(
+        star_calibration = star_simulation.describe(
             star.network(kernels_of(kernels), batch),
             devices,
             link,
@@ -126,7 +127,7 @@ def kernels_of(text: str) -> tuple[int, ...]:
 def _with_watts(cluster: StarCalibration, item: str) -> StarCalibration:
     """The cluster, with the power of its devices NAME set by `NAME=W`."""
     from tf_convpar import units
-    from tf_convpar.planner import star
+    from tf_convpar.papers import star_simulation
 
     name, equals, power = item.rpartition("=")
     if not equals:
@@ -146,7 +147,9 @@ def _with_watts(cluster: StarCalibration, item: str) -> StarCalibration:
     return dataclasses.replace(
         cluster,
         devices=tuple(
-            star.with_watts(device, watts) if device.name in meant else device
+            star_simulation.with_watts(device, watts)
+            if device.name in meant
+            else device
             for device in cluster.devices
         ),
     )

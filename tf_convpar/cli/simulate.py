@@ -214,9 +214,9 @@ def command(
             simulation.csv(csv_file)
         if png is not None:
             from tf_convpar import planner
-            from tf_convpar.planner import star
+            from tf_convpar.papers import star_simulation
 
-            draw: Any = star.draw if of_star else planner.draw_ways
+            draw: Any = star_simulation.draw if of_star else planner.draw_ways
             draw(simulation, png)
     if as_json:
         print_json(simulation.to_dict())
@@ -294,13 +294,13 @@ def _sweep_star(
     status: Status,
     report: Callable[[str], None],
 ) -> Simulation[Any]:
-    from tf_convpar.planner import star
+    from tf_convpar.papers import star_simulation
 
     words = {name: options[name] for name in _DESCRIPTION}
     with messages_only(), status:
         cluster = _simulate_star.cluster(calibration, options["watts"], **words)
         quantum = options["quantum"]
-        return star.simulate(cluster, sweep, values, quantum, report)
+        return star_simulation.simulate(cluster, sweep, values, quantum, report)
 
 
 def _sweep_model(

@@ -16,7 +16,7 @@ from tf_convpar.planner._calibration import Work as Work
 from tf_convpar.planner._calibration import load as load
 from tf_convpar.planner._calibration import to_json as to_json
 from tf_convpar.planner._link import Link as Link
-from tf_convpar.planner._simulation import Simulation as Simulation
+from tf_convpar.planner.simulation import Simulation as Simulation
 from tf_convpar.plans import Plan as Plan
 from tf_convpar.plans import Prediction as Prediction
 
@@ -50,11 +50,11 @@ if TYPE_CHECKING:
     from tf_convpar.planner._tables import link_table as link_table
     from tf_convpar.planner._tables import preset_table as preset_table
     from tf_convpar.planner._tables import way_table as way_table
-    from tf_convpar.planner._vary import with_bandwidth as with_bandwidth
-    from tf_convpar.planner._vary import with_devices as with_devices
     from tf_convpar.planner._ways_to_train import Arguments as Arguments
     from tf_convpar.planner._ways_to_train import Way as Way
     from tf_convpar.planner.measure._calibrate import calibrate as calibrate
+    from tf_convpar.planner.vary import with_bandwidth as with_bandwidth
+    from tf_convpar.planner.vary import with_devices as with_devices
 
 # Names whose modules need TensorFlow, and these modules.
 _LATER = {
@@ -88,8 +88,8 @@ _LATER = {
     "sweep_ways": "_sweep_ways",
     "unsplit_plan": "_plan",
     "way_table": "_tables",
-    "with_bandwidth": "_vary",
-    "with_devices": "_vary",
+    "with_bandwidth": "vary",
+    "with_devices": "vary",
 }
 
 

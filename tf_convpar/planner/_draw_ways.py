@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from tf_convpar.planner._draw_sweep import picture
-from tf_convpar.planner._draw_sweep import xs_of
 from tf_convpar.planner._sweep_ways import WaySimulation
 from tf_convpar.planner._ways_to_train import ONE_DEVICE
 from tf_convpar.planner._ways_to_train import OWN_MOMENTS
 from tf_convpar.planner._ways_to_train import OWN_STEPS
+from tf_convpar.planner.draw_sweep import picture
+from tf_convpar.planner.draw_sweep import xs_of
 
 # Okabe and Ito's colours, with grey in the place of a faint yellow.
 _COLOURS = (

@@ -17,18 +17,18 @@ from tf_convpar.planner._calibration import Calibration
 from tf_convpar.planner._compare import legend
 from tf_convpar.planner._compare import ways_of
 from tf_convpar.planner._link import Link
-from tf_convpar.planner._simulation import HEADS
-from tf_convpar.planner._simulation import Row
-from tf_convpar.planner._simulation import Simulation
 from tf_convpar.planner._sweep import SWEEPS
 from tf_convpar.planner._sweep import VALUES
-from tf_convpar.planner._vary import varied
 from tf_convpar.planner._ways_to_train import NAMES
 from tf_convpar.planner._ways_to_train import NUMBERS
 from tf_convpar.planner._ways_to_train import Arguments
 from tf_convpar.planner._ways_to_train import Way
 from tf_convpar.planner._ways_to_train import check_names
 from tf_convpar.planner.call_ways import Settings
+from tf_convpar.planner.simulation import HEADS
+from tf_convpar.planner.simulation import Row
+from tf_convpar.planner.simulation import Simulation
+from tf_convpar.planner.vary import varied
 from tf_convpar.sharding import calls_of
 from tf_convpar.units import three_digits
 

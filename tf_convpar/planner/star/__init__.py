@@ -2,8 +2,8 @@
 
 The chief sends each device the input, gets back the feature maps of its
 kernels, and joins them. `calibrate` measures devices and links. `plan` proves
-how many kernels each device should get. `simulate` predicts steps without
-hardware. TensorFlow is imported only where something is measured.
+how many kernels each device should get. TensorFlow is imported only where
+something is measured.
 """
 
 import importlib
@@ -18,12 +18,11 @@ from tf_convpar.planner.star._calibration import StarDevice as StarDevice
 from tf_convpar.planner.star._calibration import Times as Times
 from tf_convpar.planner.star._calibration import from_json as from_json
 from tf_convpar.planner.star._calibration import load as load
+from tf_convpar.planner.star._calibration import proportional as proportional
 from tf_convpar.planner.star._calibration import to_json as to_json
 from tf_convpar.planner.star._cost import PHASES as PHASES
 from tf_convpar.planner.star._cost import compute_s as compute_s
 from tf_convpar.planner.star._cost import predict as predict
-from tf_convpar.planner.star._describe import convolutions_s as convolutions_s
-from tf_convpar.planner.star._describe import describe as describe
 from tf_convpar.planner.star._memory import fits as fits
 from tf_convpar.planner.star._memory import memory_bytes as memory_bytes
 from tf_convpar.planner.star._memory import needed_bytes as needed_bytes
@@ -36,16 +35,7 @@ from tf_convpar.planner.star._optimum import best_split as best_split
 from tf_convpar.planner.star._plan import load_plan as load_plan
 from tf_convpar.planner.star._plan import plan as plan
 from tf_convpar.planner.star._plan import plan_of as plan_of
-from tf_convpar.planner.star._plot import draw as draw
-from tf_convpar.planner.star._quantum import quantum_of as quantum_of
-from tf_convpar.planner.star._rows import amdahl as amdahl
-from tf_convpar.planner.star._simulate import SWEEPS as SWEEPS
-from tf_convpar.planner.star._simulate import VALUES as VALUES
-from tf_convpar.planner.star._simulate import simulate as simulate
-from tf_convpar.planner.star._vary import with_batch as with_batch
-from tf_convpar.planner.star._vary import with_kernels as with_kernels
-from tf_convpar.planner.star._vary import with_spread as with_spread
-from tf_convpar.planner.star._vary import with_watts as with_watts
+from tf_convpar.planner.star._plan import single_s as single_s
 from tf_convpar.plans import Plan as Plan
 from tf_convpar.plans import Prediction as Prediction
 
@@ -55,6 +45,7 @@ _LATER = {
     "calibrate": "_calibrate",
     "of_measurements": "_of_measurements",
     "of_model": "_of_model",
+    "quantum_of": "_quantum",
 }
 
 

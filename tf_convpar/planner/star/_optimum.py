@@ -56,9 +56,9 @@ from tf_convpar.planner.linear_program import LinearProgram
 from tf_convpar.planner.linear_program import NoSolution
 from tf_convpar.planner.linear_program import total
 from tf_convpar.planner.star import _cost
-from tf_convpar.planner.star import _first_guesses
 from tf_convpar.planner.star import _layer
 from tf_convpar.planner.star import _memory
+from tf_convpar.planner.star import first_guesses
 from tf_convpar.planner.star._calibration import StarCalibration
 from tf_convpar.planner.star._layer import Shares
 from tf_convpar.planner.star._network import StarConvolution
@@ -164,7 +164,7 @@ def _alone(
     alone = _only(calibration, [convolution])
     highest = _memory.highest(calibration, convolution)
     name, filters = convolution.name, convolution.filters
-    known = _first_guesses.guesses(
+    known = first_guesses.guesses(
         alone, convolution, problem.quantum, highest, least_devices
     )
     steps = [_cost.predict(alone, {name: counts}).step_s for counts in known]
@@ -203,7 +203,7 @@ def _together(problem: _Problem) -> Counts:
             f"{solution}. This is a bug."
         )
     step = _cost.predict(calibration, solution).step_s
-    for counts in _first_guesses.singles(calibration):
+    for counts in first_guesses.singles(calibration):
         if _memory.fits(calibration, counts):
             seconds = _cost.predict(calibration, counts).step_s
             if seconds <= step * (1 + _TIE):
@@ -307,7 +307,7 @@ def _unit(calibration: StarCalibration, shortest: float) -> float:
         # Devices that have no memory for it count as well.
         steps = [
             _cost.predict(calibration, counts).step_s
-            for counts in _first_guesses.singles(calibration)
+            for counts in first_guesses.singles(calibration)
         ]
         shortest = min((s for s in steps if s > 0), default=1.0)
     return shortest / _SCALE

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from tf_convpar import plans
 from tf_convpar.machines import short
 from tf_convpar.planner.star import _cost
-from tf_convpar.planner.star import _first_guesses
 from tf_convpar.planner.star import _memory
+from tf_convpar.planner.star import first_guesses
 from tf_convpar.planner.star._calibration import StarCalibration
 from tf_convpar.planner.star._network import fingerprint
 from tf_convpar.planner.star._optimum import allocate
@@ -161,7 +161,7 @@ def _plan(
     prediction: Prediction,
 ) -> Plan:
     """The plan with these counts, and without a reason."""
-    equal = _first_guesses.equal(calibration)
+    equal = first_guesses.equal(calibration)
     equal_s = None
     if _memory.fits(calibration, equal):
         equal_s = _cost.predict(calibration, equal).step_s
@@ -191,7 +191,7 @@ def single_s(calibration: StarCalibration) -> dict[str, float]:
         device.name: _cost.predict(calibration, counts).step_s
         for device, counts in zip(
             calibration.devices,
-            _first_guesses.singles(calibration),
+            first_guesses.singles(calibration),
             strict=True,
         )
         if _memory.fits(calibration, counts)

@@ -22,8 +22,8 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
-from tf_convpar.estimate.memory._graph import variable_bytes
-from tf_convpar.estimate.memory._step import Memory
+from tf_convpar.papers.estimate.memory._graph import variable_bytes
+from tf_convpar.papers.estimate.memory._step import Memory
 from tf_convpar.units import MIB
 
 # Number of steps before those that count. They trace, make the optimizer's

@@ -5,19 +5,19 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from tf_convpar.planner import Link
 from tf_convpar.planner import descriptions
-from tf_convpar.planner._link import Link
 from tf_convpar.planner.descriptions import DESCRIPTION
 from tf_convpar.planner.descriptions import EXAMPLE
 from tf_convpar.planner.descriptions import LATENCY
 from tf_convpar.planner.descriptions import LINK
 from tf_convpar.planner.descriptions import SOURCE
-from tf_convpar.planner.star._calibration import StarCalibration
-from tf_convpar.planner.star._calibration import StarDevice
-from tf_convpar.planner.star._calibration import proportional
-from tf_convpar.planner.star._cost import PHASES
-from tf_convpar.planner.star._cost import compute_s
-from tf_convpar.planner.star._network import Network
+from tf_convpar.planner.star import PHASES
+from tf_convpar.planner.star import Network
+from tf_convpar.planner.star import StarCalibration
+from tf_convpar.planner.star import StarDevice
+from tf_convpar.planner.star import compute_s
+from tf_convpar.planner.star import proportional
 
 # Part of a step on the chief that convolutions take. Paper 1 says 60 to 90 %,
 # and more for larger networks.

@@ -6,10 +6,10 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from tf_convpar.planner._draw_sweep import picture
-from tf_convpar.planner._draw_sweep import xs_of
-from tf_convpar.planner._simulation import Simulation
-from tf_convpar.planner.star._rows import SimulationRow
+from tf_convpar.papers.star_simulation._rows import SimulationRow
+from tf_convpar.planner.draw_sweep import picture
+from tf_convpar.planner.draw_sweep import xs_of
+from tf_convpar.planner.simulation import Simulation
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart too.
 _PLAN = "#0072B2"

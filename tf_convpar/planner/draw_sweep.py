@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_convpar.files import atomic
-from tf_convpar.planner._simulation import Simulation
+from tf_convpar.planner.simulation import Simulation
 
 _AXES = {
     "devices": "devices",

@@ -33,8 +33,8 @@ from typing import Any
 import numpy as np
 
 from tf_convpar._compat.keras import layers_of
-from tf_convpar.estimate.memory import Step
-from tf_convpar.estimate.memory import check_batch
+from tf_convpar.papers.estimate.memory import Step
+from tf_convpar.papers.estimate.memory import check_batch
 
 # The scale of the objective: the solver HiGHS stops 1e-6 from the optimum.
 _SCALE = 1e4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tf_convpar.estimate._batch import BatchRow
+from tf_convpar.papers.estimate._batch import BatchRow
 from tf_convpar.units import MIB
 
 if TYPE_CHECKING:

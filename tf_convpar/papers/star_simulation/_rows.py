@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_convpar.machines import short
-from tf_convpar.planner._simulation import Columns
-from tf_convpar.planner._simulation import Row
-from tf_convpar.planner._vary import Value
-from tf_convpar.planner.star._calibration import StarCalibration
-from tf_convpar.planner.star._cost import PHASES
-from tf_convpar.planner.star._cost import compute_s
-from tf_convpar.planner.star._cost import predict
-from tf_convpar.planner.star._describe import convolutions_s
-from tf_convpar.planner.star._first_guesses import equal
-from tf_convpar.planner.star._first_guesses import singles
-from tf_convpar.planner.star._optimum import allocate
-from tf_convpar.planner.star._plan import single_s
+from tf_convpar.papers.star_simulation._describe import convolutions_s
+from tf_convpar.planner.simulation import Columns
+from tf_convpar.planner.simulation import Row
+from tf_convpar.planner.star import PHASES
+from tf_convpar.planner.star import StarCalibration
+from tf_convpar.planner.star import allocate
+from tf_convpar.planner.star import compute_s
+from tf_convpar.planner.star import predict
+from tf_convpar.planner.star import single_s
+from tf_convpar.planner.star.first_guesses import equal
+from tf_convpar.planner.star.first_guesses import singles
+from tf_convpar.planner.vary import Value
 from tf_convpar.plans import Prediction
 from tf_convpar.plans import busiest
 

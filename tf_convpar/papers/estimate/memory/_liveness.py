@@ -27,9 +27,9 @@ from __future__ import annotations
 import collections
 import dataclasses
 
-from tf_convpar.estimate.memory._graph import StepGraph
-from tf_convpar.estimate.memory._graph import TracedOperation
-from tf_convpar.estimate.memory._graph import is_in_place
+from tf_convpar.papers.estimate.memory._graph import StepGraph
+from tf_convpar.papers.estimate.memory._graph import TracedOperation
+from tf_convpar.papers.estimate.memory._graph import is_in_place
 
 
 @dataclasses.dataclass(frozen=True)

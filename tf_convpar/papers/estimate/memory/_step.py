@@ -11,7 +11,7 @@ What is counted here, and how, is ours, and follows what TensorFlow does:
   that they have in the step.
 - The peak is not the sum of a table's columns: gradients of early layers do
   not exist yet when feature maps of late ones are still kept. It comes from
-  a walk through the step (`tf_convpar.estimate.memory._liveness`).
+  a walk through the step (`tf_convpar.papers.estimate.memory._liveness`).
 - TensorFlow's allocator hands out pieces that are up to twice as large as what
   is asked for, where it has no better ones. That depends on all that went
   before. We measured 6 to 37 % in all (docs/estimating.md): the fewer and
@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 from tf_convpar._compat.keras import layers_of
-from tf_convpar.estimate.memory import _liveness
-from tf_convpar.estimate.memory._graph import StepGraph
-from tf_convpar.estimate.memory._graph import trace
-from tf_convpar.estimate.memory._graph import variable_bytes
+from tf_convpar.papers.estimate.memory import _liveness
+from tf_convpar.papers.estimate.memory._graph import StepGraph
+from tf_convpar.papers.estimate.memory._graph import trace
+from tf_convpar.papers.estimate.memory._graph import variable_bytes
 from tf_convpar.units import MIB
 
 if TYPE_CHECKING:

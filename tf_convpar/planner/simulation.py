@@ -15,7 +15,7 @@ from typing import Generic
 from typing import TypeVar
 
 from tf_convpar.files import atomic
-from tf_convpar.planner._vary import Value
+from tf_convpar.planner.vary import Value
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -63,7 +63,7 @@ class Simulation(Generic[R]):
     """Predicted steps for the values of one setting.
 
     ```python
-    simulation = star.simulate(star.describe(star.network()), "bandwidth")
+    simulation = star_simulation.simulate(cluster, "bandwidth")
     rich.print(simulation.table())
     simulation.csv("bandwidth.csv")
     ```

@@ -1,4 +1,4 @@
-"""Sweeps of the star alone; see `planner._vary`."""
+"""Sweeps of the star alone; see `planner.vary`."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import math
 from collections.abc import Mapping
 from collections.abc import Sequence
 
-from tf_convpar.planner._vary import Value
-from tf_convpar.planner._vary import whole_number
+from tf_convpar.papers.star_simulation._describe import convolutions_s
 from tf_convpar.planner.descriptions import DESCRIPTION
 from tf_convpar.planner.descriptions import SOURCE
-from tf_convpar.planner.star._calibration import StarCalibration
-from tf_convpar.planner.star._calibration import StarDevice
-from tf_convpar.planner.star._calibration import Times
-from tf_convpar.planner.star._calibration import proportional
-from tf_convpar.planner.star._describe import convolutions_s
-from tf_convpar.planner.star._network import Network
-from tf_convpar.planner.star._network import StarConvolution
+from tf_convpar.planner.star import Network
+from tf_convpar.planner.star import StarCalibration
+from tf_convpar.planner.star import StarConvolution
+from tf_convpar.planner.star import StarDevice
+from tf_convpar.planner.star import Times
+from tf_convpar.planner.star import proportional
+from tf_convpar.planner.vary import Value
+from tf_convpar.planner.vary import whole_number
 
 
 def with_batch(calibration: StarCalibration, value: float) -> StarCalibration:

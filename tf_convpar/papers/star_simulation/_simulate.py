@@ -11,19 +11,19 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
-from tf_convpar.planner._simulation import Simulation
-from tf_convpar.planner._vary import Sweep
-from tf_convpar.planner._vary import Value
-from tf_convpar.planner._vary import mbit
-from tf_convpar.planner._vary import varied
-from tf_convpar.planner._vary import with_bandwidth
-from tf_convpar.planner._vary import with_devices
-from tf_convpar.planner.star import _vary
-from tf_convpar.planner.star._calibration import StarCalibration
-from tf_convpar.planner.star._describe import convolutions_s
-from tf_convpar.planner.star._rows import SimulationRow
-from tf_convpar.planner.star._rows import columns
-from tf_convpar.planner.star._rows import row_of
+from tf_convpar.papers.star_simulation import _vary
+from tf_convpar.papers.star_simulation._describe import convolutions_s
+from tf_convpar.papers.star_simulation._rows import SimulationRow
+from tf_convpar.papers.star_simulation._rows import columns
+from tf_convpar.papers.star_simulation._rows import row_of
+from tf_convpar.planner.simulation import Simulation
+from tf_convpar.planner.star import StarCalibration
+from tf_convpar.planner.vary import Sweep
+from tf_convpar.planner.vary import Value
+from tf_convpar.planner.vary import mbit
+from tf_convpar.planner.vary import varied
+from tf_convpar.planner.vary import with_bandwidth
+from tf_convpar.planner.vary import with_devices
 
 SWEEPS: Mapping[str, Sweep[StarCalibration]] = {
     "devices": with_devices,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Sequence
 
-from tf_convpar.estimate.memory._step import Memory
 from tf_convpar.files import atomic
+from tf_convpar.papers.estimate.memory._step import Memory
 from tf_convpar.units import GIB
 from tf_convpar.units import MIB
 from tf_convpar.units import three_digits
