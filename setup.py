@@ -1,6 +1,8 @@
 """Builds the C++ op; all else about the package is in pyproject.toml."""
 
+import concurrent.futures
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
@@ -8,6 +10,9 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
 
 import setuptools
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -66,6 +71,10 @@ SOURCES = [
 
 # What compiler and linker are told besides, as by `make asan`.
 FLAGS = os.environ.get("TF_CONVPAR_FLAGS", "").split()
+
+# Compilers at once, unless `build_ext --parallel` says how many. With
+# TensorFlow's headers each takes some 1 GB of memory.
+MOST_JOBS = 8
 
 CUDA_SOURCES = ["custom_ops/cuda/launch.cu"]
 CUDA = "TF_CONVPAR_CUDA"
@@ -179,6 +188,24 @@ def _said(*command: str) -> str:
     return answer.stdout
 
 
+def side_by_side(
+    compile_in_turn: Callable[..., list[str]], jobs: int
+) -> Callable[..., list[str]]:
+    """The `compile` of a distutils compiler, with so many compilers at once."""
+
+    def compile_sources(
+        sources: Sequence[str], *args: Any, **kwargs: Any
+    ) -> list[str]:
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            objects = pool.map(
+                lambda source: compile_in_turn([source], *args, **kwargs),
+                sources,
+            )
+            return list(itertools.chain.from_iterable(objects))
+
+    return compile_sources
+
+
 class BuildOp(build_ext):
     """Compiles against the TensorFlow at hand and records which it was."""
 
@@ -214,7 +241,9 @@ class BuildOp(build_ext):
             library.with_name("_build_info.json").write_text(text)
 
     def build_extension(self, extension: setuptools.Extension) -> None:
-        """Adds the kernels for GPUs, if there is a compiler for them."""
+        """Compiles sources side by side, and kernels for GPUs if it can."""
+        jobs = self.parallel or min(os.cpu_count() or 1, MOST_JOBS)
+        self.compiler.compile = side_by_side(self.compiler.compile, int(jobs))
         if self.nvcc is not None:
             for source in CUDA_SOURCES:
                 target = pathlib.Path(self.build_temp, source + ".o")

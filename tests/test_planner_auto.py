@@ -222,7 +222,7 @@ def test_times_of_layers_are_those_of_the_layers():
     light, heavy = (works[work_keys.key(graph, call)] for call in graph.calls)
     for which in ("forward", "backward"):
         assert heavy.at(which, 8) > 1.5 * light.at(which, 8)
-        assert heavy.at(which, 8) > 1.5 * heavy.at(which, 4)
+        assert heavy.at(which, 8) > 1.5 * heavy.at(which, 2)
         assert heavy.at(which, 8, 0.5) < 0.8 * heavy.at(which, 8)
     # No layer before it learns: one gradient instead of two.
     with tf.device("/device:CPU:0"):
