@@ -1,6 +1,7 @@
 """`make check`: which tests a change runs, in real repositories of git's."""
 
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -12,6 +13,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent
 TOOL = ROOT / "tools" / "check.py"
 sys.path.insert(0, str(TOOL.parent))
+import check as tool  # noqa: E402
 import uses  # noqa: E402
 
 PYPROJECT = """
@@ -363,3 +365,11 @@ def test_not_all_tests_use_all(ours):
     ):
         share = len(ours.nearest([f"tf_convpar/{file}"])) / len(ours.tests())
         assert 0 < share < most, (file, share)
+
+
+def test_the_way_of_each_test_that_a_page_changes_is_known(ours):
+    """Pages run by themselves; other tests read them too."""
+    chosen, _ = tool.choose(ours, ["README.md"], {}, math.inf)
+    assert "tests/test_docs_site.py" in chosen
+    for test in chosen:
+        assert ours.way(test) == [test, "README.md"]

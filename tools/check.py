@@ -198,8 +198,10 @@ def choose(
 ) -> tuple[list[str], list[str]]:
     """Test files that fit into so many seconds, nearest first; the others."""
     pages = {file for file in changed if PAGE.fullmatch(file)}
+    by_code = uses.nearest(starts({*changed} - pages))
+    # The last call, of which `uses.way` tells.
     far = uses.nearest(starts(changed))
-    if DOCS in far and DOCS not in uses.nearest(starts({*changed} - pages)):
+    if DOCS in far and DOCS not in by_code:
         # The changed pages run by themselves.
         del far[DOCS]
     words = set().union(*map(words_of, changed))
